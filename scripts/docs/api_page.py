@@ -99,7 +99,8 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 
 `wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a conversation that is typed or spoken, on one
 connection. `?intent=transcription` opens a session that only writes down what it hears. Clients that send the header
-`OpenAI-Beta: realtime=v1` get the names and places of the beta. Over WebRTC and SIP nothing is offered.
+`OpenAI-Beta: realtime=v1` get the names and places of the beta. Over WebRTC and SIP nothing is offered:
+`POST /v1/realtime/calls` says so.
 
 | A client sends | and is told |
 |---|---|
@@ -145,9 +146,11 @@ connection. `?intent=transcription` opens a session that only writes down what i
   `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second)
   and `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no
   `audio_codes`.
-- **Keys** come as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. `POST
-  /v1/realtime/client_secrets` is not there: Pippin makes no keys that expire, so give browsers a key of their own
-  with few rights.
+- **Keys** come as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. For browsers make a
+  secret that expires: `POST /v1/realtime/client_secrets` with `expires_after.seconds` (10 to 7,200; 600 if not set)
+  and the `session` that its connections begin with. It opens `/v1/realtime` and nothing else, has the models, kinds
+  and limits of the key that asked for it, and ends with that key. A connection that is open goes on when its secret
+  expires, and not when the key is withdrawn.
 
 ## Files and batches
 

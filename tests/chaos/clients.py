@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -18,6 +18,10 @@ EXCUSED = frozenset({408, 424, 429, 499, 500, 503, 529})
 DIED = ("worker", "died", "ended", "fail", "killed", "lost")
 
 
+Form = Callable[[httpx.AsyncClient, str, str], Awaitable[str]]
+"""One way to ask a model for words; what it said."""
+
+
 class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -29,7 +33,10 @@ class Broken(Exception):
 
 
 class Client:
-    def __init__(self, address: str, models: list[str], ledger: Ledger, seed: int) -> None:
+    def __init__(
+        self, address: str, models: list[str], ledger: Ledger, seed: int, forms: Sequence[Form]
+    ) -> None:
+        self._forms = forms
         self._address, self._models, self._ledger = address, models, ledger
         self._random = random.Random(seed)
         self._seed, self._count = seed, 0
@@ -50,7 +57,7 @@ class Client:
             )
         )
         model = self._random.choice(self._models)
-        ask = self._random.choice(FORMS)
+        ask = self._random.choice(self._forms)
         began = time.monotonic()
         name = ask.__name__
         try:
@@ -88,11 +95,17 @@ class Client:
 
 
 def refusal(reply: httpx.Response) -> Refused:
+    return refused(reply.status_code, reply.content)
+
+
+def refused(status: int, body: bytes) -> Refused:
+    """What an error says, in the shape of any of the APIs."""
     try:
-        message = json.loads(reply.content)["error"]["message"]
+        error = json.loads(body)["error"]
+        message = error if isinstance(error, str) else error["message"]
     except (ValueError, KeyError, TypeError):
-        raise Broken(f"{reply.status_code} without an error object: {reply.content[:100]!r}") from None
-    return Refused(reply.status_code, message)
+        raise Broken(f"{status} without an error object: {body[:100]!r}") from None
+    return Refused(status, message)
 
 
 async def whole(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
@@ -207,7 +220,7 @@ async def message_late(http: httpx.AsyncClient, model: str, words: str) -> str:
     return str(answer["content"][0]["text"])
 
 
-FORMS: Final = (
+FORMS: Final[tuple[Form, ...]] = (
     chat,
     chat_stream,
     chat_progress,

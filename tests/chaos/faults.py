@@ -138,7 +138,11 @@ async def send_rubbish(stage: Stage) -> None:
         bodies.append(bytes(damaged))
     for body in bodies:
         path = stage.random.choice(
-            ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"]
+            [
+                *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"),
+                *("/api/chat", "/api/generate", "/api/v0/chat/completions", "/mcp"),
+                *("/v1/batches", "/v1/messages/batches", "/v1/files"),
+            ]
         )
         began = time.monotonic()
         try:
@@ -205,6 +209,10 @@ ACTS: Final[dict[str, Act]] = {
     "the clock jumping": jump_the_clock,
     "the server restarted": restart_the_server,
 }
+
+
+WAITING: Final = frozenset({"slow readers", "silent connections", "the clock jumping"})
+"""Acts that mostly wait: others go on meanwhile."""
 
 
 def chat_body(stage: Stage, words: str, *, stream: bool = False, model: str | None = None) -> bytes:

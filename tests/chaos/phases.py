@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.clients import FORMS
 from tests.chaos.lasting import a_real_model, too_much_memory
 from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
+from tests.chaos.neighbours import NEIGHBOURS, batch
 from tests.chaos.server import ServerProcess
 from tests.chaos.storm import calm, clients, write_models
 from tests.chaos.tenants import two_tenants
@@ -18,7 +20,7 @@ LOAD_SECONDS: Final = 4.0
 
 
 async def full_disk(folder: Path, ledger: Ledger) -> None:
-    """Nothing can be written any more: log file, stored responses. Answers go on."""
+    """Nothing can be written any more: log file, stored responses. Answers go on, and batches wait."""
     models = write_models(folder)
     flags = [
         "alpha.script.json",
@@ -134,8 +136,10 @@ PHASES: Final[dict[str, Phase]] = {
 
 
 async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
+    """Seconds of every form but batches, which wait for room longer than that."""
+    forms = [form for form in (*FORMS, *NEIGHBOURS) if form is not batch]
     await server.start()
-    async with clients(server, models, ledger, 7):
+    async with clients(server, models, ledger, 7, forms):
         await asyncio.sleep(LOAD_SECONDS)
     await calm(server, models, ledger)
     left = await server.stop(signal.SIGTERM)

@@ -26,7 +26,7 @@ def test_twenty_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
 def test_a_phase_breaks_nothing(name: str, tmp_path: Path) -> None:
     ledger = asyncio.run(phase(name, tmp_path))
     assert ledger.broken == []
-    assert ledger.outcomes["answered chat"] > 0
+    assert any(name.startswith("answered") for name in ledger.outcomes)
 
 
 @pytest.mark.long

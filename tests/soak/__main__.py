@@ -22,6 +22,8 @@ import httpx
 import psutil
 from benchmarks.svg import Line, chart
 
+from tests.chaos.clients import Broken, Refused
+from tests.chaos.neighbours import talking
 from tests.running_server import ROOT, running_server
 from tests.soak.mix import Mix, Wish
 from tests.soak.models import make_models
@@ -31,7 +33,9 @@ ROUND: Final = 60.0  # seconds of work between two measurements
 SHORTEST_ROUND: Final = 15.0
 LEAVE_WITHIN: Final = 60.0  # seconds for workers to end
 AT_ONCE: Final = 200  # requests that are answered in threads: all of the server's are begun by them
-ENDS: Final = ("data: [DONE]\n\n", "message_stop", "transcript.text.done")
+ENDS: Final = ("data: [DONE]\n\n", "message_stop", "transcript.text.done", '"done":true')
+ACCEPTS: Final = {"accept": "application/json, text/event-stream"}
+TURN_ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.done")
 FINE: Final = ("streamed", "whole", "hung up")
 PLOT: Final = ROOT / "docs" / "plots" / "soak.svg"
 
@@ -120,12 +124,14 @@ class Soak:
 
 async def _asked(client: httpx.AsyncClient, wish: Wish) -> str:
     """Ask, read all of the answer, and say how it went."""
+    if wish.events:
+        return await _talked(client, wish)
     sent: dict[str, Any] = (
         {"json": wish.body}
         if wish.file is None
         else {"data": wish.body, "files": {"file": ("speech.flac", wish.file)}}
     )
-    async with client.stream("POST", wish.path, **sent) as reply:
+    async with client.stream("POST", wish.path, headers=ACCEPTS, **sent) as reply:
         answer = await reply.aread()
     if reply.status_code != 200 or not answer:
         return f"{reply.status_code} {answer.decode(errors='replace')[:200]}"
@@ -134,6 +140,21 @@ async def _asked(client: httpx.AsyncClient, wish: Wish) -> str:
     text = answer.decode()
     ended = any(sign in text[-400:] for sign in ENDS)
     return "streamed" if ended and '"error"' not in text else f"broken {text[-200:]}"
+
+
+async def _talked(client: httpx.AsyncClient, wish: Wish) -> str:
+    """Send the events of a wish over a WebSocket; each that asks for a response waits for its end."""
+    try:
+        async with talking(client, wish.path) as talk:
+            for event in wish.events:
+                await talk.send(**event)
+                if event["type"] == "response.create":
+                    ended = await talk.until(*TURN_ENDS)
+                    if ended["response"]["status"] == "failed":
+                        return f"broken {ended}"
+    except (Refused, Broken) as error:
+        return f"broken {error}"
+    return "whole"
 
 
 def _memory(processes: list[psutil.Process]) -> float:

@@ -32,12 +32,13 @@ CHAT: Final = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Wish:
-    """One request. A form is sent where there is a `file`."""
+    """One request. A form is sent where there is a `file`; where there are `events`, they are sent over a WebSocket."""
 
     kind: str
     path: str
     body: dict[str, Any]
     file: bytes | None = None
+    events: tuple[dict[str, Any], ...] = ()
 
     @property
     def streamed(self) -> bool:
@@ -52,7 +53,7 @@ class Mix:
         from tests.engines.language.vision.tiny_vision_models import picture  # imports mlx
 
         self.random = random.Random(seed)
-        kinds |= {"agent"}
+        kinds |= {"agent", "neighbours", "sockets"}
         self._kinds = [kind for kind in KINDS if kind.name in kinds]
         self._pictures = [
             "data:image/png;base64," + base64.b64encode(picture(64 + 16 * i, 96, i)).decode()
@@ -93,6 +94,38 @@ class Mix:
         return Wish(
             "agent", "/v1/messages", {key: body[key] for key in ("model", "messages", "max_tokens", "stream")}
         )
+
+    def neighbours(self, model: str) -> Wish:
+        """A chat by Ollama's API, by LM Studio's or by the tool of an MCP server."""
+        body = self._generation(model, [self._said("user", (20, 200))])
+        most, stream = body["max_tokens"], body["stream"]
+        match self.random.randrange(3):
+            case 0:
+                options = {"num_predict": most, "num_ctx": 4096}
+                asked = {"model": model, "messages": body["messages"], "stream": stream, "options": options}
+                return Wish("ollama", "/api/chat", asked)
+            case 1:
+                return Wish("lm studio", "/api/v0/chat/completions", body)
+            case _:
+                arguments = {"model": model, "prompt": self._words((20, 200)), "max_tokens": most}
+                call = {"name": "complete", "arguments": arguments}
+                return Wish(
+                    "mcp", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+                )
+
+    def sockets(self, model: str) -> Wish:
+        """Two turns on one connection, of Responses or of Realtime."""
+        words, most = self._words((20, 200)), self.random.choice((1, 8, 60))
+        if self.random.random() < 0.5:
+            turn = {"type": "response.create", "model": model, "max_output_tokens": most, "store": False}
+            turns = [turn | {"input": words}, turn | {"input": self._words((20,))}]
+            return Wish("responses socket", "/v1/responses", {}, events=tuple(turns))
+        content = [{"type": "input_text", "text": words}]
+        item = {"type": "message", "role": "user", "content": content}
+        said = {"type": "conversation.item.create", "item": item}
+        asked = {"output_modalities": ["text"], "max_output_tokens": most}
+        turn = {"type": "response.create", "response": asked}
+        return Wish("realtime", f"/v1/realtime?model={model}", {}, events=(said, turn, turn))
 
     def vision(self, model: str) -> Wish:
         parts: list[dict[str, Any]] = [
@@ -160,6 +193,8 @@ class Kind:
 KINDS: Final = (
     Kind("chat", 10, LANGUAGE, Mix.chat),
     Kind("agent", 4, LANGUAGE, Mix.agent),
+    Kind("neighbours", 4, LANGUAGE, Mix.neighbours),
+    Kind("sockets", 3, LANGUAGE, Mix.sockets),
     Kind("embeddings", 3, (EMBEDDER,), Mix.embeddings),
     Kind("vision", 4, (VISION,), Mix.vision),
     Kind("speech", 2, (SPEAKING,), Mix.speech),

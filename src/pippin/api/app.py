@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
+from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of, exchange_of
 from pippin.api.access.guards import Guard, LastCatcher, policy_of
@@ -91,6 +92,7 @@ def create_app(
         tool_servers=tools.servers,
         batches=batches,
         processes=processes,
+        client_secrets=(secrets := ClientSecrets()),
     )
     if processes is not None:
         processes.connect(handler.answers, api.store)
@@ -103,7 +105,7 @@ def create_app(
         },
     )
     batches.connect(app, handler.answers)
-    app = _guarded(app, live, keyring, errors)
+    app = _guarded(app, live, keyring, errors, secrets)
     return ExchangeFrame(app, observer.http)
 
 
@@ -135,7 +137,8 @@ def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, sto
             Exception: errors.unexpected,
         },
     )
-    app = _guarded(app, live, keyring, errors)
+    # What a client secret opens, a WebSocket, is the first process's.
+    app = _guarded(app, live, keyring, errors, ClientSecrets())
     return Answering(ExchangeFrame(app, observer.http), handler.answers, counting)
 
 
@@ -191,12 +194,14 @@ def limits_of(options: ServerOptions, ledger: Ledger | None) -> Limits:
     return Limits(allowance, options.max_concurrent, ledger=ledger)
 
 
-def _guarded(app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors) -> ASGIApp:
+def _guarded(
+    app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors, secrets: ClientSecrets
+) -> ASGIApp:
     """The application behind what bounds bodies, judges callers and catches the rest."""
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, policy_of(options, keyring), errors)
+    app = guard = Guard(app, policy_of(options, keyring), errors, secrets)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import routed
@@ -42,6 +43,7 @@ class Api:
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches
+    client_secrets: ClientSecrets
     processes: ApiProcesses | None = None  # that answer beside this one
     started: float = field(default_factory=time.time)  # seconds since the epoch
 

@@ -334,6 +334,15 @@ def test_requests_with_one_name_are_refused(messages: Anthropic) -> None:
         messages.messages.batches.create(requests=same)
 
 
+@pytest.mark.parametrize("params", [b'{"mess\xc9": []}', b'"text"', b"[" * 5000 + b"]" * 5000])
+def test_requests_that_are_no_objects_are_refused_by_name(address: str, params: bytes) -> None:
+    body = b'{"requests": [{"custom_id": "a", "params": ' + params + b"}]}"
+    headers = {"content-type": "application/json"}
+    reply = httpx.post(f"{address}/v1/messages/batches", content=body, headers=headers)
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
 def test_a_second_server_on_the_same_folder_says_so(tmp_path: Path) -> None:
     folder = {"files_dir": str(tmp_path / "files")}
     with live_server(tmp_path, SCRIPT, **folder) as one, live_server(tmp_path, SCRIPT, **folder) as two:

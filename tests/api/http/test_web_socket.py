@@ -1,9 +1,12 @@
 """WebSocket connections: how many bytes of their messages are held at once, and what a client hears who sends more."""
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from socket import create_connection
 from typing import Any
 
 import pytest
@@ -26,6 +29,24 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setattr(body, "LARGEST_BODIES", 0)
         with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
             yield found
+
+
+def test_a_server_ends_in_order_while_a_client_closes(tmp_path: Path) -> None:
+    """An error in the server's thread fails the test."""
+    with contextlib.ExitStack() as stack, live_server(tmp_path, SCRIPT) as address:
+        raw = stack.enter_context(create_connection(address_of(address), timeout=10))
+        raw.sendall(
+            b"GET /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert b"101" in raw.recv(4096)
+        raw.sendall(b"\x88\x80\0\0\0\0")  # a close frame; the connection stays half open
+        assert raw.recv(4096)[:1] == b"\x88"
+
+
+def address_of(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
 
 
 def socket_of(address: str) -> ClientConnection:

@@ -36,6 +36,7 @@ class Exchange:
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: for the log
     key: Key | None = None  # that was shown and is valid
+    key_now: Callable[[], Key | None] | None = None  # on a WebSocket: what has become of the key
     manages: bool = False  # may manage the server: an administrator, or anyone where management is open
     may_use_tools: bool = False  # may be given the operator's MCP tools, by any door
     cache_salt: str = (

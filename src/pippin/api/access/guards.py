@@ -6,12 +6,14 @@ What is not open is closed; an error that nobody expected goes out as a refusal 
 import ipaddress
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Key, Keyring, load_keyring, salts_by_owner
@@ -31,6 +33,7 @@ PAGE: Final = "/page/"
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
+REALTIME: Final = "/realtime"
 EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
@@ -111,8 +114,9 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Stands in front of the router, and judges by the very path that the router will see."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, errors: Errors) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, errors: Errors, secrets: ClientSecrets) -> None:
         self._app = app
+        self._secrets = secrets
         self._policy = policy
         self._errors = errors
 
@@ -142,7 +146,8 @@ class Guard:
             self._check_origin(headers)
         exchange.anonymous = bool(self._policy.keyring.keys)
         if exchange.anonymous:
-            self._check_key(headers, exchange, is_open=self._is_open(path, method))
+            is_socket = scope["type"] == "websocket"
+            self._check_key(headers, exchange, is_open=self._is_open(path, method), is_socket=is_socket)
         self._note_rights(exchange)
         if is_management(path, method):
             self._check_management(headers, exchange, path)
@@ -208,12 +213,18 @@ class Guard:
             return False
         if self._policy.hosts is not None:
             return True
-        return any(self._policy.keyring.find(shown) is not None for shown in shown_keys(headers))
+        known = (
+            self._policy.keyring.find(shown) or self._secrets.find(shown) for shown in shown_keys(headers)
+        )
+        return any(known)
 
-    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:
+    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool, is_socket: bool) -> None:
         for shown in shown_keys(headers):
             key = self._policy.keyring.find(shown)
+            if key is None and is_socket and bare(exchange.path) == REALTIME:
+                key = self._key_behind(shown)
             if key is not None:
+                exchange.key_now = partial(self._as_it_is_now, key) if is_socket else None
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
                 if not is_open:
                     check_endpoint(key, exchange.path)
@@ -223,6 +234,17 @@ class Guard:
                 "authentication",
                 "Show a valid API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
             )
+
+    def _key_behind(self, shown: bytes) -> Key | None:
+        """The key that asked for a client secret, which manages nothing."""
+        secret = self._secrets.find(shown)
+        maker = None if secret is None or secret.key is None else self._policy.keyring.of_digest(secret.key)
+        return None if maker is None else replace(maker, is_admin=False)
+
+    def _as_it_is_now(self, key: Key) -> Key | None:
+        """What has become of a key since a connection was opened with it."""
+        now = self._policy.keyring.of_digest(key.digest)
+        return None if now is None else replace(now, is_admin=now.is_admin and key.is_admin)
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages

@@ -106,6 +106,10 @@ class Keyring:
                 found = key
         return found
 
+    def of_digest(self, digest: bytes) -> Key | None:
+        """The key with this digest, which is no secret of a client's."""
+        return next((key for key in self.keys if key.digest == digest), None)
+
 
 def load_keyring(options: ServerOptions) -> Keyring:
     """Keys of the options and of the file. Raises `ServerError` for what can't be understood or is there twice."""

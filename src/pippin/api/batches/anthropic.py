@@ -40,8 +40,8 @@ def check_requests(given: Iterable[GivenRequest]) -> None:
         seen.add(request.custom_id)
         try:
             params = from_json(request.params, dict[str, msgspec.Raw])
-        except (msgspec.MsgspecError, RecursionError):
-            raise invalid(f"requests[{place}].params", "must be an object.") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise invalid(f"requests[{place}].params", "must be an object of JSON in UTF-8.") from None
         if bytes(params.get("stream", b"false")) not in (b"false", b"null"):
             raise invalid(f"requests[{place}].params.stream", "must be false: batches give whole answers.")
 

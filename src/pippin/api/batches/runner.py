@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -9,21 +10,29 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from pippin.api.access.errors import INTERNAL
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
 from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
+BLANKS: Final = b" \t\r\n"
+"""Those of JSON."""
 LOOKED_AHEAD: Final = 64  # lines
 TRIES: Final = 4  # of a line that fails for a reason that is not its own
 FIRST_WAIT: Final = 0.5  # seconds before the second of them
+LONGEST_WAIT: Final = 30.0
+FAULT_SECONDS: Final = 30.0
+"""After which a disk that was full is tried again."""
 PAUSE: Final = 0.25  # seconds between looks at whether others need the model
 SWEEP_SECONDS: Final = 600.0
 CAME_TO_NOTHING: Final = (429, 503, 529)  # which pass, however often it takes
 SERVERS_FAULT: Final = 500
+LOAD_FAILED: Final = 424
 
 Ask = Callable[[Batch, bytes], Awaitable[Reply]]
 """Answers one line of a batch, given the line as it stands in the file."""
@@ -51,13 +60,31 @@ class _Reading(Struct):
     ahead: deque[Line]
     last: int = -1
     active: int = 0
+    faults: dict[int, int] = field(default_factory=dict)  # of the server's, by the number of a line
+    wait: float = 0.0  # seconds
+    rests_until: float = 0.0
+
+    def again(self, line: Line) -> None:
+        """A line came to nothing: it comes next, after a while that grows until a line is answered."""
+        self.ahead.appendleft(line)
+        self.wait = min(2 * self.wait, LONGEST_WAIT) or FIRST_WAIT
+        self.rests_until = time.monotonic() + self.wait
+
+    def went_well(self, line: Line) -> None:
+        self.faults.pop(line.number, None)
+        self.wait = self.rests_until = 0.0
+
+    @property
+    def rests(self) -> bool:
+        return time.monotonic() < self.rests_until
 
 
 class BatchRunner:
     """Does the lines of all unfinished batches, in turn by batch.
 
     While nobody else is being answered, up to `concurrency` lines run at once, and one while somebody is: all of them
-    have the lowest priority, so that a line waits for every other request, and is preempted for it.
+    have the lowest priority, so that a line waits for every other request, and is preempted for it. A batch whose line
+    came to nothing, as where its model has no room, rests for a while, and the others go on.
     """
 
     def __init__(
@@ -100,9 +127,9 @@ class BatchRunner:
         self._wake()
 
     async def cancel(self, batch: Batch) -> Batch:
-        """Stop a batch: what was answered stays. One that has ended stays as it is."""
+        """Stop a batch: what was answered stays. One that has ended, or whose results are written, stays as it is."""
         own = next((each for each in self._turns if each.id == batch.id), None)
-        if own is None or own.ended:
+        if own is None or own.ended or own.status == "finalizing":
             return batch
         if own.status != "cancelling":
             self._enter(own, "cancelling")
@@ -129,9 +156,15 @@ class BatchRunner:
 
     async def _run(self) -> None:
         while True:
-            await self._end_finished()
-            self._sweep()
-            self._fill()
+            try:
+                await self._end_finished()
+                self._sweep()
+                self._fill()
+            except (ServerError, sqlite3.Error, OSError) as error:
+                reason = error.report.message if isinstance(error, ServerError) else error
+                log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, reason)
+                await asyncio.sleep(FAULT_SECONDS)
+                continue
             if not self._turns:
                 return
             self._changed.clear()
@@ -169,6 +202,8 @@ class BatchRunner:
             self._enter(batch, "finalizing")
             return None
         reading = self._reading.setdefault(batch.id, _Reading(deque()))
+        if reading.rests:
+            return None
         if not reading.ahead:
             reading.ahead.extend(self._store.open_lines(batch.id, reading.last, LOOKED_AHEAD))
         if not reading.ahead:
@@ -176,7 +211,7 @@ class BatchRunner:
                 reading.last = -1  # a line that failed for want of disk is still open
             return None
         line = reading.ahead.popleft()
-        reading.last = line.number
+        reading.last = max(reading.last, line.number)
         return line
 
     async def _do(self, batch: Batch, line: Line) -> None:
@@ -185,15 +220,25 @@ class BatchRunner:
         except (ServerError, OSError) as error:  # the file was deleted behind our back
             await self._answered(batch, line, self._refused(batch, error))
             return
-        tries, wait = 0, FIRST_WAIT
-        while True:
-            reply = await self._ask(batch, text)
-            tries += reply.status >= SERVERS_FAULT and reply.status not in CAME_TO_NOTHING
-            if reply.status not in CAME_TO_NOTHING and (reply.status < SERVERS_FAULT or tries >= TRIES):
-                break
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, 30.0)
+        reading = self._reading[batch.id]
+        reply = await self._asked(batch, text)
+        if reply.status in CAME_TO_NOTHING:
+            reading.again(line)
+            return
+        if reply.status >= SERVERS_FAULT or reply.status == LOAD_FAILED:
+            reading.faults[line.number] = tries = reading.faults.get(line.number, 0) + 1
+            if tries < TRIES:
+                reading.again(line)
+                return
+        reading.went_well(line)
         await self._answered(batch, line, reply)
+
+    async def _asked(self, batch: Batch, text: bytes) -> Reply:
+        try:
+            return await self._ask(batch, text)
+        except Exception as error:  # whatever it is: a line without an answer would be asked for ever
+            log.error("A line of the batch %s could not be asked.\n%s", batch.id, trace_of(error))
+            return refused(self._answers(batch), INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
         await asyncio.to_thread(
@@ -238,18 +283,18 @@ class BatchRunner:
             last = "expired"
         if last == "completed":
             self._enter(batch, "finalizing")
-        self._turns.remove(batch)
-        self._reading.pop(batch.id, None)
         if batch.api == "openai":
             await asyncio.to_thread(self._write_results, batch)
         _begin(batch, last)
         await asyncio.to_thread(self._store.end, batch)
+        self._turns.remove(batch)
+        self._reading.pop(batch.id, None)
         log.info("The batch %s is %s.", batch.id, last)
 
     def _write_results(self, batch: Batch) -> None:
         answers = self._answers(batch)
         counts = self._store.counts(batch)
-        if counts.succeeded:
+        if counts.succeeded and batch.output_file is None:  # it is there if the other could not be written
             wanted = self._results(batch, answers, errors=False)
             batch.output_file = self._result_file(batch, "output", wanted).id
         if counts.failed or (counts.open and "expired" in batch.times):
@@ -305,7 +350,7 @@ def spans(path: Path) -> Iterator[tuple[int, int, bytes]]:
     start = 0
     with path.open("rb") as file:
         for raw in file:
-            text = raw.strip()
+            text = raw.strip(BLANKS)
             if text:
                 yield start, len(raw), text
             start += len(raw)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from pippin.api.http.body import ARRIVING
 from pippin.api.http.protocol import LingeringTransport
@@ -22,6 +23,17 @@ CLOSE_FRAME: Final = bytes([0x88, 2 + len(REASON)]) + TRY_LATER.to_bytes(2) + RE
 """RFC 6455, section 5.5.1; a server's frames have no mask."""
 
 
+class UvicornSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, but for a fault: at the end of the server it sends a close frame where one was sent already,
+    which raises, and nothing after it ends in order."""
+
+    def shutdown(self) -> None:
+        try:
+            super().shutdown()
+        except InvalidState:
+            self.transport.abort()
+
+
 class BoundedWebSocket(asyncio.Protocol):
     """One WebSocket connection of a client; hands to uvicorn what there is memory for."""
 
@@ -29,7 +41,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self, app_state: dict[str, Any], unread: UnreadAnswers | None = None, **arguments: Any
     ) -> None:
         self._unread = UnreadAnswers() if unread is None else unread
-        self._socket = WebSocketsSansIOProtocol(app_state=app_state | {ARRIVING: self}, **arguments)
+        self._socket = UvicornSocket(app_state=app_state | {ARRIVING: self}, **arguments)
         self._take: Callable[[int], bool] | None = None
         self._early = 0  # bytes that came before anyone counted
         self._refused = False

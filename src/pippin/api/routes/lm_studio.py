@@ -149,6 +149,14 @@ def listed_newer(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
     }
 
 
+def check_window(asked: int | None, info: ModelInfo) -> None:
+    """Raises `ServerError` where more is asked for than the model is served with."""
+    window = info.context_window
+    if asked is not None and window is not None and asked > window:
+        message = f"`context_length` must not be above {window}, with which the model is served."
+        raise ServerError("invalid_request", message, "context_length")
+
+
 @dataclass(frozen=True)
 class LMStudioModels:
     api: Api
@@ -177,14 +185,11 @@ class LMStudioModels:
         fields, unknown = given
         self.api.handler.note_unknown("lm_studio_load", unknown)
         info = await self.api.service.find(fields.model)
+        check_window(fields.context_length, info)
         started = time.monotonic()
         await self.api.service.pool.load(info.id)
-        window = (
-            self.api.service.pool.info(info.id) or info
-        ).context_window  # which some know only when loaded
-        if fields.context_length is not None and window is not None and fields.context_length > window:
-            message = f"`context_length` must not be above {window}, with which the model is served."
-            raise ServerError("invalid_request", message, "context_length")
+        info = self.api.service.pool.info(info.id) or info  # some know their window only when they are loaded
+        check_window(fields.context_length, info)
         reply: dict[str, Any] = {
             "type": "embedding" if info.kind == "embeddings" else "llm",
             "instance_id": info.id,
@@ -192,7 +197,7 @@ class LMStudioModels:
             "status": "loaded",
         }
         if fields.echo_load_config:
-            reply["load_config"] = {"context_length": window}
+            reply["load_config"] = {"context_length": info.context_window}
         return json_reply(reply)
 
     async def unload(self, request: Request) -> Response:

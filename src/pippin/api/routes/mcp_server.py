@@ -25,7 +25,8 @@ INVALID_REQUEST: Final = -32600
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    """They are not in the OpenAPI document, which has no words for the messages of another protocol."""
+    """The addresses of the MCP server. The OpenAPI document leaves them out: MCP has schemas of its own, which clients
+    ask for with `tools/list`."""
     answer = routed("/mcp", McpDoor(api).answer)
     return [Route(prefix + "/mcp", answer, methods=["POST"]) for prefix in ("", VERSION)]
 

@@ -1,6 +1,7 @@
 """One WebSocket connection: messages are read while an answer is written, so that a client who leaves is noticed."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
@@ -8,8 +9,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from starlette.requests import Request
-from starlette.websockets import WebSocket
+from starlette.requests import HTTPConnection, Request
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of
 from pippin.api.http.body import HELD, HeldBytes, Presence
@@ -47,19 +48,19 @@ class Channel(Presence):
     async def messages(self) -> AsyncIterator[str | bytes]:
         """What the client sends, until it leaves or the connection's time is over."""
         ends = time.monotonic() + LONGEST_SECONDS
-        while True:
+        while (left := ends - time.monotonic()) > 0:
             try:
-                async with asyncio.timeout(max(0.0, ends - time.monotonic())):
+                async with asyncio.timeout(left):
                     message = await self._messages.get()
             except TimeoutError:
-                await self._socket.close(SPENT, "The connection is an hour old; open another.")
-                return
+                break
             if message is None:
                 return
             if self._room is not None:
                 self._room.release()
             yield message
             self._held.free(size_of(message))
+        await self.end(SPENT, "The connection is an hour old; open another.")
 
     def hold(self, size: int) -> bool:
         """Count `size` bytes until they are released: of messages that are kept after their answer. False where there
@@ -76,8 +77,9 @@ class Channel(Presence):
             await self._socket.send_text(event.decode())
 
     async def end(self, code: int, reason: str) -> None:
-        """Close the connection from here."""
-        await self._socket.close(code, reason)
+        """Close the connection from here, unless the client has left meanwhile."""
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await self._socket.close(code, reason)
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -101,7 +103,7 @@ class Channel(Presence):
             if self._room is not None:
                 await self._room.acquire()
             elif self._messages.qsize() >= WAITING:
-                await self._socket.close(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
+                await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
             self._messages.put_nowait(text if text is not None else message.get("bytes") or b"")
@@ -129,7 +131,15 @@ def event_of(message: str | bytes) -> dict[str, Any]:
     return event
 
 
-def asked_on(socket: WebSocket, path: str) -> Request:
+def require_key(exchange: Exchange) -> None:
+    """Raises `ServerError` where the key with which a connection was opened was withdrawn, or has other rights now."""
+    if exchange.key_now is not None and exchange.key_now() != exchange.key:
+        raise ServerError(
+            "authentication", "The API key of this connection was withdrawn or changed; connect again."
+        )
+
+
+def asked_on(socket: HTTPConnection, path: str) -> Request:
     """What stands for one request of a connection: with its headers, its rights, and an exchange of its own."""
     connection = exchange_of(socket.scope)
     exchange: Exchange = dataclasses.replace(

@@ -16,7 +16,7 @@ from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB
-from pippin.api.sockets.channel import Channel, asked_on, event_of, size_of
+from pippin.api.sockets.channel import Channel, asked_on, event_of, require_key, size_of
 from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.storage.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ErrorReport, ServerError
@@ -114,6 +114,7 @@ class ResponsesSocket:
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
+        require_key(exchange_of(self._socket.scope))
         try:
             await self._respond(request, event)
         except ServerError:

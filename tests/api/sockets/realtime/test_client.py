@@ -3,14 +3,13 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
-from tests.api.live_server import MODEL, live_server
+from tests.api.live_server import MODEL
 from tests.api.sockets.realtime.test_sound import speech
 from tests.engines.speech.test_speech_models import write_model
 from tests.running_server import running_server
@@ -29,12 +28,6 @@ TOOL: Any = {
     "description": "Looks out of the window in a city.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
-        yield found
 
 
 def client_of(address: str) -> AsyncOpenAI:

@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from pippin.api.sockets.channel import Channel
 from pippin.api.sockets.realtime import connection
 from tests.api.live_server import MODEL, live_server
 from tests.api.sockets.realtime.client import Client, client_of, joined, of, said
@@ -30,12 +31,6 @@ TOOL: Any = {
     "description": "Looks out of the window.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +165,52 @@ def test_a_second_response_is_refused_while_the_first_goes_on(talk: Client) -> N
     assert error["code"] == "conversation_already_has_active_response"
     talk.send("response.cancel")
     assert talk.until("response.done")[-1]["response"]["status"] == "cancelled"
+
+
+def test_what_a_refused_response_brings_is_not_kept(talk: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    async def transcribe(calls: Any, entry: Any, *rest: Any) -> None:
+        heard.append(entry.id)
+
+    monkeypatch.setattr(connection, "transcribe", transcribe)
+    talk.sets(audio={"input": {"transcription": {}}})
+    talk.says("slow")
+    talk.send("response.create")
+    talk.until("response.output_text.delta")
+    sound = {"type": "input_audio", "audio": "AAAA" * 100}
+    spoken = {"type": "message", "role": "user", "content": [sound]}
+    refused = talk.refused("response.create", response={"conversation": "none", "input": [spoken]})
+    assert refused["code"] == "conversation_already_has_active_response"
+    talk.sets(instructions="")  # a while later
+    assert heard == []
+
+
+def test_the_input_of_a_response_counts_while_it_goes_on(
+    talk: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = 0
+
+    def hold(channel: Channel, size: int) -> bool:
+        nonlocal held
+        held += size
+        return held < 60_000
+
+    def release(channel: Channel, size: int) -> None:
+        nonlocal held
+        held -= size
+
+    monkeypatch.setattr(Channel, "hold", hold)
+    monkeypatch.setattr(Channel, "release", release)
+
+    def brings(size: int) -> dict[str, Any]:
+        content = [{"type": "input_text", "text": "x" * size}]
+        return {"conversation": "none", "input": [{"type": "message", "role": "user", "content": content}]}
+
+    assert talk.respond(**brings(100))[-1]["type"] == "response.done"
+    talk.sets(instructions="")  # its answer comes when the response is over
+    assert held == 0
+    assert talk.refused("response.create", response=brings(90_000))["param"] == "response.input"
 
 
 def test_a_cancelled_response_keeps_what_was_said(talk: Client) -> None:

@@ -1,15 +1,12 @@
 """Random and damaged events on Realtime connections: each costs an error at most, never the connection."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pippin.api.sockets.realtime.events import CONTRACTS
-from tests.api.live_server import live_server
 from tests.api.sockets.realtime.client import Client, client_of
 
 WORDS = (
@@ -48,6 +45,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=6),
     max_leaves=16,
 )
+SCRIPT: dict[str, Any] = {"capabilities": {"chat": True, "tools": True}}
 SEEDS: tuple[dict[str, Any], ...] = (
     {
         "type": "session.update",
@@ -104,14 +102,6 @@ events = st.one_of(
         st.dictionaries(st.sampled_from(WORDS), values, max_size=4),
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(
-        tmp_path_factory.mktemp("live"), {"capabilities": {"chat": True, "tools": True}}
-    ) as found:
-        yield found
 
 
 def goes_on(talk: Client) -> None:

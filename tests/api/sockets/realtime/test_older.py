@@ -3,22 +3,17 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from openai import AsyncOpenAI
 
-from tests.api.live_server import MODEL, live_server
+from tests.api.live_server import MODEL
+from tests.api.sockets.realtime import test_client
 from tests.api.sockets.realtime.client import validate_old
-from tests.api.sockets.realtime.test_client import SCRIPT, TOOL
+from tests.api.sockets.realtime.test_client import TOOL
 from tests.api.sockets.realtime.test_sound import speech
 
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
-        yield found
+SCRIPT = test_client.SCRIPT
 
 
 async def until(talk: Any, *types: str) -> list[dict[str, Any]]:

@@ -29,12 +29,6 @@ SCRIPT: dict[str, Any] = {
 HEARING: dict[str, Any] = {"rules": [{"when": {}, "say": "I heard you well."}]}
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
-        yield found
-
-
 @pytest.fixture
 def talk(address: str) -> Iterator[Client]:
     with client_of(address) as found:
@@ -222,6 +216,20 @@ def test_an_answer_is_not_interrupted_where_the_client_says_so(talk: Client) -> 
     talk.speaks(speech())
     [refused] = of(talk.until("error"), "error")
     assert refused["error"]["code"] == "conversation_already_has_active_response"
+
+
+def test_sound_behind_a_turn_that_cannot_be_answered_yet_is_heard(talk: Client) -> None:
+    talk.sets(output_modalities=["text"], audio=detection(interrupt_response=False, silence_duration_ms=300))
+    content = [{"type": "input_text", "text": "slow"}]
+    talk.send("conversation.item.create", item={"type": "message", "role": "user", "content": content})
+    talk.send("response.create")
+    talk.until("response.output_text.delta")
+    talk.speaks(speech(), piece=1 << 20)  # two turns in one message
+    seen = [talk.next()]
+    while len(of(seen, "input_audio_buffer.committed")) < 2:
+        seen.append(talk.next())
+    refused = [event["error"]["code"] for event in of(seen, "error")]
+    assert refused[:1] == ["conversation_already_has_active_response"]
 
 
 def test_a_voice_that_is_not_there_fails_the_response_with_its_name(talk: Client) -> None:

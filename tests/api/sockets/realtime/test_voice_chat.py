@@ -10,8 +10,9 @@ import pytest
 from websockets.exceptions import ConnectionClosedOK
 from websockets.sync.client import ClientConnection, connect
 
-from tests.api.live_server import MODEL, live_server
+from tests.api.live_server import MODEL
 
+COMPAT = "mlx-vlm"
 SCRIPT: dict[str, Any] = {
     "capabilities": {"chat": True},
     "rules": [
@@ -20,12 +21,6 @@ SCRIPT: dict[str, Any] = {
     ],
 }
 SOUND = base64.b64encode(bytes(32_000)).decode()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT, compat="mlx-vlm") as found:
-        yield found
 
 
 @contextmanager

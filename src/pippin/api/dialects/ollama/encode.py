@@ -204,5 +204,5 @@ def _arguments_of(text: str) -> dict[str, Any]:
         return {}
     try:
         return from_json(text, dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {"partial_json": text}

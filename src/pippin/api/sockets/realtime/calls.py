@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from starlette.requests import Request
-from starlette.websockets import WebSocket
+from starlette.requests import HTTPConnection, Request
 
 from pippin.api.access.exchange import Exchange, exchange_of, write_line
-from pippin.api.answers.answer import Answer
+from pippin.api.answers.answer import Answer, check_model
 from pippin.api.context import VERSION, Api
 from pippin.api.http.body import NobodyWaits
-from pippin.api.sockets.channel import asked_on
+from pippin.api.sockets.channel import asked_on, require_key
 from pippin.api.sockets.realtime.events import ServerEvent
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
@@ -31,7 +30,7 @@ Send = Callable[[ServerEvent], Awaitable[None]]
 class Calls:
     """The models as one connection reaches them, with the rights and within the limits of its caller."""
 
-    def __init__(self, api: Api, socket: WebSocket) -> None:
+    def __init__(self, api: Api, socket: HTTPConnection) -> None:
         self.api = api
         self._socket = socket
 
@@ -41,9 +40,10 @@ class Calls:
         return exchange_of(self._socket.scope)
 
     async def find(self, name: str, kind: ModelKind) -> ModelInfo | None:
-        """What is known of the model that a name means; None for one that is not here."""
+        """What is known of the model that a name means; None for one that is not here, or not for this caller."""
         try:
             info = await self.api.service.find(name, kind)
+            check_model(self.exchange, name, info)
         except ServerError:
             return None
         return info if info.kind in (kind, "scripted") else None
@@ -75,6 +75,7 @@ class Calls:
         request = Request(asked_on(self._socket, PATH).scope, _never)
         exchange = exchange_of(request.scope)
         try:
+            require_key(self.exchange)
             yield request
         except ServerError as error:
             exchange.status, exchange.refusal = error.report.status, error.report.message

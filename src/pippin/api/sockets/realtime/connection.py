@@ -3,20 +3,22 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from msgspec import Struct, json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from pippin.api.access.client_secrets import PREFIX, ClientSecret
 from pippin.api.access.errors import INTERNAL
+from pippin.api.access.guards import shown_keys
 from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime import older
 from pippin.api.sockets.realtime.calls import OPERATION, Calls
-from pippin.api.sockets.realtime.conversation import Conversation, Entry, user_sound
+from pippin.api.sockets.realtime.conversation import Conversation, Entry, bytes_of, user_sound
 from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
 from pippin.api.sockets.realtime.items import (
     GivenItem,
@@ -26,12 +28,13 @@ from pippin.api.sockets.realtime.items import (
     completed,
     sound_given,
 )
-from pippin.api.sockets.realtime.opening import opened
+from pippin.api.sockets.realtime.opening import check_served, opened, session_of
 from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
 from pippin.api.sockets.realtime.session import (
     Kind,
     Pcm,
     ServerVad,
+    SessionFields,
     Settings,
     bytes_per_ms,
     shown,
@@ -39,10 +42,9 @@ from pippin.api.sockets.realtime.session import (
     with_shared,
 )
 from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
-from pippin.api.sockets.realtime.turns import Listener, Started, Stopped, require_detection
+from pippin.api.sockets.realtime.turns import Listener, Started, Stopped
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import ModelKind
 from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
@@ -72,15 +74,40 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     `listening` is shared by all connections: who looks for speech holds it.
     """
     calls = Calls(api, socket)
-    kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
     try:
-        settings, hears = await opened(calls, kind, socket.query_params.get("model") or "default")
+        settings, hears = await _asked_for(calls, socket)
     except ServerError as error:
         await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
         return
     is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
     channel = Channel(socket, holds_back=True)
     await Connection(calls, channel, settings, listening, hears=hears, is_old=is_old).serve()
+
+
+async def _asked_for(calls: Calls, socket: WebSocket) -> tuple[Settings, bool]:
+    """The settings of a new session, and whether its language model hears. Raises `ServerError`."""
+    model = socket.query_params.get("model")
+    secret = _secret_of(calls, socket)
+    if secret is None:
+        kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
+        return await opened(calls, kind, model or "default")
+    settings, hears = await session_of(calls, from_json(secret.session, SessionFields))
+    if model not in (None, "", settings.model):
+        raise invalid("model", f"must be {settings.model!r}, for which the client secret was made.")
+    return settings, hears
+
+
+def _secret_of(calls: Calls, socket: WebSocket) -> ClientSecret | None:
+    """The client secret with which a connection is opened. Raises `ServerError` for one that is not known."""
+    for key in shown_keys(socket.headers):
+        if (secret := calls.api.client_secrets.find(key)) is not None:
+            return secret
+        if key.startswith(PREFIX.encode()) and calls.exchange.key is None:
+            raise ServerError(
+                "authentication",
+                "This client secret is not known, or has expired; ask for another at /v1/realtime/client_secrets.",
+            )
+    return None
 
 
 class Connection:
@@ -127,10 +154,7 @@ class Connection:
                 self._active = time.monotonic()
                 await self._answer(message)
         finally:
-            watch.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(watch, *self._tasks, return_exceptions=True)
+            await stop_all([watch, *self._tasks])
             await self._channel.close()
 
     async def _watch(self) -> None:
@@ -220,34 +244,12 @@ class Connection:
 
     async def _update(self, event: e.SessionUpdate) -> None:
         settings = with_session(self._settings, event.session)
-        await self._check(settings, "session")
+        await check_served(self._calls, settings, "session", self._settings.transcription)
         if settings.turn_detection != self._settings.turn_detection or settings.input != self._settings.input:
             self._listener = self._speech_item = None
         self._channel.release(self._buffer.change(settings.input))
         self._settings = settings
         await self._send(e.SessionUpdated(session=shown(settings, self._id, self._expires)))
-
-    async def _check(self, settings: Settings, path: str) -> None:
-        """Raises `ServerError` for what nobody here can do."""
-        if settings.turn_detection is not None:
-            require_detection(f"{path}.audio.input.turn_detection")
-        asked = settings.transcription
-        if asked is not None and asked.model is not None and asked != self._settings.transcription:
-            await self._check_served(
-                asked.model, "transcription", f"{path}.audio.input.transcription.model", "leave `model` out"
-            )
-        if settings.speaks:
-            await self._check_served(
-                settings.speech_model, "speech", f"{path}.output_modalities", 'send ["text"]'
-            )
-
-    async def _check_served(self, model: str, kind: ModelKind, param: str, instead: str) -> None:
-        if await self._calls.find(model, kind) is None:
-            raise ServerError(
-                "model_not_found",
-                f"No {kind} model is served here as {model!r}; serve one beside the language model, or {instead}.",
-                param,
-            )
 
     # The conversation
 
@@ -324,12 +326,12 @@ class Connection:
                 case Started(at):
                     await self._speech_started(at, detection)
                 case Stopped(at):
-                    await self._speech_stopped(at, detection)
+                    await self._turn_ended(at, detection)
         if self._speech_item is None:
             kept = self._buffer.end - detection.prefix_padding_ms - KEPT_MS
             self._channel.release(self._buffer.drop_before(kept))
         elif self._buffer.is_nearly_full:
-            await self._speech_stopped(self._buffer.end, detection)
+            await self._turn_ended(self._buffer.end, detection)
             self._listener = None
 
     async def _listen(self, data: bytes, detection: ServerVad) -> list[Started | Stopped]:
@@ -348,6 +350,13 @@ class Connection:
         )
         if detection.interrupt_response and self._response is not None:
             self._response.stop("turn_detected")
+
+    async def _turn_ended(self, at: int, detection: ServerVad) -> None:
+        """Answer what was said. Where that can't be, the client is told, and the sound that came after it is heard."""
+        try:
+            await self._speech_stopped(at, detection)
+        except ServerError as error:
+            await self._refuse(error.report)
 
     async def _speech_stopped(self, at: int, detection: ServerVad) -> None:
         item = self._speech_item or new_id("item")
@@ -388,54 +397,85 @@ class Connection:
     async def _create_response(self, fields: e.ResponseFields) -> None:
         if self._settings.kind == "transcription":
             raise invalid("type", "can't be `response.create` in a session that only transcribes.")
+        self._require_idle()
         settings = with_shared(self._settings, fields, "response")
-        await self._check(settings, "response")
+        await check_served(self._calls, settings, "response", self._settings.transcription)
         await self._respond(self._order(settings, fields))
 
     def _order(self, settings: Settings, fields: e.ResponseFields) -> Order:
+        brought: list[Entry] = []
         if isinstance(fields.input, list):
-            entries = tuple(
-                self._conversation.find(given.id)
-                if isinstance(given, e.ItemReference)
-                else self._heard_entry(given, f"response.input[{number}]")
-                for number, given in enumerate(fields.input)
-            )
+            entries = [self._input(given, number, brought) for number, given in enumerate(fields.input)]
         else:
-            entries = tuple(self._conversation)
+            entries = list(self._conversation)
         return Order(
             settings=settings,
-            entries=entries,
+            entries=tuple(entries),
+            brought=tuple(brought),
             hears=self._hears,
             conversation=None if fields.conversation == "none" else self._conversation,
             conversation_id=self._conversation_id,
             metadata=fields.metadata,
         )
 
-    def _heard_entry(self, given: GivenItem, path: str) -> Entry:
-        entry = self._entry_of(given, path)
-        self._hear(entry)
-        return entry
+    def _input(self, given: GivenItem | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
+        """An item of a response's own input; one that the conversation does not have is put into `brought`."""
+        if isinstance(given, e.ItemReference):
+            return self._conversation.find(given.id)
+        brought.append(self._entry_of(given, f"response.input[{number}]"))
+        return brought[-1]
+
+    def _require_idle(self) -> None:
+        """Raises `ServerError` while a response goes on that nobody has stopped."""
+        if self._active_response is not None and not self._active_response.stopped:
+            raise ServerError(
+                "conflict",
+                "The conversation has an active response; wait for its end, or cancel it.",
+                code="conversation_already_has_active_response",
+            )
+
+    @property
+    def _active_response(self) -> Response | None:
+        return self._response if self._responding is not None and not self._responding.done() else None
 
     async def _respond(self, order: Order) -> None:
-        """Begin a response. Raises `ServerError` while another one goes on."""
-        if self._response is not None and self._responding is not None and not self._responding.done():
-            if not self._response.stopped:
-                raise ServerError(
-                    "conflict",
-                    "The conversation has an active response; wait for its end, or cancel it.",
-                    code="conversation_already_has_active_response",
-                )
+        """Begin a response. Raises `ServerError` while another one goes on, and where its input is too large."""
+        self._require_idle()
+        if self._responding is not None:
             await asyncio.wait({self._responding})
-        self._response = Response(self._calls, order, self._send)
-        self._responding = self._start(self._response.run(), "response")
+        size = sum(bytes_of(entry) for entry in order.brought)
+        if not self._channel.hold(size):
+            raise ServerError(
+                "overloaded", "The server holds as much of yours as it can; send less.", "response.input"
+            )
+        self._response = response = Response(self._calls, order, self._send)
+
+        async def run() -> None:
+            try:
+                await response.run()
+            finally:  # nobody else hears what only this response was given
+                await stop_all(entry.transcribing for entry in order.brought)
+                self._channel.release(size)
+
+        for entry in order.brought:
+            self._hear(entry)
+        self._responding = self._start(run(), "response")
 
     def _cancel(self, id: str | None) -> None:
-        response, task = self._response, self._responding
-        if response is None or task is None or task.done() or id not in (None, response.id):
+        response = self._active_response
+        if response is None or id not in (None, response.id):
             raise ServerError(
                 "invalid_request", "There is no such response to cancel.", code="response_cancel_not_active"
             )
         response.stop("client_cancelled")
+
+
+async def stop_all(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    """Cancel tasks, and wait for their end."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def text_of(message: str | bytes) -> bytes:

@@ -86,7 +86,7 @@ class Conversation:
         if len(self._entries) >= MOST_ITEMS:
             raise full(f"{MOST_ITEMS} items")
         place = len(self._entries) if after is None else self._place_after(after)
-        size = size_of(entry.item) + (len(entry.recording.data) if entry.recording else 0)
+        size = bytes_of(entry)
         if not self._hold(size):
             raise full("as many bytes as the server has room for")
         entry.held = size
@@ -146,6 +146,11 @@ class Conversation:
             raise ServerError(
                 "not_found", error.report.message, "previous_item_id", code="item_not_found"
             ) from None
+
+
+def bytes_of(entry: Entry) -> int:
+    """What an item takes with its recording, about."""
+    return size_of(entry.item) + (len(entry.recording.data) if entry.recording else 0)
 
 
 def full(bound: str) -> ServerError:

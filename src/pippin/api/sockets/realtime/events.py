@@ -200,22 +200,46 @@ class OfPart(OfItem, kw_only=True):
     content_index: int = 0
 
 
-class SessionCreated(ServerEvent, tag="session.created", kw_only=True):
+class OfSession(ServerEvent, kw_only=True):
     session: Session
 
 
-class SessionUpdated(ServerEvent, tag="session.updated", kw_only=True):
-    session: Session
-
-
-class ItemAdded(ServerEvent, tag="conversation.item.added", kw_only=True):
+class PlacedItem(ServerEvent, kw_only=True):
     previous_item_id: str | None
     item: Item
 
 
-class ItemDone(ServerEvent, tag="conversation.item.done", kw_only=True):
-    previous_item_id: str | None
+class OfOutput(OfResponse, kw_only=True):
+    output_index: int
     item: Item
+
+
+class WithPart(OfPart, kw_only=True):
+    part: Part
+
+
+class PartPiece(OfPart, kw_only=True):
+    delta: str
+
+
+class ItemPiece(OfItem, kw_only=True):
+    delta: str
+
+
+class SessionCreated(OfSession, tag="session.created", kw_only=True):
+    pass
+
+
+class SessionUpdated(OfSession, tag="session.updated", kw_only=True):
+    pass
+
+
+class ItemAdded(PlacedItem, tag="conversation.item.added", kw_only=True):
+    pass
+
+
+class ItemDone(PlacedItem, tag="conversation.item.done", kw_only=True):
+    pass
 
 
 class ItemRetrieved(ServerEvent, tag="conversation.item.retrieved", kw_only=True):
@@ -288,51 +312,48 @@ class ResponseDone(ServerEvent, tag="response.done", kw_only=True):
     response: ResponseObject
 
 
-class OutputItemAdded(OfResponse, tag="response.output_item.added", kw_only=True):
-    output_index: int
-    item: Item
+class OutputItemAdded(OfOutput, tag="response.output_item.added", kw_only=True):
+    pass
 
 
-class OutputItemDone(OfResponse, tag="response.output_item.done", kw_only=True):
-    output_index: int
-    item: Item
+class OutputItemDone(OfOutput, tag="response.output_item.done", kw_only=True):
+    pass
 
 
-class PartAdded(OfPart, tag="response.content_part.added", kw_only=True):
-    part: Part
+class PartAdded(WithPart, tag="response.content_part.added", kw_only=True):
+    pass
 
 
-class PartDone(OfPart, tag="response.content_part.done", kw_only=True):
-    part: Part
+class PartDone(WithPart, tag="response.content_part.done", kw_only=True):
+    pass
 
 
-class TextDelta(OfPart, tag="response.output_text.delta", kw_only=True):
-    delta: str
+class TextDelta(PartPiece, tag="response.output_text.delta", kw_only=True):
+    pass
 
 
 class TextDone(OfPart, tag="response.output_text.done", kw_only=True):
     text: str
 
 
-class SpokenDelta(OfPart, tag="response.output_audio_transcript.delta", kw_only=True):
-    delta: str
+class SpokenDelta(PartPiece, tag="response.output_audio_transcript.delta", kw_only=True):
+    pass
 
 
 class SpokenDone(OfPart, tag="response.output_audio_transcript.done", kw_only=True):
     transcript: str
 
 
-class SoundDelta(OfPart, tag="response.output_audio.delta", kw_only=True):
-    delta: str
+class SoundDelta(PartPiece, tag="response.output_audio.delta", kw_only=True):
+    pass
 
 
 class SoundDone(OfPart, tag="response.output_audio.done", kw_only=True):
     pass
 
 
-class ArgumentsDelta(OfItem, tag="response.function_call_arguments.delta", kw_only=True):
+class ArgumentsDelta(ItemPiece, tag="response.function_call_arguments.delta", kw_only=True):
     call_id: str
-    delta: str
 
 
 class ArgumentsDone(OfItem, tag="response.function_call_arguments.done", kw_only=True):
@@ -341,8 +362,8 @@ class ArgumentsDone(OfItem, tag="response.function_call_arguments.done", kw_only
     arguments: str
 
 
-class ServerArgumentsDelta(OfItem, tag="response.mcp_call_arguments.delta", kw_only=True):
-    delta: str
+class ServerArgumentsDelta(ItemPiece, tag="response.mcp_call_arguments.delta", kw_only=True):
+    pass
 
 
 class ServerArgumentsDone(OfItem, tag="response.mcp_call_arguments.done", kw_only=True):

@@ -1,9 +1,56 @@
 """What a new connection is set to: which models there are decides whether it hears and speaks."""
 
+from msgspec import UNSET
+
 from pippin.api.answers.answer import run_info
 from pippin.api.sockets.realtime.calls import Calls
-from pippin.api.sockets.realtime.session import Kind, ServerVad, Settings
-from pippin.api.sockets.realtime.turns import can_detect
+from pippin.api.sockets.realtime.session import (
+    Kind,
+    ServerVad,
+    SessionFields,
+    Settings,
+    Transcription,
+    with_session,
+)
+from pippin.api.sockets.realtime.turns import can_detect, require_detection
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelKind
+
+
+async def session_of(calls: Calls, given: SessionFields) -> tuple[Settings, bool]:
+    """As `opened`, of a session whose fields are known before its connection. Raises `ServerError`."""
+    kind: Kind = "realtime" if given.type is UNSET else given.type
+    model = "default" if given.model is UNSET else given.model or "default"
+    settings, hears = await opened(calls, kind, model)
+    return with_session(settings, given), hears
+
+
+async def check_served(
+    calls: Calls, settings: Settings, path: str, before: Transcription | None = None
+) -> None:
+    """Raises `ServerError` for what nobody here can do. `before`: the transcription that was settled already."""
+    if settings.turn_detection is not None:
+        require_detection(f"{path}.audio.input.turn_detection")
+    asked = settings.transcription
+    if asked is not None and asked.model is not None and asked != before:
+        await _require(
+            calls,
+            asked.model,
+            "transcription",
+            f"{path}.audio.input.transcription.model",
+            "leave `model` out",
+        )
+    if settings.speaks:
+        await _require(calls, settings.speech_model, "speech", f"{path}.output_modalities", 'send ["text"]')
+
+
+async def _require(calls: Calls, model: str, kind: ModelKind, param: str, instead: str) -> None:
+    if await calls.find(model, kind) is None:
+        raise ServerError(
+            "model_not_found",
+            f"No {kind} model is served here as {model!r}; serve one beside the language model, or {instead}.",
+            param,
+        )
 
 
 async def opened(calls: Calls, kind: Kind, model: str) -> tuple[Settings, bool]:

@@ -57,6 +57,7 @@ class Order:
 
     settings: Settings
     entries: tuple[Entry, ...]
+    brought: tuple[Entry, ...] = ()  # those of them that are in no conversation
     hears: bool  # the language model itself
     conversation: Conversation | None  # that the answer goes into
     conversation_id: str

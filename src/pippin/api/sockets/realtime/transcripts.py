@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from pippin.api.access.errors import INTERNAL
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.sockets.realtime.calls import Calls, Send
 from pippin.api.sockets.realtime.conversation import Entry
@@ -20,6 +21,7 @@ from pippin.api.sockets.realtime.session import Transcription
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Segment, Transcribed
 from pippin.core.tasks import Transcribe
+from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +55,12 @@ async def transcribe(
                             await _done(entry, index, done, send, told=settings is not None)
     except ServerError as error:
         entry.failure = error
-        if settings is not None:
-            problem = problem_of(error.report)
-            await send(TranscriptFailed(item_id=entry.id, content_index=index, error=problem))
+    except Exception as error:
+        log.error("A recording of a Realtime connection could not be written down.\n%s", trace_of(error))
+        entry.failure = ServerError.of(INTERNAL)
+    if entry.failure is not None and settings is not None:
+        problem = problem_of(entry.failure.report)
+        await send(TranscriptFailed(item_id=entry.id, content_index=index, error=problem))
 
 
 async def _done(entry: Entry, index: int, done: Transcribed, send: Send, *, told: bool) -> None:

@@ -1,0 +1,51 @@
+"""A WebSocket's messages, from a socket that is a stand-in."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pippin.api.http.body import HELD
+from pippin.api.sockets import channel
+from pippin.api.sockets.channel import Channel
+
+
+class Held:
+    def take(self, size: int) -> bool:
+        return True
+
+    def free(self, size: int) -> None:
+        pass
+
+
+class EndlessSocket:
+    """Always has another message."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {HELD: Held()}
+        self.closed: list[int] = []
+
+    async def accept(self, subprotocol: str | None) -> None:
+        pass
+
+    async def receive(self) -> dict[str, Any]:
+        return {"type": "websocket.receive", "text": "{}"}
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed.append(code)
+
+
+def test_a_client_that_never_pauses_is_closed_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "LONGEST_SECONDS", 0.05)
+    socket: Any = EndlessSocket()
+
+    async def answer_all() -> None:
+        talk = Channel(socket, holds_back=True)
+        await talk.open()
+        async with asyncio.timeout(5):
+            async for _ in talk.messages():
+                await asyncio.sleep(0)
+        await talk.close()
+
+    asyncio.run(answer_all())
+    assert socket.closed == [channel.SPENT]

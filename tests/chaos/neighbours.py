@@ -1,0 +1,222 @@
+"""The same questions through the other APIs: Ollama's, LM Studio's, batches, WebSockets and MCP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from tests.chaos.clients import SECONDS, Broken, Refused, refusal, user, whole
+
+ENDED: Final = ("completed", "failed", "expired", "cancelled")
+RESPONSE_ENDS: Final = ("response.completed", "response.failed", "response.incomplete")
+NO_ROOM: Final = 1013
+"""The code with which a server closes a connection that it has no room for."""
+
+
+async def ollama_chat(http: httpx.AsyncClient, model: str, words: str) -> str:
+    body = {"model": model, "messages": user(words), "stream": False, "options": {"num_ctx": 60_000}}
+    return str((await whole(http, "/api/chat", body))["message"]["content"])
+
+
+async def ollama_stream(http: httpx.AsyncClient, model: str, words: str) -> str:
+    text, ended = "", False
+    async with http.stream("POST", "/api/generate", json={"model": model, "prompt": words}) as reply:
+        if reply.status_code != 200:
+            await reply.aread()
+            raise refusal(reply)
+        async for line in reply.aiter_lines():
+            event = json.loads(line)
+            if "error" in event:
+                raise Refused(500, event["error"])
+            text += event["response"]
+            ended = event["done"]
+    if not ended:
+        raise Broken("the stream ended without `done`")
+    return text
+
+
+async def lm_studio(http: httpx.AsyncClient, model: str, words: str) -> str:
+    answer = await whole(http, "/api/v0/chat/completions", {"model": model, "messages": user(words)})
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def mcp_complete(http: httpx.AsyncClient, model: str, words: str) -> str:
+    """By the tool `complete` of Pippin's MCP server."""
+    call = {"name": "complete", "arguments": {"model": model, "prompt": words}}
+    reply = await http.post(
+        "/mcp",
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
+        headers={"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"},
+    )
+    if reply.status_code != 200:
+        raise refusal(reply)
+    data = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
+    answer = json.loads(data[-1]) if data else reply.json()
+    if "result" not in answer:
+        raise Broken(f"no result: {reply.text[:200]!r}")
+    text = str(answer["result"]["content"][0]["text"])
+    if answer["result"].get("isError"):
+        raise Refused(500, text)
+    return text
+
+
+async def batch(http: httpx.AsyncClient, model: str, words: str) -> str:
+    """As the second of two lines of a batch, which goes on after a restart of the server."""
+    lines = [
+        {
+            "custom_id": text,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": model, "messages": user(text)},
+        }
+        for text in ("the first line", words)
+    ]
+    form = {"file": ("in.jsonl", "\n".join(map(json.dumps, lines)))}
+    sent = await http.post("/v1/files", data={"purpose": "batch"}, files=form)
+    if sent.status_code != 200:
+        raise refusal(sent)
+    order = {
+        "input_file_id": sent.json()["id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    begun = await whole(http, "/v1/batches", order)
+    ended = await _ended(http, f"/v1/batches/{begun['id']}")
+    if ended["status"] == "expired":
+        raise Refused(408, "the clock jumped beyond the end of the batch")
+    if ended["error_file_id"]:
+        failed = json.loads(
+            (await http.get(f"/v1/files/{ended['error_file_id']}/content")).text.splitlines()[0]
+        )
+        error = failed["response"]
+        raise Refused(error["status_code"], error["body"]["error"]["message"])
+    if ended["status"] != "completed":
+        raise Broken(f"the batch is {ended['status']}")
+    reply = await http.get(f"/v1/files/{ended['output_file_id']}/content")
+    if reply.status_code != 200:
+        raise refusal(reply)
+    answers = {
+        line["custom_id"]: line["response"]["body"] for line in map(json.loads, reply.text.splitlines())
+    }
+    for file in (order["input_file_id"], ended["output_file_id"]):
+        await http.delete(f"/v1/files/{file}")
+    if list(answers) != ["the first line", words]:
+        raise Broken(f"the batch answered {list(answers)}")
+    return str(answers[words]["choices"][0]["message"]["content"])
+
+
+async def _ended(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    """A batch once it has ended. While there is no server it is asked for again: it goes on with the next one."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                reply = await http.get(path)
+            except httpx.TransportError:
+                await asyncio.sleep(0.2)
+                continue
+            if reply.status_code != 200:
+                raise refusal(reply)
+            found: dict[str, Any] = reply.json()
+            if found["status"] in ENDED:
+                return found
+            await asyncio.sleep(0.2)
+
+
+class Talk:
+    """A WebSocket of a server, and the events on it."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def send(self, type: str, **fields: Any) -> None:
+        await self._socket.send(json.dumps({"type": type, **fields}))
+
+    async def until(self, *types: str) -> dict[str, Any]:
+        """The next event of one of these types. Raises `Refused` for an error, but for a cancel that came too late."""
+        while True:
+            event: dict[str, Any] = json.loads(await self._socket.recv())
+            if event["type"] == "error" and event["error"].get("code") != "response_cancel_not_active":
+                raise Refused(event.get("status", 500), event["error"]["message"])
+            if event["type"] in types:
+                return event
+
+
+@asynccontextmanager
+async def talking(http: httpx.AsyncClient, path: str) -> AsyncIterator[Talk]:
+    """A connection. Raises what a request over HTTP raises."""
+    address = str(http.base_url).rstrip("/").replace("http", "ws", 1) + path
+    try:
+        async with asyncio.timeout(SECONDS), connect(address, open_timeout=SECONDS) as socket:
+            yield Talk(socket)
+    except InvalidStatus as error:
+        raise refusal(
+            httpx.Response(error.response.status_code, content=error.response.body or b"")
+        ) from None
+    except ConnectionClosed as error:
+        if error.rcvd is not None and error.rcvd.code == NO_ROOM:
+            raise Refused(503, error.rcvd.reason) from None
+        raise Broken(f"the connection ended: {error}") from None
+    except InvalidHandshake as error:
+        raise Broken(f"no connection: {error}") from None
+    except TimeoutError:
+        raise httpx.ReadTimeout("no answer") from None
+
+
+async def response_socket(http: httpx.AsyncClient, model: str, words: str) -> str:
+    """Two turns of Responses on one connection, of which the second goes on with the first."""
+    async with talking(http, "/v1/responses") as talk:
+        order = {"model": model, "store": False}
+        await talk.send("response.create", **order, input="before")
+        before = _completed(await talk.until(*RESPONSE_ENDS))
+        await talk.send("response.create", **order, input=words, previous_response_id=before["id"])
+        return str(_completed(await talk.until(*RESPONSE_ENDS))["output"][0]["content"][0]["text"])
+
+
+async def realtime(http: httpx.AsyncClient, model: str, words: str) -> str:
+    """An answer that is cancelled, and one that is read to its end, on one connection."""
+    async with talking(http, f"/v1/realtime?model={model}") as talk:
+        session = {"type": "realtime", "output_modalities": ["text"]}
+        await talk.send("session.update", session=session)
+        await talk.until("session.updated")
+        await _say(talk, "given up " * 50)
+        await talk.until("response.output_text.delta", "response.done")
+        await talk.send("response.cancel")
+        await talk.send("session.update", session=session)
+        await talk.until("session.updated")
+        await _say(talk, words)
+        done = await talk.until("response.done")
+        while done["response"]["status"] == "cancelled":
+            done = await talk.until("response.done")
+        return str(_completed(done)["output"][0]["content"][0]["text"])
+
+
+async def _say(talk: Talk, words: str) -> None:
+    content = [{"type": "input_text", "text": words}]
+    item = {"type": "message", "role": "user", "content": content}
+    await talk.send("conversation.item.create", item=item)
+    await talk.send("response.create")
+
+
+def _completed(event: dict[str, Any]) -> dict[str, Any]:
+    """The response of an event. Raises `Refused` for one that failed."""
+    response: dict[str, Any] = event["response"]
+    error = response.get("error") or (response.get("status_details") or {}).get("error")
+    if error:
+        raise Refused(503 if "shutting down" in error["message"] else 500, error["message"])
+    return response
+
+
+NEIGHBOURS: Final = (
+    ollama_chat,
+    ollama_stream,
+    lm_studio,
+    mcp_complete,
+    batch,
+    response_socket,
+    realtime,
+)
