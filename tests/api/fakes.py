@@ -123,6 +123,9 @@ class FakeService:
         self.refusal: ErrorReport | None = None
         self.failure: Exception | None = None
 
+    def states(self) -> list[ModelState]:
+        return self.pool.states()
+
     def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
         return None
 

@@ -126,6 +126,7 @@ def test_models_of_every_kind_are_served_beside_the_main_one() -> None:
         ("s", "transcription"),
         ("e", "embeddings"),
         ("r", "reranking"),
+        ("d", "decisions"),
     ]
 
 

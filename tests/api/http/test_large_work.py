@@ -42,7 +42,9 @@ from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.test_kinds_runs import Played
 from tests.security.test_nested_numbers import GOOD, ROUTES
 
-MANAGED = {path for path in ROUTES if "/load" in path or "/unload" in path or "/pin" in path}
+MANAGED = {
+    path for path in ROUTES if "/load" in path or "/unload" in path or "/pin" in path or "/search" in path
+}
 """Take no large body."""
 
 

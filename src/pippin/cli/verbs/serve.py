@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
-UNDER_PROFILE: Final = "{} This verb takes over the defaults of {} (--compat), whose own flags are known too."
+UNDER_PROFILE: Final = "Serve models with the flags and defaults of {} (--compat)."
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> int:
     """`compat` is the profile that the verb implies."""
-    description = DESCRIPTION if compat is None else UNDER_PROFILE.format(DESCRIPTION, compat)
+    description = DESCRIPTION if compat is None else UNDER_PROFILE.format(compat)
     parsed = option_parser(program, description).parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
