@@ -211,7 +211,7 @@ ACTS: Final[dict[str, Act]] = {
 }
 
 
-WAITING: Final = frozenset({"slow readers", "silent connections", "the clock jumping"})
+WAITING: Final = frozenset({"slow readers", "the clock jumping"})
 """Acts that mostly wait: others go on meanwhile."""
 
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
 from pippin.api.http.body import HELD
 from pippin.api.sockets import channel
@@ -49,3 +50,34 @@ def test_a_client_that_never_pauses_is_closed_when_its_time_is_over(monkeypatch:
 
     asyncio.run(answer_all())
     assert socket.closed == [channel.SPENT]
+
+
+class ClosingSocket(EndlessSocket):
+    """Closes while an answer is written, before the reader hears of it."""
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send_text(self, text: str) -> None:
+        raise WebSocketDisconnect(1006)
+
+
+def test_what_is_said_while_the_connection_closes_ends_it_in_order() -> None:
+    socket: Any = ClosingSocket()
+    told: list[str] = []
+
+    async def say() -> list[str | bytes]:
+        talk = Channel(socket)
+        await talk.open()
+        talk.on_gone(lambda: told.append("gone"))
+        await talk.send(b"{}")
+        await talk.send(b"{}")
+        assert talk.gone
+        async with asyncio.timeout(5):
+            heard = [message async for message in talk.messages()]
+        await talk.close()
+        return heard
+
+    assert asyncio.run(say()) == []
+    assert told == ["gone"]

@@ -73,8 +73,12 @@ class Channel(Presence):
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. After the client has left nothing is sent."""
-        if not self.gone:
+        if self.gone:
+            return
+        try:
             await self._socket.send_text(event.decode())
+        except (WebSocketDisconnect, RuntimeError):  # it closed meanwhile, which the reader has still to hear
+            self._left()
 
     async def end(self, code: int, reason: str) -> None:
         """Close the connection from here, unless the client has left meanwhile."""
@@ -107,6 +111,12 @@ class Channel(Presence):
                 break
             text = message.get("text")
             self._messages.put_nowait(text if text is not None else message.get("bytes") or b"")
+        self._left()
+
+    def _left(self) -> None:
+        """The client has left: tell whoever waits for that, once."""
+        if self.gone:
+            return
         self.gone = True
         self._messages.put_nowait(None)
         if self._on_gone is not None:

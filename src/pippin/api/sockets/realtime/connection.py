@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from msgspec import Struct, json
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from pippin.api.access.client_secrets import PREFIX, ClientSecret
 from pippin.api.access.errors import INTERNAL
@@ -174,10 +174,7 @@ class Connection:
                 return
             data = json.encode(translated)
         async with self._sending:
-            try:
-                await self._channel.send(data)
-            except (WebSocketDisconnect, RuntimeError):  # it closed meanwhile
-                self._channel.gone = True
+            await self._channel.send(data)
 
     async def _answer(self, message: str | bytes) -> None:
         """Do what an event asks for; what is wrong with it is said in an event, and the connection goes on."""

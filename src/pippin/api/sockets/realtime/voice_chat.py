@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
 from msgspec import Meta, Struct, json, structs
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from pippin.api.access.errors import INTERNAL
 from pippin.api.context import Api
@@ -246,7 +246,4 @@ class VoiceChat:
     async def _send(self, type: str, **fields: Any) -> None:
         event = {"event_id": f"event_{uuid4().hex[:16]}", "type": type, **fields}
         async with self._sending:
-            try:
-                await self._channel.send(json.encode(event))
-            except (WebSocketDisconnect, RuntimeError):
-                self._channel.gone = True
+            await self._channel.send(json.encode(event))
