@@ -1,8 +1,11 @@
 """`pippin bench --scenarios` against a running server: a table whatever happens."""
 
 import re
+import subprocess
+import sys
 from argparse import Namespace
 
+import psutil
 import pytest
 
 from pippin.cli.bench import scenarios as bench_table
@@ -58,3 +61,9 @@ def test_no_server_is_one_sentence(terminal: Terminal) -> None:
     assert done.returncode == 1
     assert "No server answers at http://127.0.0.1:9" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_has_ended_counts_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        process = psutil.Process(ended.pid)
+    assert bench_table._read(process, lambda gone: gone.memory_info().rss) == 0.0

@@ -5,7 +5,7 @@ import random
 import statistics
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -147,7 +147,7 @@ async def run_scenario(parsed: Namespace, model: str, scenario: Scenario) -> Run
     run = Run(time.perf_counter() - started, [reply for talk in talks for reply in talk])
     if server is not None:
         run.cpu_seconds = _cpu_seconds(server) - cpu_before
-        run.megabytes = sum(process.memory_info().rss for process in _family(server)) / 2**20
+        run.megabytes = _resident(server) / 2**20
     return run
 
 
@@ -157,7 +157,24 @@ def _family(server: "psutil.Process") -> "list[psutil.Process]":
 
 
 def _cpu_seconds(server: "psutil.Process | None") -> float:
-    return 0.0 if server is None else sum(sum(process.cpu_times()[:2]) for process in _family(server))
+    if server is None:
+        return 0.0
+    return sum(_read(each, lambda process: float(sum(process.cpu_times()[:2]))) for each in _family(server))
+
+
+def _resident(server: "psutil.Process") -> float:
+    """Bytes."""
+    return sum(_read(each, lambda process: float(process.memory_info().rss)) for each in _family(server))
+
+
+def _read(process: "psutil.Process", what: "Callable[[psutil.Process], float]") -> float:
+    """0 of a process that has ended meanwhile, such as the program that keeps the machine awake."""
+    import psutil
+
+    try:
+        return what(process)
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 async def _talk(
