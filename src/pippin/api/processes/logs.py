@@ -10,8 +10,8 @@ import msgspec
 
 from pippin.core import logs
 from pippin.core.decoding import json_decoder
+from pippin.core.logs import LEVELS, lines
 
-LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 EXTRAS: Final = ("request_id", "status", "ms", "facts")
 SPEAKERS: Final = (logs.OURS, "asyncio")
 
@@ -54,20 +54,13 @@ def configure_logging(level: str) -> None:
 async def forward(output: asyncio.StreamReader, number: int) -> None:
     """Log each line under the number of its process, until the process closes its end."""
     decoder = json_decoder(Line)
-    while True:
-        try:
-            data = await output.readline()
-        except ValueError:  # longer than the reader's buffer, which it has dropped
-            continue
-        if not data:
-            return
+    async for data in lines(output):
         try:
             line = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if data.strip():
-                line = Line("info", __name__, data.decode(errors="replace").rstrip())
-            else:
+            if not data.strip():
                 continue
+            line = Line("info", __name__, data.decode(errors="replace"))
         text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
         extra = {**line.extra, "api_process": number}
         logging.getLogger(line.name).log(LEVELS[line.level], "[%d] %s", number, text, extra=extra)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from pippin.config.cluster import MACHINE, set_ray_environment
 from pippin.runtime.cluster.host import Host, Ticket
 from pippin.runtime.cluster.pairing import Identity
-from pippin.runtime.cluster.pumps import FIRST_WORD, LINK, LOG, pump, watch
+from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, pump, watch
 
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
@@ -105,7 +105,7 @@ class Bridge:
         """A connection of the actor's; nobody else comes through TLS."""
         watch(writer)
         word = await reader.readline()
-        found = self._connections.get(word[:FIRST_WORD])
+        found = self._connections.get(word)
         if found is None or found.done():
             writer.close()
         else:
@@ -156,7 +156,7 @@ def say(sentence: str) -> None:
 
 
 async def _printed(log: asyncio.StreamReader) -> None:
-    while data := await log.read(1 << 16):
+    while data := await log.read(READ_SIZE):
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
 

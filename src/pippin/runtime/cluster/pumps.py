@@ -8,8 +8,7 @@ from typing import Final
 READ_SIZE: Final = 1 << 16
 SILENT: Final = 12
 """Seconds after which a machine that acknowledges nothing counts as lost; the kernel asks every two."""
-FIRST_WORD: Final = 16  # bytes
-LINK: Final = b"link\n"
+LINK: Final = b"link\n"  # the first line of a connection says what it carries
 LOG: Final = b"log\n"
 
 

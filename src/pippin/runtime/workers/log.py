@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.core.link import request_id
+from pippin.core.logs import LEVELS, lines
 
 log = logging.getLogger("pippin.worker")
-
-LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-LONGEST: Final = 64 << 10  # bytes of a line
 
 
 class WorkerLine(msgspec.Struct, frozen=True):
@@ -28,14 +26,8 @@ class WorkerLine(msgspec.Struct, frozen=True):
 async def forward_log(output: asyncio.StreamReader, model: str) -> None:
     """Log each line until the worker closes its end."""
     decoder = json_decoder(WorkerLine)
-    while True:
-        try:
-            data = await output.readline()
-        except ValueError:  # longer than the reader's buffer, which it has dropped
-            continue
-        if not data:
-            return
-        log_line(data.rstrip(b"\r\n")[:LONGEST], model, decoder)
+    async for data in lines(output):
+        log_line(data, model, decoder)
 
 
 def log_line(data: bytes, model: str, decoder: JsonDecoder[WorkerLine]) -> None:
