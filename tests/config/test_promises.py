@@ -25,6 +25,10 @@ VISION = "engines/language/vision/"
 
 SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
     "mlx-vlm": {
+        "diffusion language models": (
+            "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
+            "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",
+        ),
         "a request's `model` downloads it": (
             CATALOG + "test_requests_may_download_where_the_operator_allows_it",
             COMPAT + "test_profiles_serve_and_download_as_their_servers_did",

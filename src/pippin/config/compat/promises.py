@@ -139,7 +139,12 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "pictures are painted by mflux, whose twelve presets are not all that mlx-vlm has (no ERNIE-Image, Bonsai, "
             "Ideogram 4, LLaDA-Image, Mage-Flow, Ming-Image, Moss-Image)",
         ),
-        Promise("diffusion language models", "not yet", "their fields are refused by name"),
+        Promise(
+            "diffusion language models",
+            "works",
+            "one request at a time, by mlx-vlm's own loop: docs/diffusion.md; fields that the loop does not follow are "
+            "refused by name",
+        ),
         Promise(
             "text architectures that mlx-lm lacks",
             "partly",
