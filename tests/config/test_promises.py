@@ -25,6 +25,11 @@ VISION = "engines/language/vision/"
 
 SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
     "mlx-vlm": {
+        "image pipelines of its own": (
+            "engines/images/test_library_images.py::test_a_picture_is_mlx_vlms",
+            "engines/images/test_library_images.py::test_an_edited_picture_is_mlx_vlms",
+            "engines/images/test_library_images.py::test_pictures_come_from_the_addresses_of_openai",
+        ),
         "diffusion language models": (
             "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
             "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",

@@ -119,7 +119,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
         ),
         Promise("`/v1/decisions`", "partly", "about text; `images` and `audio` are refused by name"),
-        Promise("`--expert-cache-gb`, `/v1/moe-offload/stats`", "not yet", "the whole model is in memory"),
+        Promise(
+            "`--expert-cache-gb`, `/v1/moe-offload/stats`",
+            "not yet",
+            "the whole model is in memory; a checkpoint that `mlx_vlm.moe_offload` repacked is refused by name",
+        ),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
             "partly",
@@ -135,9 +139,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("pictures for embeddings and reranking", "not yet", "texts are embedded and ranked"),
         Promise(
             "image pipelines of its own",
-            "not yet",
-            "pictures are painted by mflux, whose twelve presets are not all that mlx-vlm has (no ERNIE-Image, Bonsai, "
-            "Ideogram 4, LLaDA-Image, Mage-Flow, Ming-Image, Moss-Image)",
+            "partly",
+            "they paint what mflux has no preset for, and everything where mflux is not installed; Z-Image's pictures "
+            "were compared with mlx-vlm's, the other ten families were not tried; no previews",
         ),
         Promise(
             "diffusion language models",

@@ -157,12 +157,10 @@ class DiffusionEngine:
 
     def _answer(self, request: Request, model: DiffusionModel, call: Call) -> None:
         """Write all choices of a request, one after the other."""
-        job = request.job
-        if job.request.echo:
-            call.emit(PromptEcho(job.prompt_text))
         for choice in list(request.sequences):
             if choice.decoder.finished is None:
                 self._write(choice, model, call)
+            self._tell_prompt(request, call)  # where nothing but the prompt was asked for
             call.emit(choice.finished(choice.decoder.finished or "length"))
 
     def _write(self, choice: Choice, model: DiffusionModel, call: Call) -> None:
@@ -180,12 +178,7 @@ class DiffusionEngine:
         )
 
         def tell(tokens: Sequence[int]) -> bool:
-            now = time.monotonic()
-            if request.prefilled is None:
-                request.prefilled = request.first_token = now
-                self._prompt_tokens += len(job.prompt)
-                began = job.created if request.admitted is None else request.admitted
-                call.emit(Progress(len(job.prompt), len(job.prompt), 0, now - began))
+            self._tell_prompt(request, call)
             events: list[Event] = []
             for token in tokens:
                 if decoder.finished is not None:
@@ -201,6 +194,18 @@ class DiffusionEngine:
             decoder.cut()
         for event in decoder.close(decoder.finished or "length"):
             call.emit(event)
+
+    def _tell_prompt(self, request: Request, call: Call) -> None:
+        """Once, when the first block is there, for the loop does not tell when the prompt is computed."""
+        if request.prefilled is not None:
+            return
+        now, job = time.monotonic(), request.job
+        request.prefilled = request.first_token = now
+        self._prompt_tokens += len(job.prompt)
+        began = job.created if request.admitted is None else request.admitted
+        call.emit(Progress(len(job.prompt), len(job.prompt), 0, now - began))
+        if job.request.echo:
+            call.emit(PromptEcho(job.prompt_text))
 
     # What the pool asks
 

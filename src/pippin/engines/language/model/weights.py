@@ -157,6 +157,12 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 
 def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
+    if (folder / "offload_index.json").is_file():
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, so that its experts stay on disk, and experts are "
+            "not offloaded here: serve the checkpoint that it was made from, or this one with mlx_vlm.server.",
+        )
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
         others = sorted(

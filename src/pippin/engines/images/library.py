@@ -1,4 +1,4 @@
-"""Pictures by mlx-vlm's own pipelines: those that mflux has no preset for, and all of them where mflux is not installed.
+"""Pictures by mlx-vlm's own pipelines: of models that mflux has no preset for, and of all where mflux is not installed.
 
 One call of the library makes one picture. It evaluates its latents after each step, and there a cancelled call ends.
 """
@@ -26,7 +26,7 @@ from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.pictures import STEPS_FACTOR, picture_tokens, size_of, written
+from pippin.engines.images.requests import STEPS_FACTOR, picture_tokens, size_of, written
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,8 +45,12 @@ class Classes:
     edit: Any | None
 
     @property
+    def either(self) -> Any:
+        return self.generation or self.edit
+
+    @property
     def family(self) -> str:
-        found: str = (self.generation or self.edit).model_type
+        found: str = self.either.model_type
         return found
 
     def can(self, word: str) -> bool:
@@ -120,9 +124,7 @@ class LibraryImagePreparer:
                 "unsupported", f"{name} has no negative prompt; leave it out.", "negative_prompt"
             )
         if task.partial_images:
-            raise ServerError(
-                "unsupported", f"{name} shows no previews; leave it out.", "partial_images"
-            )
+            raise ServerError("unsupported", f"{name} shows no previews; leave it out.", "partial_images")
 
 
 class LibraryPipeline:
@@ -131,7 +133,7 @@ class LibraryPipeline:
     def __init__(self, folder: Path, classes: Classes) -> None:
         self._folder = folder
         self._classes = classes
-        self._held: Any = (classes.generation or classes.edit).from_model_id(str(folder), model_path=folder)  # type: ignore[union-attr]
+        self._held: Any = classes.either.from_model_id(str(folder), model_path=folder)
 
     def generator(self) -> Any:
         return self._as(self._classes.generation)
@@ -186,7 +188,9 @@ def evaluations_watched(check: Callable[[], None]) -> Iterator[None]:
         mx.eval = plain
 
 
-def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[[LibraryPipeline, Call], None]:
+def painter(
+    task: GenerateImages, given: "list[Image]", words: int
+) -> Callable[[LibraryPipeline, Call], None]:
     """The call that a job runs on the model's thread: its pictures, one after the other."""
 
     def run(pipeline: LibraryPipeline, call: Call) -> None:
