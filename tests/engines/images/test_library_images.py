@@ -137,6 +137,7 @@ def test_a_cancelled_picture_ends_with_its_step(painter: Painter) -> None:
         ("strength", {"strength": 0.5}),
         ("image", {"images": (png(), png())}),
         ("partial_images", {"partial_images": 1}),
+        ("negative_prompt", {"negative_prompt": "blue", "guidance": 1.0}),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(painter: Painter, param: str, asked: dict[str, Any]) -> None:

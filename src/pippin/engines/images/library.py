@@ -41,8 +41,8 @@ OF_MFLUX: Final = ("quantize", "lora_paths", "lora_scales")
 class Classes:
     """What mlx-vlm makes and edits pictures by, for one model folder; None for what it cannot do with it."""
 
-    generation: Any | None
-    edit: Any | None
+    generation: Any
+    edit: Any
 
     @property
     def either(self) -> Any:
@@ -123,8 +123,25 @@ class LibraryImagePreparer:
             raise ServerError(
                 "unsupported", f"{name} has no negative prompt; leave it out.", "negative_prompt"
             )
+        if task.negative_prompt and self._guidance(task) <= 1:
+            raise ServerError(
+                "unsupported",
+                f"{name} reads `negative_prompt` with a `guidance` above 1 alone; leave it out, or set that.",
+                "negative_prompt",
+            )
         if task.partial_images:
             raise ServerError("unsupported", f"{name} shows no previews; leave it out.", "partial_images")
+
+    def _guidance(self, task: GenerateImages) -> float:
+        """The request's guidance, or else the model's own, which its configuration tells."""
+        if task.guidance is not None:
+            return task.guidance
+        folder, wanted = (
+            Path(self.info.path or ""),
+            self.classes.edit if task.images else self.classes.generation,
+        )
+        found: float = wanted.resolve_defaults(str(folder), model_path=folder).guidance
+        return found
 
 
 class LibraryPipeline:

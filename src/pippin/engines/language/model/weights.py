@@ -160,8 +160,8 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     if (folder / "offload_index.json").is_file():
         raise ServerError(
             "load_failed",
-            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, so that its experts stay on disk, and experts are "
-            "not offloaded here: serve the checkpoint that it was made from, or this one with mlx_vlm.server.",
+            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, whose experts stay on disk, which is not "
+            "built in here: serve the checkpoint that it was made from, or this one with mlx_vlm.server.",
         )
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
