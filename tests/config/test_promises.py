@@ -25,6 +25,10 @@ VISION = "engines/language/vision/"
 
 SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
     "mlx-vlm": {
+        "`p_less`": (
+            "engines/language/sampling/test_sampling.py::test_a_filter_keeps_what_its_definition_keeps",
+            "engines/language/sampling/test_sampling.py::test_p_less_keeps_what_mlx_vlm_keeps",
+        ),
         "image pipelines of its own": (
             "engines/images/test_library_images.py::test_a_picture_is_mlx_vlms",
             "engines/images/test_library_images.py::test_an_edited_picture_is_mlx_vlms",

@@ -64,6 +64,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_p: float | None = None
     typical_p: float | None = None
     top_n_sigma: float | None = None
+    p_less: int | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     repetition_penalty: float | None = None

@@ -154,6 +154,7 @@ ENGINE: Final[dict[str, Any]] = {
     "tool_parser": "hermes",
     "top_k": 9,
     "top_n_sigma": 1.5,
+    "p_less": True,
     "top_p": 0.5,
     "truncation": "auto",
     "typical_p": 0.5,

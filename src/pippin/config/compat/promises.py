@@ -130,7 +130,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "EAGLE-3, and the prediction heads of Qwen 3.5 and Next; the load refuses DFlash and the others by name",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
-        Promise("`p_less`", "refused", "use `min_p`, `typical_p` or `top_n_sigma`"),
+        Promise("`p_less`", "works", "in the batch, beside the other samplers"),
         Promise(
             "`compact_threshold`",
             "refused",

@@ -47,6 +47,7 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     min_p: Annotated[Annotated[float, p.MIN_P.wire_bounds] | None, p.MIN_P.described] = None
     typical_p: Annotated[Annotated[float, p.TYPICAL_P.wire_bounds] | None, p.TYPICAL_P.described] = None
     top_n_sigma: Annotated[Annotated[float, p.TOP_N_SIGMA.wire_bounds] | None, p.TOP_N_SIGMA.described] = None
+    p_less: Annotated[bool | Annotated[int, p.P_LESS.wire_bounds] | None, p.P_LESS.described] = None
     xtc_probability: Annotated[
         Annotated[float, p.XTC_PROBABILITY.wire_bounds] | None, p.XTC_PROBABILITY.described
     ] = None
@@ -107,6 +108,7 @@ def sampling_of(fields: SamplingFields) -> Sampling:
         asked["repetition_penalty"] = fields.repeat_penalty
     if asked["repetition_context"] is None:
         asked["repetition_context"] = fields.repeat_last_n
+    asked["p_less"] = None if fields.p_less is None else int(fields.p_less)
     # A nucleus of no probability at all is the likeliest token alone.
     if asked["top_p"] == 0:
         asked |= {"top_p": None, "top_k": 1}

@@ -74,7 +74,6 @@ REFUSED: Final = {
     "kv_transfer_params": "caches are not moved between servers.",
     "vllm_xargs": "this is an option of vLLM's own plugins.",
     "thinking_forced_open": "use `enable_thinking` instead.",
-    "p_less": _SAMPLER,
     "mirostat": _SAMPLER,
     "mirostat_tau": _SAMPLER,
     "mirostat_eta": _SAMPLER,
