@@ -1,5 +1,5 @@
 """The engine of image models. It paints by mflux's pipelines (`painting.py`, presets of `core/image_presets.py`), or by
-mlx-vlm's own (`library.py`) where mflux is not installed or has no preset for the model."""
+mlx-vlm's own (`library.py`) where mflux is not installed or has no preset for the model. Begin with `painting.py`."""
 
 import importlib.util
 from pathlib import Path

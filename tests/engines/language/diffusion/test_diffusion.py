@@ -12,7 +12,7 @@ from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished, PartDelta, Progress
 from pippin.core.requests import AskedDiffusion, JsonObject, Thinking
-from pippin.engines.language.diffusion.families import find_family, refuse_diffusion
+from pippin.engines.language.prompt.diffusion import find_family, refuse_diffusion
 from pippin.engines.language.vision.checkpoint import read_config
 from tests.engines.driving import run
 from tests.engines.language.diffusion.diffusion_bench import DiffusionBench, ended, text_of

@@ -10,9 +10,9 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.blocking import BlockingEngine
 from pippin.engines.device import configure, decide, find_facts, weights_too_large
 from pippin.engines.language.diffusion.engine import DiffusionEngine, Sizes
-from pippin.engines.language.diffusion.families import ignored, refuse_options
 from pippin.engines.language.diffusion.model import DiffusionModel
 from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.prompt.diffusion import ignored, refuse_options
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 
 log = logging.getLogger(__name__)

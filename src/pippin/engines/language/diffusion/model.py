@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -10,9 +9,7 @@ import mlx.nn as nn
 import msgspec
 from mlx.utils import tree_flatten
 
-from pippin.core.errors import ServerError
 from pippin.core.requests import AskedDiffusion
-from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.media import WholePrompt
 from pippin.engines.language.vision.model import on_device
 
@@ -198,17 +195,3 @@ class DiffusionModel:
 
 def _ended(record: Record) -> bool:
     return bool(record.tokens) and record.tokens[-1] in record.ends
-
-
-def load_diffusion(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """mlx-vlm's model of a folder. Raises what mlx-vlm's own `load_model` raises."""
-    import mlx_vlm.utils
-    from mlx_vlm.generate.diffusion import is_diffusion_model
-
-    settings.pop("trust_remote_code", None)  # the caller has refused a folder with code that is not trusted
-    model = mlx_vlm.utils.load_model(folder, **settings)
-    if not is_diffusion_model(model):
-        raise ServerError(
-            "load_failed", f"mlx-vlm does not run {folder.name!r} as a diffusion language model."
-        )
-    return model, read_config(folder)

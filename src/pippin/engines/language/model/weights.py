@@ -19,7 +19,6 @@ from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
-from pippin.engines.language.diffusion.model import load_diffusion
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
 
@@ -78,7 +77,7 @@ def _read(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = not text_only and checkpoint.is_vision(folder)
-    load = load_diffusion if diffusion else checkpoint.load_model if vision else load_model
+    load = checkpoint.load_diffusion_model if diffusion else checkpoint.load_model if vision else load_model
     try:
         found: tuple[nn.Module, dict[str, Any]] = load(
             folder, lazy=True, strict=True, trust_remote_code=trust_remote_code

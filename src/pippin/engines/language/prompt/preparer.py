@@ -22,9 +22,9 @@ from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
-from pippin.engines.language.diffusion.families import Family, check_request, find_family, refuse_diffusion
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
+from pippin.engines.language.prompt.diffusion import Family, check_request, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import (

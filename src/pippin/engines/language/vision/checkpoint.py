@@ -146,6 +146,20 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
     return VisionModel(model), read_config(folder)
 
 
+def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """As `load_model`, of a diffusion language model, which is mlx-vlm's own."""
+    import mlx_vlm.utils
+    from mlx_vlm.generate.diffusion import is_diffusion_model
+
+    settings.pop("trust_remote_code", None)
+    model = mlx_vlm.utils.load_model(folder, **settings)
+    if not is_diffusion_model(model):
+        raise ServerError(
+            "load_failed", f"mlx-vlm does not run {folder.name!r} as a diffusion language model."
+        )
+    return model, read_config(folder)
+
+
 def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
     """The processor of a model that takes media one by one, or None for another model."""
     folder = Path(info.path or "")
