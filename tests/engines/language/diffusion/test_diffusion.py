@@ -10,7 +10,7 @@ import pytest
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
-from pippin.core.events import Failed, Finished, PartDelta, Progress
+from pippin.core.events import Failed, Finished, PartDelta, PartStarted, Progress, PromptEcho
 from pippin.core.requests import AskedDiffusion, JsonObject, Thinking
 from pippin.engines.language.prompt.diffusion import find_family, refuse_diffusion
 from pippin.engines.language.vision.checkpoint import read_config
@@ -116,6 +116,13 @@ def test_a_block_comes_as_soon_as_it_is_written(quick: DiffusionBench) -> None:
     events = run(quick.engine, quick.job(WORDS, tokens=70))["a"]
     assert isinstance(events[0], Progress)
     assert sum(isinstance(event, PartDelta) for event in events) >= 3
+
+
+def test_an_echoed_prompt_comes_before_the_answer(quick: DiffusionBench) -> None:
+    events = run(quick.engine, quick.job(WORDS, echo=True, tokens=2))["a"]
+    assert [type(event) for event in events[:3]] == [Progress, PromptEcho, PartStarted]
+    assert isinstance(events[1], PromptEcho)
+    assert WORDS in events[1].text
 
 
 def test_a_cancelled_request_leaves_the_loop_before_its_next_pass(quick: DiffusionBench) -> None:
