@@ -12,14 +12,16 @@ import pytest
 
 from pippin.catalog.info import read_info
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Image, Inline
+from pippin.core.conversation import Image, Inline, Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed
 from pippin.engines import embeddings
+from pippin.engines.conversations import ConversationStates
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.trial import logits_by_library
 from tests.engines.driving import no_progress, run
 from tests.engines.language.bench import PLAN
 from tests.engines.language.vision.tiny_vision_models import FAMILIES, picture, tiny_vision_model
@@ -70,11 +72,21 @@ def test_texts_are_embedded_alike_in_any_company(family: Path) -> None:
     np.testing.assert_allclose(mean[2], together[2], atol=1e-5)  # one token is its own mean
 
 
-def test_pictures_are_no_input_of_embeddings(family: Path) -> None:
+def test_a_pictures_state_is_what_the_head_reads_in_mlx_vlm(family: Path) -> None:
     preparer = embeddings.open_preparer(spec_of(family))
-    with pytest.raises(ServerError, match="embeds text only") as caught:
-        preparer.prepare("one", Embed(inputs=("a",), content=((Image(Inline(picture(8, 8))),),)))
-    assert caught.value.report.param == "input"
+    asked = Message("user", (Image(Inline(picture(30, 40, 2))), Text("What?")))
+    assert preparer.conversations is not None
+    sequence = preparer.conversations.sequence((asked,), "input[0]")
+    assert sequence.media is not None
+    model, _ = load_weights(read_info(family), PLAN, no_progress, trust_remote_code=False)
+    assert isinstance(model, VisionModel)
+    preparer.conversations.try_media(model)
+    states = ConversationStates(model, ModelOptions()).states(sequence)
+    language = model.inner.language_model
+    head = language.lm_head if "lm_head" in language else language.logits_from_hidden
+    [placed] = sequence.media.placed
+    expected = logits_by_library(model, sequence.tokens, placed)
+    assert float(mx.abs(head(states[None])[0, -1] - expected).max()) < 1e-4
 
 
 def test_poolings_that_mean_nothing_here_are_refused(tmp_path: Path) -> None:
