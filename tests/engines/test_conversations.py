@@ -21,6 +21,7 @@ from pippin.core.tasks import Conversation, Embed, Rerank, RerankDocument
 from pippin.engines import embeddings, reranking
 from tests.engines.driving import no_progress, run
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.tiny_models import tiny_model
 
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 INPUT = "input[0]"
@@ -124,12 +125,23 @@ def test_what_cannot_be_read_is_refused_by_the_inputs_name(embedder: Embedder) -
 
 
 def test_a_model_of_text_refuses_pictures_by_the_inputs_name(tmp_path: Path) -> None:
-    from tests.engines.tiny_models import tiny_model
-
     preparer = embeddings.open_preparer(spec_of(tiny_model("llama", tmp_path / "llama"), "embeddings"))
     with pytest.raises(ServerError, match="embeds text only") as caught:
         preparer.prepare("one", Embed(inputs=(conversation(shown(SHOWN[0])),)))
     assert caught.value.report.param == INPUT
+
+
+@pytest.mark.parametrize("architecture", embeddings.NOT_COMPUTED)
+def test_what_is_not_computed_is_refused_at_the_load_with_its_reason(
+    architecture: str, tmp_path: Path
+) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": architecture}))
+    with pytest.raises(ServerError) as caught:
+        embeddings.open_preparer(spec_of(folder, "embeddings"))
+    assert caught.value.report.kind == "load_failed"
+    assert embeddings.NOT_COMPUTED[architecture] in caught.value.report.message
 
 
 @pytest.fixture(scope="module")

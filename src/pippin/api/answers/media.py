@@ -57,7 +57,7 @@ class MediaResolver:
         if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
             return request
         _check_count((part for message in request.messages for part in message.parts), "messages")
-        return msgspec.structs.replace(request, messages=await self._messages(request.messages, None))
+        return msgspec.structs.replace(request, messages=await self._messages(request.messages))
 
     async def resolve_embed(self, task: Embed) -> Embed:
         """The same task with all media of its conversations as bytes. Raises `ServerError` naming the input."""
@@ -89,14 +89,16 @@ class MediaResolver:
     async def _inlined(self, parts: tuple[Any, ...], param: str) -> tuple[Any, ...]:
         return tuple([await self._part(part, param) for part in parts])
 
-    async def _messages(self, messages: tuple[Message, ...], field: str | None) -> tuple[Message, ...]:
-        """`field`: where the request has them, if not in `messages`."""
-        return tuple(
-            [
-                await self._message(message, field or f"messages[{number}]")
-                for number, message in enumerate(messages)
-            ]
-        )
+    async def _messages(self, messages: tuple[Message, ...], field: str | None = None) -> tuple[Message, ...]:
+        """`field`: what the request has in their place, and refusals name."""
+        found: list[Message] = []
+        for number, message in enumerate(messages):
+            if field is None:
+                found.append(await self._message(message, f"messages[{number}]"))
+            else:
+                parts = await self._inlined(message.parts, field)
+                found.append(msgspec.structs.replace(message, parts=parts))
+        return tuple(found)
 
     async def _message(self, message: Message, param: str) -> Message:
         if not _has_media(message.parts):
