@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import httpx
 import mlx.core as mx
 import msgspec
 import numpy as np
@@ -117,6 +118,20 @@ def embedded(address: str, model: str) -> np.ndarray[Any, Any]:
     return np.array([item.embedding for item in found.data])
 
 
+URI = "data:image/png;base64," + base64.b64encode(picture(60, 28)).decode()
+
+
+def seen(address: str, given: Any) -> np.ndarray[Any, Any]:
+    """The vector of an input, or of a conversation about a picture."""
+    body: dict[str, Any] = {"input": given}
+    if isinstance(given, list):
+        shown = {"type": "image_url", "image_url": {"url": URI}}
+        body = {"messages": [{"role": "user", "content": [shown, *given]}]}
+    reply = httpx.post(f"{address}/v1/embeddings", json={"model": "qwen2_5_vl", **body}, timeout=300)
+    assert reply.status_code == 200, reply.text
+    return np.array(reply.json()["data"][0]["embedding"])
+
+
 @pytest.mark.timeout(600)  # a server of its own on a machine that is shared
 def test_a_vision_language_model_is_served_for_embeddings(tmp_path: Path) -> None:
     folder = tiny_vision_model("qwen2_5_vl", tmp_path / "qwen2_5_vl")
@@ -124,6 +139,11 @@ def test_a_vision_language_model_is_served_for_embeddings(tmp_path: Path) -> Non
     home.mkdir()
     with running_server(home, str(folder), "--model-kind", "embeddings") as address:
         np.testing.assert_allclose(embedded(address, "qwen2_5_vl"), embed(folder, *TEXTS), atol=1e-5)
+        first, again, asked = (
+            seen(address, each) for each in ({"image": URI}, URI, [{"type": "text", "text": "?"}])
+        )
+        np.testing.assert_allclose(first, again, atol=1e-6)
+        assert np.abs(first - asked).max() > 1e-3
 
 
 @pytest.mark.model
