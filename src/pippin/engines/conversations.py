@@ -113,11 +113,11 @@ class ConversationStates:
     def states(self, sequence: EncoderInput) -> mx.array:
         """The states after the last norm [tokens, hidden]."""
         self._head.watched = True
-        self._logits(sequence)
-        found, self._head.seen = self._head.seen, None
+        logits = self._logits(sequence)
+        projected, self._head.seen = self._head.seen, None
         self._head.watched = False
-        assert found is not None
-        return found[0]
+        # A model that was left without its head gives states in place of logits.
+        return (logits if projected is None else projected)[0]
 
     def last_logits(self, sequence: EncoderInput) -> mx.array:
         """The logits [vocabulary] after the last token."""

@@ -105,6 +105,14 @@ def test_a_conversation_is_embedded_alike_in_any_company(embedder: Embedder) -> 
     np.testing.assert_allclose(together[0], embedder.vectors("text")[0], atol=1e-6)
 
 
+def test_a_model_whose_head_was_taken_away_embeds_pictures(tmp_path: Path) -> None:
+    """Idefics 3 has no body beside its head, which texts are embedded without."""
+    found = Embedder(tiny_vision_model("idefics3", tmp_path / "idefics3"))
+    one, other, text = found.vectors(*(conversation(shown(data), Text("?")) for data in SHOWN), "a red fish")
+    assert one.shape == text.shape == (64,)
+    assert np.abs(one - other).max() > 1e-3
+
+
 def test_a_picture_is_encoded_once(embedder: Embedder) -> None:
     first = embedder.vectors(conversation(shown(SHOWN[0]), Text("One")))
     again = embedder.vectors(conversation(shown(SHOWN[0]), Text("One")))
