@@ -25,6 +25,7 @@ from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
+from pippin.engines.language.vision.media import PromptMedia
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +47,12 @@ A small body comes to billions where each of its many texts gets a long instruct
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """One sequence of a batch: its token ids, and the segment ids of a pair of texts (BERT's `token_type_ids`)."""
+    """One sequence of a batch: its token ids, the segment ids of a pair of texts (BERT's `token_type_ids`), and the
+    media that some of its tokens stand for."""
 
     tokens: tuple[int, ...]
     segments: tuple[int, ...] | None = None
+    media: PromptMedia | None = None
 
 
 Forward = Callable[[Sequence[EncoderInput]], Floats]
@@ -107,8 +110,16 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
 class EncodingEngine(CachelessEngine):
     """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        check: Callable[[EncodingJob], None] = lambda _: None,
+    ) -> None:
+        """`check` raises `ServerError` for a job that the loaded model cannot run."""
         self._forward = forward
+        self._check = check
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
@@ -118,6 +129,7 @@ class EncodingEngine(CachelessEngine):
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, EncodingJob)
+        self._check(job)
         self._running[job.id] = _Running(job, [None] * len(job.sequences), len(job.sequences))
         self._queue.extend((job.id, index) for index in range(len(job.sequences)))
 
