@@ -1,7 +1,8 @@
 /* Products with vectors of whole numbers: dots of 4 columns at a time, exact in integers, and one multiplication for each
  * group. A file of an instruction set defines LANES, WIDEST and PRODUCTS, includes this, and puts INT8_FUNCTIONS into its
  * `pk_int8`, EXACT_FUNCTIONS into another. PRODUCTS is PK_VNNI, PK_MADD, PK_DOT, PK_USDOT or PK_PLAIN; SUMS is how many sums of
- * integers the registers hold beside what they are made of.
+ * integers the registers hold beside what they are made of, and DEEP, where there are 32 registers, how many beside the bytes of
+ * a whole group.
  *
  * A vector's number is one byte, or DIGITS of them, the highest first, to the base 256: 23 bits of the largest number of
  * its 32 columns, whose product is as exact as a sum of float32 numbers, in a third of the instructions.
@@ -10,6 +11,9 @@
  * groups [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32 columns, or
  * of 16 in NVFP4, with their factor. Which columns share a dword depends on how the weights are packed: those that one
  * shift and one mask bring into the four bytes of a word. */
+#ifndef DEEP
+#define DEEP 0
+#endif
 #define PK_PLAIN 0
 #define PK_MADD 1
 #define PK_VNNI 2
@@ -163,16 +167,36 @@ static float quantise(const float *x, int count, int32_t most_number, int32_t *n
     return largest / end;
 }
 
-/* Take the lowest digit of each number away. */
-static void split(int32_t *numbers, int8_t *digit)
+/* The bytes of 16 columns in the order in which dwords hold them, `order` of which are below 16. */
+INLINE void reorder(const int8_t *bytes, const uint8_t *order, uint32_t *dwords)
 {
-    for (int index = 0; index < PK_QUANTISED; index++) {
-        digit[index] = (int8_t)(uint8_t)numbers[index];
-        numbers[index] = (numbers[index] - digit[index]) >> 8;
+#if defined(__SSSE3__)
+    _mm_storeu_si128((__m128i *)dwords, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)bytes),
+                                                         _mm_loadu_si128((const __m128i *)order)));
+#elif defined(__aarch64__)
+    vst1q_u8((uint8_t *)dwords, vqtbl1q_u8(vld1q_u8((const uint8_t *)bytes), vld1q_u8(order)));
+#else
+    int8_t ordered[16];
+    for (int index = 0; index < 16; index++)
+        ordered[index] = bytes[order[index]];
+    memcpy(dwords, ordered, sizeof ordered);
+#endif
+}
+
+typedef int8_t D __attribute__((vector_size(LANES)));
+
+/* The lowest digits of numbers, which they lose. */
+INLINE void take_digit(I *numbers, int8_t *digit)
+{
+#pragma GCC unroll 8
+    for (int part = 0; part < PK_QUANTISED / LANES; part++) {
+        const D lowest = __builtin_convertvector(numbers[part], D);
+        memcpy(digit + part * LANES, &lowest, sizeof lowest);
+        numbers[part] = (numbers[part] + 128) >> 8;
     }
 }
 
-/* `order` tells which column each byte of a group is. */
+/* `order` tells which of 16 columns each byte of their dwords is; no packing takes bytes further. */
 INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, const int digits, const uint8_t *order,
                         panel at)
 {
@@ -189,36 +213,50 @@ INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, cons
                 total += numbers[start + index];
             at.sums[(column + start) / run * width] = (float)total * factor;
         }
-        int32_t ordered[PK_QUANTISED];
-        for (int index = 0; index < PK_QUANTISED; index++)
-            ordered[index] = numbers[order[index]];
+        I whole[PK_QUANTISED / LANES];
+        memcpy(whole, numbers, sizeof whole);
+        uint32_t *out = at.dwords + column / 4 * width * digits;
         for (int digit = digits - 1; digit >= 0; digit--) {
             uint32_t dwords[PK_QUANTISED / 4];
             int8_t bytes[PK_QUANTISED];
-            split(ordered, bytes);
-            memcpy(dwords, bytes, sizeof dwords);
+            take_digit(whole, bytes);
+            reorder(bytes, order, dwords);
+            reorder(bytes + 16, order, dwords + 4);
             for (int place = 0; place < count / 4; place++)
-                at.dwords[(column / 4 + place) * width * digits + digit] = dwords[place];
+                out[place * width * digits + digit] = dwords[place];
         }
     }
 }
 
-INLINE void pack_all(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, const int digits,
-                     float *memory)
+/* Nothing is read of a vector that is not there. */
+INLINE void pack_nothing(int64_t columns, int width, const int digits, panel at)
 {
-    memset(memory, 0, (size_t)size_of_panel(matrix->columns, width, digits) * sizeof *memory);
-    const panel first = panel_at(memory, matrix->columns, width, digits);
-    uint8_t order[PK_QUANTISED];
-    for (int index = 0; index < PK_QUANTISED; index++)
-        order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
-    for (int64_t token = 0; token < tokens; token++)
-        pack_vector(matrix, vectors[token], width, digits, order,
-                    (panel){first.dwords + token * digits, first.factors + token, first.sums + token});
+    for (int64_t place = 0; place < columns / 4; place++)
+        for (int digit = 0; digit < digits; digit++)
+            at.dwords[place * width * digits + digit] = 0;
+    for (int64_t place = 0; place < (columns + 31) / 32; place++)
+        at.factors[place * width] = 0.0f;
+    for (int64_t place = 0; place < (columns + 15) / 16; place++)
+        at.sums[place * width] = 0.0f;
 }
 
-static void pack(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+INLINE void pack_one(const pk_matrix *matrix, const float *x, int width, int place, const int digits, float *memory)
 {
-    pack_all(matrix, vectors, tokens, width, 1, memory);
+    const panel first = panel_at(memory, matrix->columns, width, digits);
+    const panel at = {first.dwords + place * digits, first.factors + place, first.sums + place};
+    if (x == NULL) {
+        pack_nothing(matrix->columns, width, digits, at);
+        return;
+    }
+    uint8_t order[16];
+    for (int index = 0; index < 16; index++)
+        order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
+    pack_vector(matrix, x, width, digits, order, at);
+}
+
+static void pack(const pk_matrix *matrix, const float *x, int width, int place, float *memory)
+{
+    pack_one(matrix, x, width, place, 1, memory);
 }
 
 /* Products */
@@ -318,91 +356,215 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int 
             finish(tile, which * width + token, row + part * LANES, sums[token][part]);
 }
 
-#define PRODUCT(FORMAT, BITS, WIDTH, DIGITS)                                                                           \
+#if DEEP
+/* The same for DEEP vectors or half as many, one register of rows: the bytes of a run are made once for all of them. The digits
+ * of a number are added up in one sum, which is multiplied by their base in between; where weights of more than 4 bits would
+ * leave 32 bits by that, the lowest digit has a sum of its own. */
+INLINE void deep_products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits,
+                          const int width, const int digits)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t block = row / PK_BLOCK, columns = matrix->columns;
+    const int run = run_of(format), words_a_run = bits * run / 32;
+    const int64_t runs = columns / run, runs_a_group = matrix->group / run, groups = runs / runs_a_group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK;
+    const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
+    const int apart = digits > 1 && bits > 4, vectors = apart && width > DEEP / 2 ? DEEP / 2 : width;
+    const int bytes = width * digits; /* for each column */
+    const uint32_t *dwords = x.dwords;
+    F sums[DEEP], scale = {0}, bias = {0};
+    for (int token = 0; token < width; token++)
+        sums[token] = beginning(tile, which * width + token, row, 0);
+    for (int64_t place = 0; place < runs; place++) {
+        if (place % runs_a_group == 0)
+            load_group(matrix, format, (block * groups + place / runs_a_group) * PK_BLOCK, &scale, &bias);
+        U held[9], weights[PK_QUANTISED / 4];
+        for (int word = 0; word < words_a_run; word++)
+            held[word] = load_words(words + word * PK_BLOCK);
+        held[words_a_run] = held[0]; /* fields cross words, but for the last */
+        fetch_ahead(words, words_a_run * PK_BLOCK * 4);
+        words += words_a_run * PK_BLOCK;
+#pragma GCC unroll 8
+        for (int index = 0; index < run / 4; index++)
+            weights[index] = quad(held, format, bits, index);
+        const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
+#pragma GCC unroll 1
+        for (int first = 0; first < width; first += vectors) {
+            I dots[DEEP], lowest[DEEP];
+#pragma GCC unroll 16
+            for (int token = 0; token < vectors; token++)
+                dots[token] = lowest[token] = (I){0};
+#pragma GCC unroll 4
+            for (int digit = 0; digit < digits; digit++) {
+                const int last = apart && digit == digits - 1;
+                if (digit > 0 && !last)
+#pragma GCC unroll 16
+                    for (int token = 0; token < vectors; token++)
+                        dots[token] <<= 8;
+#pragma GCC unroll 8
+                for (int index = 0; index < run / 4; index++)
+#pragma GCC unroll 16
+                    for (int token = 0; token < vectors; token++) {
+                        I *const sum = last ? &lowest[token] : &dots[token];
+                        *sum = add_products(*sum, weights[index],
+                                            dwords[index * bytes + (first + token) * digits + digit], bits);
+                    }
+            }
+#pragma GCC unroll 16
+            for (int token = 0; token < vectors; token++) {
+                F dot = __builtin_convertvector(dots[token], F);
+                if (apart)
+                    dot = dot * 256.0f + __builtin_convertvector(lowest[token], F);
+                F sum = sums[first + token] + dot * (scale * factors[first + token]);
+                sums[first + token] = sum + bias * totals[first + token];
+            }
+        }
+        dwords += run / 4 * bytes;
+    }
+    for (int token = 0; token < width; token++)
+        finish(tile, which * width + token, row, sums[token]);
+}
+#endif
+
+#define PRODUCT(HOW, FORMAT, BITS, WIDTH, DIGITS)                                                                      \
     static void products_##FORMAT##_##BITS##_##WIDTH##_##DIGITS(const pk_tile *tile, int64_t panel, int64_t row)       \
     {                                                                                                                  \
-        products(tile, panel, row, FORMAT, BITS, WIDTH, DIGITS);                                                       \
+        HOW(tile, panel, row, FORMAT, BITS, WIDTH, DIGITS);                                                            \
     }
-#define AFFINES(WIDTH, DIGITS)                                                                                         \
-    PRODUCT(PK_AFFINE, 2, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 3, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 4, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 5, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 6, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 8, WIDTH, DIGITS)
+#define AFFINES(HOW, WIDTH, DIGITS)                                                                                    \
+    PRODUCT(HOW, PK_AFFINE, 2, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 3, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 4, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 5, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 6, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 8, WIDTH, DIGITS)
 #define NAMES_OF_AFFINES(WIDTH, DIGITS)                                                                                \
     [2] = products_PK_AFFINE_2_##WIDTH##_##DIGITS, [3] = products_PK_AFFINE_3_##WIDTH##_##DIGITS,                      \
     [4] = products_PK_AFFINE_4_##WIDTH##_##DIGITS, [5] = products_PK_AFFINE_5_##WIDTH##_##DIGITS,                      \
     [6] = products_PK_AFFINE_6_##WIDTH##_##DIGITS, [8] = products_PK_AFFINE_8_##WIDTH##_##DIGITS
-#define ROUNDED(WIDTH)                                                                                                 \
-    AFFINES(WIDTH, 1)                                                                                                  \
-    PRODUCT(PK_MXFP4, 4, WIDTH, 1)                                                                                     \
-    PRODUCT(PK_NVFP4, 4, WIDTH, 1)                                                                                     \
+#define ROUNDED(HOW, WIDTH)                                                                                            \
+    AFFINES(HOW, WIDTH, 1)                                                                                             \
+    PRODUCT(HOW, PK_MXFP4, 4, WIDTH, 1)                                                                                \
+    PRODUCT(HOW, PK_NVFP4, 4, WIDTH, 1)                                                                                \
     static const kernel rounded_##WIDTH[] = {NAMES_OF_AFFINES(WIDTH, 1), [9] = products_PK_MXFP4_4_##WIDTH##_1,        \
                                              [10] = products_PK_NVFP4_4_##WIDTH##_1};
-#define EXACT(WIDTH)                                                                                                   \
-    AFFINES(WIDTH, 3)                                                                                                  \
-    static const kernel exact_##WIDTH[] = {NAMES_OF_AFFINES(WIDTH, 3)};
+#define EXACT(HOW, WIDTH)                                                                                              \
+    PRODUCT(HOW, PK_AFFINE, 2, WIDTH, 3)                                                                               \
+    PRODUCT(HOW, PK_AFFINE, 4, WIDTH, 3)                                                                               \
+    PRODUCT(HOW, PK_AFFINE, 8, WIDTH, 3)                                                                               \
+    static const kernel exact_##WIDTH[] = {[2] = products_PK_AFFINE_2_##WIDTH##_3,                                     \
+                                           [4] = products_PK_AFFINE_4_##WIDTH##_3,                                     \
+                                           [8] = products_PK_AFFINE_8_##WIDTH##_3};
 
 typedef void (*kernel)(const pk_tile *tile, int64_t panel, int64_t row);
 
-ROUNDED(1)
-ROUNDED(4)
-#if WIDEST >= 8
-ROUNDED(8)
+ROUNDED(products, 1)
+ROUNDED(products, 4)
+#if DEEP
+ROUNDED(deep_products, 8)
+ROUNDED(deep_products, 16)
+#elif WIDEST >= 8
+ROUNDED(products, 8)
 #endif
 #if PRODUCTS != PK_PLAIN
-EXACT(1)
-EXACT(4)
+EXACT(products, 1)
+EXACT(products, 4)
+#if DEEP
+EXACT(deep_products, 8)
+EXACT(deep_products, 16)
+#endif
 #endif
 
-static int width_for(int64_t tokens)
+static int width_of(int64_t tokens, int widest)
 {
-    return tokens == 1 ? 1 : tokens <= 4 || WIDEST == 4 ? 4 : 8;
+    int width = tokens == 1 ? 1 : 4;
+    while (width < widest && width < tokens)
+        width *= 2;
+    return width;
 }
+
+static int width_for(int64_t tokens) { return width_of(tokens, WIDEST); }
+
+/* Bytes of panels that stay near while all rows are multiplied with them. */
+enum { NEAR = 1 << 20 };
 
 static void multiply_by(const kernel *kernels, const int digits, const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
     const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
-    const int rows = LANES * parts_for(matrix->bits, tile->width * digits);
-    for (int64_t row = first; row < last; row += PK_BLOCK)
-        for (int64_t panel = 0; panel * tile->width < tile->tokens; panel++)
-            for (int lane = 0; lane < PK_BLOCK; lane += rows)
-                chosen(tile, panel, row + lane);
+    const int64_t size = size_of_panel(matrix->columns, tile->width, digits) * (int64_t)sizeof(float);
+    const int64_t near = size < NEAR ? NEAR / size : 1;
+    const int deep = DEEP > 0 && tile->width * 2 >= DEEP;
+    const int rows = deep ? LANES : LANES * parts_for(matrix->bits, tile->width * digits);
+    const int64_t panels = (tile->tokens + tile->width - 1) / tile->width;
+    for (int64_t some = 0; some < panels; some += near)
+        for (int64_t row = first; row < last; row += PK_BLOCK)
+            for (int64_t panel = some; panel < some + near && panel < panels; panel++)
+                for (int lane = 0; lane < PK_BLOCK; lane += rows)
+                    chosen(tile, panel, row + lane);
 }
 
 static void multiply(const pk_tile *tile, int64_t first, int64_t last)
 {
+    static const kernel *const of_width[] = {
+        [1] = rounded_1,
+        [4] = rounded_4,
 #if WIDEST >= 8
-    if (tile->width == 8) {
-        multiply_by(rounded_8, 1, tile, first, last);
-        return;
-    }
+        [8] = rounded_8,
 #endif
-    multiply_by(tile->width == 1 ? rounded_1 : rounded_4, 1, tile, first, last);
+#if DEEP
+        [16] = rounded_16,
+#endif
+    };
+    multiply_by(of_width[tile->width], 1, tile, first, last);
+}
+
+static int always_pays(int bits, int64_t tokens)
+{
+    (void)bits;
+    (void)tokens;
+    return 1;
 }
 
 #define INT8_FUNCTIONS                                                                                                 \
-    .most_tokens = INT64_MAX, .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
+    .pays = always_pays, .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
 
 #if PRODUCTS != PK_PLAIN
 static int64_t exact_panel_size(int64_t columns, int width) { return size_of_panel(columns, width, DIGITS); }
 
-static void pack_exact(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+static void pack_exact(const pk_matrix *matrix, const float *x, int width, int place, float *memory)
 {
-    pack_all(matrix, vectors, tokens, width, DIGITS, memory);
+    pack_one(matrix, x, width, place, DIGITS, memory);
 }
 
-static int exact_width_for(int64_t tokens) { return tokens == 1 ? 1 : 4; }
+enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
+
+static int exact_width_for(int64_t tokens) { return width_of(tokens, WIDEST_EXACT); }
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 {
-    multiply_by(tile->width == 1 ? exact_1 : exact_4, DIGITS, tile, first, last);
+    static const kernel *const of_width[] = {
+        [1] = exact_1,
+        [4] = exact_4,
+#if DEEP
+        [8] = exact_8,
+        [16] = exact_16,
+#endif
+    };
+    multiply_by(of_width[tile->width], DIGITS, tile, first, last);
 }
 
-/* More vectors are multiplied in less time in float32, whose weights are made once for all of them. */
+/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do two instructions
+ * for what VNNI has one for, but with a single vector. Without DEEP sums, float32 is quicker for more than four vectors, whose
+ * weights it makes once for all of them. */
+static int exact_pays(int bits, int64_t tokens)
+{
+    if (bits & (bits - 1))
+        return 0;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens == 1 : DEEP || tokens <= 4;
+}
+
 #define EXACT_FUNCTIONS                                                                                                \
-    .most_tokens = 4, .width = exact_width_for, .panel_size = exact_panel_size, .pack = pack_exact,                    \
+    .pays = exact_pays, .width = exact_width_for, .panel_size = exact_panel_size, .pack = pack_exact,                  \
     .multiply = multiply_exactly
 #endif
