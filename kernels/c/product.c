@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PARTS_A_THREAD = 4 }; /* of a product: small enough that threads end at about the same time */
+enum { PARTS_A_THREAD = 8 }; /* of a product: small enough that threads end at about the same time */
 
 static int64_t blocks_of(const pk_matrix *matrix) { return (matrix->rows + PK_BLOCK - 1) / PK_BLOCK; }
 
@@ -188,11 +188,15 @@ int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_ma
 
 const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, int64_t tokens)
 {
-    if (matrix->format == PK_DENSE || context->int8 != NULL)
-        return matrix->format == PK_DENSE ? NULL : context->int8;
+    if (matrix->format == PK_DENSE)
+        return NULL;
+    const pk_int8 *set = context->int8;
     /* As bytes the numbers of fp4 have an offset, which float32 does not hold for the largest of their scales. */
-    const int exact = context->exact != NULL && is_affine(matrix) && context->exact->pays(matrix->bits, tokens);
-    return exact ? context->exact : NULL;
+    if (set == NULL)
+        set = is_affine(matrix) ? context->exact : NULL;
+    while (set != NULL && !set->pays(matrix->bits, tokens))
+        set = set->few == NULL ? NULL : set->few();
+    return set;
 }
 
 static int are_alike(const pk_context *context, const pk_products *products)

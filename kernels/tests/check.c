@@ -854,7 +854,7 @@ static void check_encoder(int norms_first)
 static void check_products(void)
 {
     const int bits[] = {2, 3, 4, 5, 6, 8};
-    const int64_t tokens[] = {1, 2, 4, 5, 9, 17, 40};
+    const int64_t tokens[] = {1, 2, 4, 5, 9, 17, 40, 70};
     for (int b = 0; b < 6; b++)
         for (int size = 0; size < 3; size++)
             for (int t = 0; t < 7; t++)
