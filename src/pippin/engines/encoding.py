@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import CpuActivations, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
@@ -289,7 +289,7 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     model = load()
     if plan.kernels:
         try:
-            model = _on_kernels(model, threads, rounds=plan.rounds_activations)
+            model = _on_kernels(model, threads, plan.activations)
         except kernels.OtherAnswer as error:
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             model = load()  # its weights were taken
@@ -299,14 +299,15 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     return model
 
 
-def _on_kernels(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
+def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> nn.Module:
     """Raises `ValueError` and `kernels.OtherAnswer`."""
     way = kernels.way_of_encoder(model)
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model
-    found = kernels.put_encoder_on(model, threads, rounds=rounds)
-    rounded = ", its activations rounded to int8" if rounds else ""
+    kernels.refuse_activations(activations)
+    found = kernels.put_encoder_on(model, threads, activations=activations)
+    rounded = "" if activations == "float32" else f", its activations rounded to {activations}"
     log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
     return found
 

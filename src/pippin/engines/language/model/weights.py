@@ -61,8 +61,8 @@ def load_weights(
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
             model, config = load(text_only=text_only)
-    if plan.rounds_activations and not on_kernels:
-        log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
+    if plan.activations != "float32" and not on_kernels:
+        log.warning("%s: --cpu-activations %s changes nothing without the kernels", info.id, plan.activations)
     cast_weights(model, plan)
     if split is not None:
         split(model)
@@ -111,15 +111,16 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
+    kernels.refuse_activations(plan.activations)
     try:
-        found, used = kernels.put_on(model, way, threads, rounds=plan.rounds_activations)
+        found, used = kernels.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
     _bound_allocator(plan)
     because = "" if way.reason is None else f": {way.reason}"
-    rounded = ", its activations rounded to int8" if plan.rounds_activations else ""
+    rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
     log.info(
         "%s runs on the kernels for CPUs, by %s, with %s%s%s", info.id, way.means, used, rounded, because
     )
