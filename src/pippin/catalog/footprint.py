@@ -16,7 +16,7 @@ AutoDtype = Literal["stored", "float32"]
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
-"""The same with a BERT, whose tokenizer is small. Measured: with 91 MB of float32 229 MB at the peak of a load, and with
+"""The same with a BERT, whose tokenizer is small. Measured: with 91 MB of float32 229 MB at the peak of a load; with
 the same weights as 45 MB of bfloat16, half of them embeddings, 233 MB."""
 BYTES: Final = {
     "F64": 8,
