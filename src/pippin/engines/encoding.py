@@ -23,6 +23,7 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.cpu import kernels
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 
@@ -290,7 +291,7 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     if plan.kernels:
         try:
             model = _on_kernels(model, threads, plan.activations)
-        except kernels.OtherAnswer as error:
+        except OtherAnswer as error:
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             model = load()  # its weights were taken
         except ValueError as error:
@@ -300,7 +301,7 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
 
 
 def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> nn.Module:
-    """Raises `ValueError` and `kernels.OtherAnswer`."""
+    """Raises `ValueError` and `OtherAnswer`."""
     way = kernels.way_of_encoder(model)
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)

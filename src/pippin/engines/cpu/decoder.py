@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.config.options.model import CpuActivations
+from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
 from pippin.engines.cpu.description import Sample, describe
-from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer, round_activations
+from pippin.engines.cpu.matrices import round_activations
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
 from pippin.engines.language.model.lora import Adapters

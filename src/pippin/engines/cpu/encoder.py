@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pippin_kernels import Encoder, EncoderLayer, Kernels, Rope
 
 from pippin.config.options.model import CpuActivations
+from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
 from pippin.engines.cpu.architectures import rope_of
-from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer, round_activations
-from pippin.engines.cpu.matrices import floats, matrix_of, why_no_matrix
+from pippin.engines.cpu.matrices import floats, matrix_of, round_activations, why_no_matrix
 
 BERT = ("mlx_vlm.models.bert.bert", "mlx_vlm.models.xlm_roberta.xlm_roberta")
 MODERNBERT = "mlx_vlm.models.modernbert.modernbert"

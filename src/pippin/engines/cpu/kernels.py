@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import mlx.nn as nn
 import msgspec
@@ -20,9 +20,6 @@ import msgspec
 from pippin.config.options.model import CpuActivations
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelKind
-
-if TYPE_CHECKING:
-    from pippin_kernels import Kernels
 
 PACKAGE = "pippin_kernels"
 
@@ -35,14 +32,6 @@ class Way(msgspec.Struct, frozen=True):
 
     means: Means
     reason: str | None = None
-
-
-TOLERANCE = 1e-3
-"""Of the largest number of a layer's output: far above rounding, far below another architecture's."""
-
-
-class OtherAnswer(Exception):
-    """The kernels compute something else than mlx-lm or mlx-vlm does, whose class of the model is not what it was."""
 
 
 def why_missing() -> str | None:
@@ -63,15 +52,11 @@ def best_instruction_set() -> str:
     return best
 
 
-def round_activations(kernels: "Kernels", activations: CpuActivations) -> None:
-    """Have vectors become what the option says. Raises `KernelError` where the machine or its system lacks it."""
-    if activations != "float32":
-        kernels.round_activations("amx" if activations == "int8-amx" else None)
-
-
 def refuse_activations(activations: CpuActivations) -> None:
     """Raises `ServerError("load_failed")` where this machine cannot do what the option says."""
     from pippin_kernels import KernelError, Kernels
+
+    from pippin.engines.cpu.matrices import round_activations
 
     try:
         round_activations(Kernels(1), activations)

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from pippin_kernels import Experts, Kernels
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.cpu.kernels import OtherAnswer, round_activations
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.cpu.matrices import (
     EMBEDDINGS,
     LINEARS,
     floats,
     matrix_of,
+    round_activations,
     sizes,
     stack_of,
     why_no_matrix,

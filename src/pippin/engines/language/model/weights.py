@@ -18,6 +18,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
@@ -57,7 +58,7 @@ def load_weights(
             if way.means == "fused layers" and not whole_layers:
                 way = kernels.Way("fused operations", "whole layers count positions by themselves")
             model, on_kernels = _put_on_kernels(model, way, plan, progress, info, kernel_threads)
-        except kernels.OtherAnswer as error:
+        except OtherAnswer as error:
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
             model, config = load(text_only=text_only)
@@ -102,7 +103,7 @@ def _put_on_kernels(
     threads: int,
 ) -> tuple[nn.Module, bool]:
     """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
-    they cannot. Raises `kernels.OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
+    they cannot. Raises `OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
     more then."""
     if way.means == "float32":
         log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
