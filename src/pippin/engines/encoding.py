@@ -17,12 +17,13 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import CpuActivations, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.cpu import kernels
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.vision.media import PromptMedia
@@ -301,8 +302,8 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     model = load()
     if plan.kernels:
         try:
-            model = _on_kernels(model, threads, rounds=plan.rounds_activations)
-        except kernels.OtherAnswer as error:
+            model = _on_kernels(model, threads, plan.activations)
+        except OtherAnswer as error:
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             model = load()  # its weights were taken
         except ValueError as error:
@@ -311,14 +312,15 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     return model
 
 
-def _on_kernels(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
-    """Raises `ValueError` and `kernels.OtherAnswer`."""
+def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> nn.Module:
+    """Raises `ValueError` and `OtherAnswer`."""
     way = kernels.way_of_encoder(model)
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model
-    found = kernels.put_encoder_on(model, threads, rounds=rounds)
-    rounded = ", its activations rounded to int8" if rounds else ""
+    kernels.refuse_activations(activations)
+    found = kernels.put_encoder_on(model, threads, activations=activations)
+    rounded = "" if activations == "float32" else f", its activations rounded to {activations}"
     log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
     return found
 
