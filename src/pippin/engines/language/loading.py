@@ -34,6 +34,7 @@ from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
+from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.specprefill.importance import DraftScorer
@@ -147,7 +148,9 @@ def build_engine(
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
     batching = _choose_batching(model, options, plan, adapters)
     head = Head(model, batching.vocabulary, narrows=not batching.alone)
-    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+    looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
+    remembered = RememberedText() if looks_back else None
+    asked = _Asked(options, plan, tokenizer, folder, kernel_threads, remembered)
     speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
     size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
     size += 0 if speculation is None else speculation.proposer.weight_bytes
@@ -156,7 +159,7 @@ def build_engine(
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
-        prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
+        prefixes = _open_prefixes(layout, asked, shares.prefixes)
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
@@ -271,14 +274,22 @@ def _open_vision(
     return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
-def _open_prefixes(
-    layout: CacheLayout,
-    options: ModelOptions,
-    plan: DevicePlan,
-    limit: int,
-    folder: Path | None,
-) -> PrefixCache:
-    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+@dataclass(frozen=True)
+class _Asked:
+    """What the prefix cache and speculation are opened by."""
+
+    options: ModelOptions
+    plan: DevicePlan
+    tokenizer: Tokenizer
+    folder: Path | None  # of the model
+    kernel_threads: int | None
+    remembered: RememberedText | None = None  # of the prefix cache
+
+
+def _open_prefixes(layout: CacheLayout, asked: _Asked, limit: int) -> PrefixCache:
+    options, plan, folder = asked.options, asked.plan, asked.folder
+    leaves = options.prompt_cache_size
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
     blocks = BlockLayout(layout, host_copy=copy_blocks if plan.writes_in_place else None)
     disk = None
     if options.cache_dir is not None and folder is not None:
@@ -313,17 +324,6 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What speculation is opened by."""
-
-    options: ModelOptions
-    plan: DevicePlan
-    tokenizer: Tokenizer
-    folder: Path | None  # of the model
-    kernel_threads: int | None
-
-
 def _open_speculation(
     asked: _Asked, model: nn.Module, head: Head, batching: Batching, progress: LoadProgress
 ) -> Speculation | None:
@@ -339,7 +339,7 @@ def _open_speculation(
             f"{option} cannot be used: the caches of this model cannot take tokens back. Start without it."
         )
         raise ServerError("load_failed", message, option)
-    proposer: Proposer = Lookup(in_text=options.prompt_lookup)
+    proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
     heads = None
     if named is not None:
         kind = drafters.find_kind(named, own=options.mtp)
