@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,7 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
@@ -353,7 +355,8 @@ def _open_speculation(
     block = options.cache_block_tokens if has_state else None
     pace = Pace(most, overlaps=asked.plan.overlaps)
     always = options.prompt_lookup or named is not None
-    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads)
+    clock = StepClock(cores=time.process_time if asked.plan.shares_cores else None)
+    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads, clock=clock)
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:

@@ -1,6 +1,7 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -23,7 +25,7 @@ from pippin.engines.language.prefix_cache.tree import PrefixTree
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation import proposers
 from pippin.engines.language.step.speculation.proposers import Lookup
-from tests.engines.language.bench import Bench, Eager, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
@@ -231,6 +233,14 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     assert bench.engine.stats().accepted_tokens > 20
     _, ends = run_all(bench, {"b": ((*prompt, *answer, 5), 2)})
     assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], shared: bool) -> None:
+    plan = msgspec.structs.replace(PLAN, shares_cores=shared)
+    engine = Bench(folders["llama"], options(prompt_lookup=True), plan).engine
+    assert engine.speculation is not None
+    assert (engine.speculation.clock.cores is time.process_time) == shared
 
 
 def test_lookups_follow_what_the_text_says_last() -> None:
