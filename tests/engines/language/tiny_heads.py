@@ -7,10 +7,16 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
+from mlx_vlm.speculative.drafters.dflash2.config import DFlash2Config
+from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel
+from mlx_vlm.speculative.drafters.dspark.config import DSparkConfig
+from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel
 from mlx_vlm.speculative.drafters.eagle3 import Eagle3DraftModel
 from mlx_vlm.speculative.drafters.eagle3 import ModelConfig as Eagle3Config
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import Model as PredictionModel
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import ModelConfig as PredictionConfig
+from mlx_vlm.speculative.drafters.qwen3_dflash.config import DFlashConfig
+from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel
 
 from tests.engines.tiny_models import COMMON, HEADS, LINEAR, VOCABULARY, tiny_model
 
@@ -64,6 +70,28 @@ def eagle3_head(folder: Path, *, seed: int = 3, **changes: Any) -> Path:
     words = sorted(mx.random.permutation(VOCABULARY)[:KNOWN].tolist())
     weights["d2t"] = mx.array([word - index for index, word in enumerate(words)])
     return _written(folder, weights, config)
+
+
+def dflash_head(
+    folder: Path, kind: str = "dflash", *, seed: int = 3, layers: tuple[int, ...] = LAYERS, **changes: Any
+) -> Path:
+    """A drafter of blocks for `eagle3_model`: DFlash, DFlash 2 or DSpark."""
+    own: dict[str, Any] = {"mask_token_id": 301, "target_layer_ids": list(layers), "num_target_layers": 4}
+    config = {**HEADS, **COMMON, "model_type": "qwen3", "num_hidden_layers": 2, "block_size": 6, **changes}
+    match kind:
+        case "dflash":
+            model = DFlashDraftModel(DFlashConfig.from_dict({**config, "dflash_config": own}))
+        case "dflash2":
+            config |= {"architectures": ["DFlash2DraftModel"]}
+            own |= {"block_size": 6}
+            sizes = {"conv_kernel_size": 3, "conv_group_size": 8, "selector_rank": 8, "selector_top_k": 4}
+            config |= sizes
+            own |= sizes
+            model = DFlash2DraftModel(DFlash2Config.from_dict({**config, "dflash_config": own}))
+        case _:
+            own |= {"projector_type": "dspark", "markov_rank": 8}
+            model = DSparkDraftModel(DSparkConfig.from_dict({**config, "dflash_config": own}))
+    return _written(folder, spread(model, seed), {**config, "dflash_config": own})
 
 
 def qwen_with_head(folder: Path, **changes: Any) -> Path:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -373,7 +372,7 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
 
 def _open_heads(
     folder: Path,
-    kind: Literal["eagle3", "mtp"],
+    kind: drafters.HeadKind,
     asked: _Asked,
     model: nn.Module,
     head: Head,
@@ -384,7 +383,7 @@ def _open_heads(
         raise ServerError("load_failed", message, "specprefill")
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    if not (layout.trims and layout.batches):
+    if not (layout.rewinds and layout.batches) or any(each.replays for each in layout.kinds):
         message = (
             f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
         )
