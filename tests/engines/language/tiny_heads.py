@@ -104,6 +104,50 @@ def qwen_with_head(folder: Path, **changes: Any) -> Path:
     return _written(folder, weights, {"model_type": "qwen3_5", "text_config": text})
 
 
+NEMOTRON: dict[str, Any] = {
+    **HEADS,
+    **COMMON,
+    "model_type": "nemotron_h",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "mamba_proj_bias": False,
+    "ssm_state_size": 16,
+    "conv_kernel": 4,
+    "n_groups": 2,
+    "mlp_bias": False,
+    "layer_norm_epsilon": 1e-5,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "hybrid_override_pattern": "M*E-M",
+    "num_hidden_layers": 5,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+    "n_group": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "num_nextn_predict_layers": 1,
+    "mtp_hybrid_override_pattern": "*E",
+}
+
+
+def nemotron_with_head(folder: Path) -> Path:
+    """A checkpoint of Nemotron-H, attention and recurrent layers and experts, that has its prediction head."""
+    import mlx_lm.models.nemotron_h as nemotron
+    from mlx_vlm.speculative.drafters.nemotron_h_mtp import Model, ModelConfig
+
+    tiny_model("llama", folder)  # for its tokenizer
+    weights = spread(nemotron.Model(nemotron.ModelArgs.from_dict(NEMOTRON)), 7)
+    head = Model(ModelConfig.from_dict({"text_config": NEMOTRON}))
+    weights |= {f"mtp.{name}": array for name, array in spread(head, 5).items()}
+    return _written(folder, weights, NEMOTRON)
+
+
 def with_prediction_head(folder: Path) -> Path:
     """A checkpoint of Qwen 3.5 with vision, to which its prediction head is added."""
     config = json.loads((folder / "config.json").read_text())

@@ -25,6 +25,7 @@ from tests.engines.language.tiny_heads import (
     dflash_head,
     eagle3_head,
     eagle3_model,
+    nemotron_with_head,
     qwen_with_head,
     with_prediction_head,
 )
@@ -65,6 +66,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
             for name, changes in BLOCKS.items()
         },
         "mtp": Pair(qwen_with_head(root / "qwen"), {"mtp": True}),
+        "mtp, nemotron": Pair(nemotron_with_head(root / "nemotron"), {"mtp": True}),
         "mtp, vision": Pair(
             with_prediction_head(tiny_vision_model("qwen3_5", root / "vision")), {"mtp": True}
         ),
@@ -81,7 +83,7 @@ def options(**changes: Any) -> ModelOptions:
     return ModelOptions(**{"cache_block_tokens": 8, "num_draft_tokens": 3, **changes})
 
 
-KINDS = ("eagle3", *BLOCKS, "mtp", "mtp, vision")
+KINDS = ("eagle3", *BLOCKS, "mtp", "mtp, nemotron", "mtp, vision")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -94,3 +94,20 @@ class PredictionHead(DraftHead):
 
     def draft(self, states: mx.array) -> mx.array:
         return mx.argmax(self.inner._lm_head_fn(states), axis=-1)
+
+
+class NemotronHead(PredictionHead):
+    """As Nemotron-H has it: attention and experts, which share the model's embeddings and projection."""
+
+    def share(self, model: nn.Module) -> None:
+        # Its own method asks for mlx-vlm's class of the model.
+        whole = getattr(model, "language_model", model)
+        self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
+            0
+        ]
+        return found

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 from pippin.core.errors import ServerError
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
-from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, PredictionHead
+from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.vision.model import VisionModel
 
@@ -22,7 +22,7 @@ Kind = Literal["model"] | HeadKind
 """A smaller model, or a head."""
 
 OPTION = "draft_model_path"
-PREDICTION_HEADS = ("qwen3_5_mtp",)
+PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
 BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark")
@@ -127,7 +127,8 @@ def open_head(
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            head = PredictionHead(inner)
+            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
+            head = NemotronHead(inner) if is_nemotron else PredictionHead(inner)
         case "dflash":
             from pippin.engines.language.drafters.blocks import BlockHead
 
