@@ -5,11 +5,11 @@
 `edit` has the model write a piece of code again with a name changed, by prompt lookup: Pippin's `--prompt-lookup`,
 llama.cpp's `ngram-simple` over 3 tokens as here (its own default of 12 finds little in texts as short). `again` asks
 for the same in other words after another conversation has had the answer to `edit`, of llama.cpp by `ngram-mod`, which
-remembers other conversations too (over 3 tokens as well, where its default is 24). `prose` has it tell a story, by a draft head (`benchmarks.draft_head` trains one),
-of Pippin and of mlx-vlm, whose server has no lookup; llama.cpp reads no such heads. Shown are tokens a second of all
-clients and of CPU time, with and without (medians), the medians of the ratios of a round, and the share of proposals
-that was accepted, where the server tells it. llama.cpp rounds activations and its answers are others, so that only its
-own columns compare. CPU time is that of the server's processes.
+remembers other conversations too (over 3 tokens as well, where its default is 24). `prose` has it tell a story, by a
+draft head (`benchmarks.draft_head` trains one), of Pippin and of mlx-vlm, whose server has no lookup; llama.cpp reads
+no such heads. Shown are tokens a second of all clients and of CPU time, with and without (medians), the medians of the
+ratios of a round, and the share of proposals that was accepted, where the server tells it. llama.cpp rounds activations
+and its answers are others, so that only its own columns compare. CPU time is that of the server's processes.
 """
 
 import argparse
