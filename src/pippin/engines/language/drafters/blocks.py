@@ -34,6 +34,9 @@ class BlockHead(DraftHead):
         # Not by a subclass's own method, which asks models of mlx-vlm whether they roll back as its rounds need it.
         DFlashDraftModel.bind(self.inner, model)
 
+    def share_parts(self, embed: Any, project: Any) -> None:
+        self.inner.embed_tokens, self.inner.lm_head = embed, project
+
     def make_cache(self) -> PromptCache:
         # mlx-vlm's hold one token less in a window: there, the block is not among them.
         every = self.inner.config.draft_window_size

@@ -39,6 +39,11 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         """Use the embeddings of the model that it is for, and its projection."""
         self.inner.bind(model)
 
+    def share_parts(self, embed: Any, project: Any) -> None:
+        """As `share`, of a model that has them by themselves."""
+        self.inner.embed_tokens = self.inner._input_embed = embed
+        self.inner._lm_head_fn = project
+
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(cache) for cache in self.inner.make_cache()]
 

@@ -199,9 +199,7 @@ def hidden_size(model: nn.Module) -> int | None:
 
 def _bind(head: DraftHead, model: nn.Module) -> None:
     """Let a head use the model's embeddings, and its projection where it has none."""
-    inner: Any = head.inner
     if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
-        inner.embed_tokens = inner._input_embed = model.embed
-        inner._lm_head_fn = inner.lm_head = model.lm_head
+        head.share_parts(model.embed, model.lm_head)
         return
     head.share(model.inner if isinstance(model, VisionModel) else model)
