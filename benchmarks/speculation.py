@@ -3,9 +3,10 @@
     python -m benchmarks.speculation --model FOLDER [--sequences 1 2 4 8] [--draft FOLDER [--lookup] [--wrong]]
 
 Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
-options. Work: `edit` has the model write a piece of code again with a name changed; `predicted` is the same with the
-new code given as OpenAI's `prediction`, to the engine without options; `prose` has it tell a story, where there is
-little to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
+options. Work: `edit` has the model write a piece of code again with a name changed; `again` asks for the same in other
+words, of an engine that answered `edit` in other conversations and remembers them; `predicted` is `edit` with the new
+code given as OpenAI's `prediction`, to the engine without options; `prose` has it tell a story, where there is little
+to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
 ratio by the clock and by CPU time, the share of proposals accepted, tokens that a step gave a sequence, and how many
 answers were the same token by token. With `--wrong` all drafts of a head are wrong: what a useless one costs.
 """
@@ -26,7 +27,7 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.cpu.blas import accelerate_blas
 
-Work = Literal["edit", "predicted", "prose"]
+Work = Literal["edit", "again", "predicted", "prose"]
 
 CODE = """class Account{number}:
     def __init__(self, owner, balance=0):
@@ -50,6 +51,7 @@ CODE = """class Account{number}:
         other.deposit(amount)
 """
 EDIT = "Rename `amount` to `value` in this code, and write the whole code again:\n\n```python\n{code}```"
+AGAIN = "In this code `amount` is to be called `value`. Write all of it with the new name:\n\n```python\n{code}```"
 PROSE = "Write a long story about the mountain number {number}, its people and their winters."
 
 
@@ -57,7 +59,8 @@ def words_of(work: Work, number: int) -> str:
     """What the user asks for."""
     if work == "prose":
         return PROSE.format(number=number)
-    return EDIT.format(code=CODE.replace("{number}", str(number)))
+    asked = AGAIN if work == "again" else EDIT
+    return asked.format(code=CODE.replace("{number}", str(number)))
 
 
 def request_of(work: Work, number: int, tokens: int) -> GenerationRequest:
@@ -86,7 +89,8 @@ class Subject:
     def __init__(self, folder: Path, kernels: bool, **options: Any) -> None:
         from pippin.engines.language import open_engine, open_preparer  # these import mlx
 
-        settings = ModelOptions(prefix_cache=False, cpu_kernels="auto" if kernels else "off", **options)
+        chosen = {"prefix_cache": False, "cpu_kernels": "auto" if kernels else "off", **options}
+        settings = ModelOptions(**chosen)
         info = ModelInfo(id="bench", kind="language", path=str(folder))
         spec = WorkerSpec(info=info, options=msgspec.to_builtins(settings))
         self.preparer = open_preparer(spec)
@@ -101,6 +105,13 @@ class Subject:
         assert speculation.heads is not None
         head, draft = speculation.heads._head, speculation.heads._head.draft
         object.__setattr__(head, "draft", lambda states: draft(states) ^ 1)
+
+    def remember(self, sequences: int, tokens: int) -> None:
+        """Have the answers to `edit` in the prefix cache, and nothing else."""
+        counted = self.proposed, self.accepted, self.steps, self.given
+        self.engine.clear_cache(prefixes_only=True, disk=False)
+        self.run("edit", sequences, tokens)
+        self.proposed, self.accepted, self.steps, self.given = counted
 
     def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
         """From the first step in which all decode on; and the answers."""
@@ -140,7 +151,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--work", nargs="+", default=["edit", "predicted", "prose"])
+    parser.add_argument("--work", nargs="+", default=["edit", "again", "predicted", "prose"])
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--proposed", type=int, default=8)
@@ -156,19 +167,24 @@ def main() -> None:
     plain = Subject(given.model, kernels)
     with_options = Subject(given.model, kernels, num_draft_tokens=given.proposed, **proposals)
     predicting = Subject(given.model, kernels, num_draft_tokens=given.proposed)
+    remembering = Subject(
+        given.model, kernels, num_draft_tokens=given.proposed, prompt_lookup=True, prefix_cache=True
+    )
     if given.wrong:
         with_options.draft_wrongly()
     print(
         "work       sequences  plain  with  ratio   cpu  proposed  accepted  a step  same answers", flush=True
     )
     for work in given.work:
-        subject = predicting if work == "predicted" else with_options
+        subject = {"predicted": predicting, "again": remembering}.get(work, with_options)
         for sequences in given.sequences:
             subject.proposed = subject.accepted = subject.steps = 0
             subject.given = 0.0
             rounds, same = [], 0
             for _ in range(given.rounds):
                 without, expected = plain.run(work, sequences, given.tokens)
+                if work == "again":
+                    subject.remember(sequences, given.tokens)
                 speed, answers = subject.run(work, sequences, given.tokens)
                 rounds.append((without, speed))
                 same += sum(map(list.__eq__, sorted(expected), sorted(answers)))

@@ -72,6 +72,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # for weights, KV caches and prefix cache together
     overlaps: bool = True  # the device computes while the host goes on
+    shares_cores: bool = False  # it computes on cores that other programs use too
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
@@ -112,6 +113,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         memory_limit=limit,
         # On a CPU, MLX's queue takes a few operations and then lets the caller wait.
         overlaps=not on_cpu,
+        shares_cores=on_cpu,
         writes_in_place=on_cpu,
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,

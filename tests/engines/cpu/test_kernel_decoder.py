@@ -28,7 +28,7 @@ from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
 from tests.engines.language.bench import PLAN, TIE, Bench, Eager, run_all
-from tests.engines.language.tiny_heads import eagle3_head, eagle3_model, qwen_with_head
+from tests.engines.language.tiny_heads import dflash_head, eagle3_head, eagle3_model, qwen_with_head
 from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, VOCABULARY, tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
@@ -395,7 +395,7 @@ def test_the_states_after_layers_are_those_of_mlx_lms_layers(tmp_path: Path) -> 
     assert np.abs(logits - their_logits).max() < 1e-3 * np.abs(logits).max()
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash", "mtp"])
 def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +403,7 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
     if kind == "mtp":
         model, options = qwen_with_head(tmp_path / "model"), ModelOptions(mtp=True, num_draft_tokens=1)
     else:
-        head = eagle3_head(tmp_path / "head")
+        head = (eagle3_head if kind == "eagle3" else dflash_head)(tmp_path / "head")
         model = eagle3_model(tmp_path / "model")
         options = ModelOptions(draft_model_path=str(head), num_draft_tokens=3)
     plan = msgspec.structs.replace(PLAN, kernels=True)

@@ -7,10 +7,16 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
+from mlx_vlm.speculative.drafters.dflash2.config import DFlash2Config
+from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel
+from mlx_vlm.speculative.drafters.dspark.config import DSparkConfig
+from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel
 from mlx_vlm.speculative.drafters.eagle3 import Eagle3DraftModel
 from mlx_vlm.speculative.drafters.eagle3 import ModelConfig as Eagle3Config
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import Model as PredictionModel
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import ModelConfig as PredictionConfig
+from mlx_vlm.speculative.drafters.qwen3_dflash.config import DFlashConfig
+from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel
 
 from tests.engines.tiny_models import COMMON, HEADS, LINEAR, VOCABULARY, tiny_model
 
@@ -66,6 +72,28 @@ def eagle3_head(folder: Path, *, seed: int = 3, **changes: Any) -> Path:
     return _written(folder, weights, config)
 
 
+def dflash_head(
+    folder: Path, kind: str = "dflash", *, seed: int = 3, layers: tuple[int, ...] = LAYERS, **changes: Any
+) -> Path:
+    """A drafter of blocks for `eagle3_model`: DFlash, DFlash 2 or DSpark."""
+    own: dict[str, Any] = {"mask_token_id": 301, "target_layer_ids": list(layers), "num_target_layers": 4}
+    config = {**HEADS, **COMMON, "model_type": "qwen3", "num_hidden_layers": 2, "block_size": 6, **changes}
+    match kind:
+        case "dflash":
+            model = DFlashDraftModel(DFlashConfig.from_dict({**config, "dflash_config": own}))
+        case "dflash2":
+            config |= {"architectures": ["DFlash2DraftModel"]}
+            own |= {"block_size": 6}
+            sizes = {"conv_kernel_size": 3, "conv_group_size": 8, "selector_rank": 8, "selector_top_k": 4}
+            config |= sizes
+            own |= sizes
+            model = DFlash2DraftModel(DFlash2Config.from_dict({**config, "dflash_config": own}))
+        case _:
+            own |= {"projector_type": "dspark", "markov_rank": 8}
+            model = DSparkDraftModel(DSparkConfig.from_dict({**config, "dflash_config": own}))
+    return _written(folder, spread(model, seed), {**config, "dflash_config": own})
+
+
 def qwen_with_head(folder: Path, **changes: Any) -> Path:
     """A checkpoint of Qwen 3.5 that has its prediction head."""
     text = {**QWEN, **changes, "model_type": "qwen3_5_text"}
@@ -74,6 +102,50 @@ def qwen_with_head(folder: Path, **changes: Any) -> Path:
     weights = {f"mtp.{name}": array for name, array in spread(head, 5).items()}
     weights |= mx.load(str(folder / "model.safetensors"))
     return _written(folder, weights, {"model_type": "qwen3_5", "text_config": text})
+
+
+NEMOTRON: dict[str, Any] = {
+    **HEADS,
+    **COMMON,
+    "model_type": "nemotron_h",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "mamba_proj_bias": False,
+    "ssm_state_size": 16,
+    "conv_kernel": 4,
+    "n_groups": 2,
+    "mlp_bias": False,
+    "layer_norm_epsilon": 1e-5,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "hybrid_override_pattern": "M*E-M",
+    "num_hidden_layers": 5,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+    "n_group": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "num_nextn_predict_layers": 1,
+    "mtp_hybrid_override_pattern": "*E",
+}
+
+
+def nemotron_with_head(folder: Path) -> Path:
+    """A checkpoint of Nemotron-H, attention and recurrent layers and experts, that has its prediction head."""
+    import mlx_lm.models.nemotron_h as nemotron
+    from mlx_vlm.speculative.drafters.nemotron_h_mtp import Model, ModelConfig
+
+    tiny_model("llama", folder)  # for its tokenizer
+    weights = spread(nemotron.Model(nemotron.ModelArgs.from_dict(NEMOTRON)), 7)
+    head = Model(ModelConfig.from_dict({"text_config": NEMOTRON}))
+    weights |= {f"mtp.{name}": array for name, array in spread(head, 5).items()}
+    return _written(folder, weights, NEMOTRON)
 
 
 def with_prediction_head(folder: Path) -> Path:

@@ -8,7 +8,8 @@ from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
 
 DRAFTERS = (
-    "EAGLE-3 and the prediction heads of Qwen 3.5 and Next, in the batch too; the load refuses others by name"
+    "EAGLE-3, DFlash, DSpark and the prediction heads of Qwen 3.5, Next and Nemotron-H, in the batch too; "
+    "the load refuses others by name"
 )
 KIND = "the kind is found by the drafter's configuration"
 BLOCK = "one less, as a block has the last token too"

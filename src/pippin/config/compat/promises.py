@@ -127,7 +127,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
             "partly",
-            "EAGLE-3, and the prediction heads of Qwen 3.5 and Next; the load refuses DFlash and the others by name",
+            "EAGLE-3, DFlash, DSpark, and the prediction heads of Qwen 3.5, Next and Nemotron-H; the load refuses the "
+            "others by name",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
         Promise("`p_less`", "works", "in the batch, beside the other samplers"),
@@ -379,7 +380,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "its load says so and names the way out; there it went on without",
         ),
         Promise(
-            "`mllm_draft` and its flags", "partly", "EAGLE-3 and MTP, for all requests; the field is refused"
+            "`mllm_draft` and its flags",
+            "partly",
+            "EAGLE-3, DFlash and MTP, for all requests; the field is refused",
         ),
         Promise(
             "SpecPrefill",

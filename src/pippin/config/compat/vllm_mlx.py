@@ -11,7 +11,7 @@ BY_BYTES = "the prefix cache is always sized in bytes"
 MTP = (
     "the head in the checkpoint of Qwen 3.5 and Next, in the batch too; the load refuses a model without one"
 )
-DRAFTER = "EAGLE-3 heads and those for multi-token prediction; the load refuses other kinds by name"
+DRAFTER = "EAGLE-3, DFlash, DSpark and heads for multi-token prediction; the load refuses other kinds by name"
 KIND = "the kind is found by the drafter's configuration"
 BLOCK = "one less, as a block has the last token too"
 MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"

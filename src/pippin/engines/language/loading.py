@@ -2,11 +2,11 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -36,6 +36,7 @@ from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
+from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.specprefill.importance import DraftScorer
@@ -46,6 +47,7 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
@@ -153,7 +155,9 @@ def build_engine(
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
     batching = _choose_batching(model, options, plan, adapters)
     head = Head(model, batching.vocabulary, narrows=not batching.alone)
-    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+    looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
+    remembered = RememberedText() if looks_back else None
+    asked = _Asked(options, plan, tokenizer, folder, kernel_threads, remembered)
     speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
     size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
     size += 0 if speculation is None else speculation.proposer.weight_bytes
@@ -162,7 +166,7 @@ def build_engine(
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
-        prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
+        prefixes = _open_prefixes(layout, asked, shares.prefixes)
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
@@ -277,14 +281,22 @@ def _open_vision(
     return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
-def _open_prefixes(
-    layout: CacheLayout,
-    options: ModelOptions,
-    plan: DevicePlan,
-    limit: int,
-    folder: Path | None,
-) -> PrefixCache:
-    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+@dataclass(frozen=True)
+class _Asked:
+    """What the prefix cache and speculation are opened by."""
+
+    options: ModelOptions
+    plan: DevicePlan
+    tokenizer: Tokenizer
+    folder: Path | None  # of the model
+    kernel_threads: int | None
+    remembered: RememberedText | None = None  # of the prefix cache
+
+
+def _open_prefixes(layout: CacheLayout, asked: _Asked, limit: int) -> PrefixCache:
+    options, plan, folder = asked.options, asked.plan, asked.folder
+    leaves = options.prompt_cache_size
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
     blocks = BlockLayout(layout, host_copy=copy_blocks if plan.writes_in_place else None)
     disk = None
     if options.cache_dir is not None and folder is not None:
@@ -319,17 +331,6 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What speculation is opened by."""
-
-    options: ModelOptions
-    plan: DevicePlan
-    tokenizer: Tokenizer
-    folder: Path | None  # of the model
-    kernel_threads: int | None
-
-
 def _open_speculation(
     asked: _Asked, model: nn.Module, head: Head, batching: Batching, progress: LoadProgress
 ) -> Speculation | None:
@@ -345,7 +346,7 @@ def _open_speculation(
             f"{option} cannot be used: the caches of this model cannot take tokens back. Start without it."
         )
         raise ServerError("load_failed", message, option)
-    proposer: Proposer = Lookup(in_text=options.prompt_lookup)
+    proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
     heads = None
     if named is not None:
         kind = drafters.find_kind(named, own=options.mtp)
@@ -359,7 +360,8 @@ def _open_speculation(
     block = options.cache_block_tokens if has_state else None
     pace = Pace(most, overlaps=asked.plan.overlaps)
     always = options.prompt_lookup or named is not None
-    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads)
+    clock = StepClock(cores=time.process_time if asked.plan.shares_cores else None)
+    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads, clock=clock)
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
@@ -376,7 +378,7 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
 
 def _open_heads(
     folder: Path,
-    kind: Literal["eagle3", "mtp"],
+    kind: drafters.HeadKind,
     asked: _Asked,
     model: nn.Module,
     head: Head,
@@ -387,7 +389,7 @@ def _open_heads(
         raise ServerError("load_failed", message, "specprefill")
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    if not (layout.trims and layout.batches):
+    if not (layout.rewinds and layout.batches) or any(each.replays for each in layout.kinds):
         message = (
             f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
         )

@@ -1,6 +1,7 @@
 """Draft heads on the model's states: what they propose, and that it changes nothing that a client sees."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,40 @@ import msgspec
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashAttention
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
+from pippin.engines.language.drafters.blocks import BlockHead
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
-from tests.engines.language.tiny_heads import eagle3_head, eagle3_model, qwen_with_head, with_prediction_head
+from tests.engines.language.tiny_heads import (
+    dflash_head,
+    eagle3_head,
+    eagle3_model,
+    nemotron_with_head,
+    qwen_with_head,
+    with_prediction_head,
+)
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
 PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 24 + 3 * place) for place in range(4)}
+
+
+SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20}
+BLOCKS: dict[str, dict[str, Any]] = {
+    "dflash": {},
+    "dflash, sliding": SLIDING,
+    "dflash2": {},
+    "dspark": {},
+    "dspark, after its anchor": {"sample_from_anchor": False},
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +58,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     head = eagle3_head(root / "head")
     return {
         "eagle3": Pair(eagle3_model(root / "model"), {"draft_model_path": str(head)}),
+        **{
+            name: Pair(
+                root / "model",
+                {"draft_model_path": str(dflash_head(root / name, name.split(",")[0], **changes))},
+            )
+            for name, changes in BLOCKS.items()
+        },
         "mtp": Pair(qwen_with_head(root / "qwen"), {"mtp": True}),
+        "mtp, nemotron": Pair(nemotron_with_head(root / "nemotron"), {"mtp": True}),
         "mtp, vision": Pair(
             with_prediction_head(tiny_vision_model("qwen3_5", root / "vision")), {"mtp": True}
         ),
@@ -55,7 +83,7 @@ def options(**changes: Any) -> ModelOptions:
     return ModelOptions(**{"cache_block_tokens": 8, "num_draft_tokens": 3, **changes})
 
 
-KINDS = ("eagle3", "mtp", "mtp, vision")
+KINDS = ("eagle3", *BLOCKS, "mtp", "mtp, nemotron", "mtp, vision")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,12 +138,27 @@ def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[i
     bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
     hidden = states.take()[:, first:]
     inner = head.inner
+    if isinstance(head, BlockHead):
+        return drafted_block(head, hidden, tokens[-1])
     bound = dict(inner.__dict__)
     inner._cache, inner._next_position = inner.make_cache(), 0
     inner._seed_token = inner._seed_hidden = None
     inner.prefill_from_target_hidden(mx.array([tokens[first:-1]]), hidden, tokens[-1], None, greedy=True)
     found: list[int] = inner.draft_block(tokens[-1], hidden[:, -1:], None, 4, None, greedy=True)[0].tolist()
     inner.__dict__.update(bound)
+    return found
+
+
+def drafted_block(head: BlockHead, hidden: mx.array, last: int) -> list[int]:
+    """By mlx-vlm's own attention, over all states at once."""
+    inner = head.inner
+    ours = [type(layer.self_attn) for layer in inner.layers]
+    for layer in inner.layers:
+        layer.self_attn.__class__ = DFlashAttention
+    likeliest = partial(mx.argmax, axis=-1)
+    found: list[int] = inner.draft_block(last, hidden, inner.make_cache(), 4, likeliest)[0].tolist()
+    for layer, each in zip(inner.layers, ours, strict=True):
+        layer.self_attn.__class__ = each
     return found
 
 

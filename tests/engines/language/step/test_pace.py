@@ -1,16 +1,44 @@
 """How many tokens are proposed follows what they are worth, on machines made up of a cost and a chance."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.pace import Acceptance, Pace, StepTimes, expected_tokens
 
 MINUTE = 60.0
+
+
+@dataclass
+class Neighbours:
+    """Other programs on a machine: steps wait for its cores, and the time of the process tells what they did there."""
+
+    held_up: float = 0.0  # share of the steps
+    most: float = 5.0  # times as long as undisturbed
+    cores: float = 2.0  # that a step of one token keeps busy
+    serial: float = 0.0  # share of a step's time that each proposed token adds on one core
+    measures_cores: bool = True  # else by the clock alone
+    clock: float = 0.0
+    spent: float = 0.0
+    steps: StepClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = StepClock(lambda: self.clock, (lambda: self.spent) if self.measures_cores else None)
+
+    def measured(self, kind: tuple[int, int], taken: float, draw: Random) -> float:
+        """What a step seems to have taken."""
+        began = self.steps.now()
+        width = kind[1] - 1
+        parallel = 1 / (1 + self.serial * width)
+        self.spent += taken * (parallel * self.cores + 1 - parallel)
+        held_up = draw.random() < self.held_up
+        self.clock += taken * (1 + (self.most - 1) * draw.random() if held_up else 1)
+        return self.steps.seconds(kind, began)
 
 
 @dataclass
@@ -25,6 +53,7 @@ class Machine:
     noise: float = 0.0
     overlap: float = 0.0  # share of a step by which looking for proposals makes it longer
     found: float = 1.0  # share of steps in which there are proposals
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
     def run(self, seconds: float, seed: int = 0) -> list[tuple[float, float, int]]:
         """The steps: when each ended, what it would have taken plain for the tokens that it gave, and its width."""
@@ -48,10 +77,11 @@ class Machine:
                     accepted += 1
                 acceptance.observe(length, accepted)
                 tokens += 1 + accepted
+            measured = self.neighbours.measured((self.sequences, width), taken, draw)
             if looks and width == 1:
-                pace.looked_in_vain(self.sequences, taken)
+                pace.looked_in_vain(self.sequences, measured)
             else:
-                pace.observe(self.sequences, width, taken, tokens)
+                pace.observe(self.sequences, width, measured, tokens)
             now += taken
             steps.append((now, self.token * (1 + self.noise / 2) * tokens / self.sequences, width))
             looks = pace.worth_looking([each.chance for each in seen])
@@ -83,6 +113,46 @@ def test_no_minute_is_slower_than_097_of_what_it_would_be_without(machine: Machi
     steps = machine.run(2 * MINUTE, seed)
     for begin in range(0, 61, 10):
         assert speed(steps, begin, begin + MINUTE) > 0.97
+
+
+neighbours = st.builds(
+    Neighbours,
+    held_up=st.floats(0.0, 0.6),
+    most=st.floats(1.0, 8.0),
+    cores=st.sampled_from([2.0, 16.0]),
+    serial=st.sampled_from([0.0, 0.2]),
+)
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(machines, neighbours, st.integers(0, 99))
+def test_nor_is_one_on_a_machine_that_others_use(machine: Machine, others: Neighbours, seed: int) -> None:
+    """In the time of an undisturbed machine, in which neighbours change nothing."""
+    steps = replace(machine, neighbours=others).run(1.5 * MINUTE, seed)
+    for begin in (0, 15, 30):
+        assert speed(steps, begin, begin + MINUTE) > 0.97
+
+
+@pytest.mark.parametrize("held_up", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize(("more", "chance"), [(0.1, 0.7), (0.3, 0.8)])
+def test_neighbours_do_not_keep_it_from_what_pays(more: float, chance: float, held_up: float) -> None:
+    """By the clock alone it gives up: steps that are held up look as if their proposals had cost so much."""
+    others = Neighbours(held_up=held_up, most=8.0)
+    machine = Machine(token=0.06, more=more, chance=lambda now: chance, neighbours=others)
+    best = max(expected_tokens(chance, length) / (1 + more * length) for length in range(5))
+    assert speed(machine.run(2 * MINUTE), 10, 2 * MINUTE) > 0.9 * best
+    if held_up:
+        by_clock = replace(machine, neighbours=replace(others, measures_cores=False))
+        assert speed(by_clock.run(2 * MINUTE), 10, 2 * MINUTE) < 0.9 * best
+
+
+def test_work_on_one_core_is_not_taken_for_cheap_on_a_machine_of_many() -> None:
+    """On sixteen cores a check's own work on one of them takes long and little of the process's time."""
+    others = Neighbours(cores=16.0, serial=0.6)
+    machine = Machine(token=0.03, more=0.6, chance=lambda now: 0.5, neighbours=others)
+    steps = machine.run(MINUTE)
+    assert speed(steps, 0, MINUTE) > 0.97
+    assert sum(width - 1 for _, _, width in steps) < 0.1 * len(steps)
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 4, 8])

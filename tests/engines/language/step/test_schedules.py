@@ -36,13 +36,15 @@ from tests.engines.language.schedules import (
     plan_of,
     world_of,
 )
-from tests.engines.language.tiny_heads import prediction_head
+from tests.engines.language.tiny_heads import dflash_head, prediction_head
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 REWINDABLE = tuple(ARCHITECTURES)
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")
 """Of whose states a head of mlx-vlm can draft: it looks for their embeddings by name."""
+BLOCKS = {"qwen3": "dflash", "gpt_oss": "dspark", "lfm2": "dflash2"}
+"""For which that is one that drafts blocks; for the others, one for multi-token prediction."""
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 DAY = 3  # schedules of each architecture
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
@@ -56,6 +58,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
     root = tmp_path_factory.mktemp("models")
     made: dict[str, Subject] = {}
     head = prediction_head(root / "head")
+    blocks = {name: dflash_head(root / kind, kind, layers=(0, 1)) for name, kind in BLOCKS.items()}
 
     def folder(name: str) -> Path:
         path = root / name
@@ -69,7 +72,9 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
                 if name in ADAPTABLE
                 else {}
             )
-            made[name] = Subject(folder(name), draft=folder("llama"), head=head, adapters=named)
+            made[name] = Subject(
+                folder(name), draft=folder("llama"), head=blocks.get(name, head), adapters=named
+            )
             for each, path in named.items():
                 model, _ = load_model(folder(name))
                 model = load_adapters(model, path)

@@ -1,6 +1,7 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -18,9 +20,12 @@ from pippin.core.events import Finished
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.prefix_cache.text import RememberedText
+from pippin.engines.language.prefix_cache.tree import PrefixTree
 from pippin.engines.language.step.sequences import Sequence
+from pippin.engines.language.step.speculation import proposers
 from pippin.engines.language.step.speculation.proposers import Lookup
-from tests.engines.language.bench import Bench, Eager, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
@@ -34,6 +39,7 @@ class Text:
     tokens: list[int]
     prompt: tuple[int, ...] = ()
     prediction: tuple[int, ...] = ()
+    key: bytes = b""
 
     @property
     def request(self) -> SimpleNamespace:
@@ -229,10 +235,76 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], shared: bool) -> None:
+    plan = msgspec.structs.replace(PLAN, shares_cores=shared)
+    engine = Bench(folders["llama"], options(prompt_lookup=True), plan).engine
+    assert engine.speculation is not None
+    assert (engine.speculation.clock.cores is time.process_time) == shared
+
+
 def test_lookups_follow_what_the_text_says_last() -> None:
     lookup = Lookup(in_text=True)
     sequence = cast(Sequence, Text([1, 2, 3, 1, 2, 4, 1, 2]))
     assert lookup.propose([(sequence, 2)]) == [[4, 1]]
+
+
+def remembered(*texts: list[int], key: bytes = b"") -> RememberedText:
+    """What a tree of blocks of four tokens has of these."""
+    text = RememberedText()
+    tree = PrefixTree(4, 10**9, watcher=text)
+    for tokens in texts:
+        path = tree.path(key, tokens)
+        for start in range(4 * len(path), len(tokens) - 3, 4):
+            tree.add(path, key, tuple(tokens[start : start + 4]), None, 1)
+    return text
+
+
+def test_what_is_remembered_is_proposed_where_it_has_more_in_common_with_the_text() -> None:
+    lookup = Lookup(in_text=True, remembered=remembered([1, 2, 3, 4, 5, 6, 7, 8]))
+    only_there = cast(Sequence, Text([9, 9, 2, 3, 4]))
+    more_here = cast(Sequence, Text([0, 2, 3, 4, 50, 51, 0, 2, 3, 4]))
+    assert lookup.propose([(only_there, 3), (more_here, 2), (only_there, 0)]) == [[5, 6, 7], [50, 51], []]
+
+
+def test_a_remembered_text_is_followed_past_a_phrase_that_stands_elsewhere_later() -> None:
+    """The phrase 1 2 3 stands twice: after a run of right proposals the first place is the right one."""
+    lookup = Lookup(
+        in_text=True, remembered=remembered([10, 11, 12, 13, 1, 2, 3, 14], [20, 21, 22, 23, 1, 2, 3, 24])
+    )
+    sequence = cast(Sequence, Text([10, 11, 12]))
+    assert lookup.propose([(sequence, 2)]) == [[13, 1]]
+    sequence.tokens += [13, 1, 2, 3]
+    assert lookup.propose([(sequence, 2)]) == [[14]]
+    sequence.tokens += [99]
+    assert lookup.propose([(sequence, 2)]) == [[]]
+    lookup.forget(sequence)
+    assert not lookup._followed
+
+
+def test_a_long_text_is_read_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposers, "MOST_READ", 4)
+    lookup = Lookup(in_text=True)
+    sequence = cast(Sequence, Text([7, 8, 9, 1, 5, 6, 7, 8]))
+    assert lookup.propose([(sequence, 2)]) == [[9, 1]]
+    assert lookup._places[sequence].read == 4
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "gemma3_text"])
+def test_an_answer_that_was_given_before_is_proposed_to_the_same_salt_and_to_no_other(
+    folders: dict[str, Path], architecture: str
+) -> None:
+    prompts = {"a": (PHRASE, 48)}
+    plain, _ = run_all(Bench(folders[architecture], options(prompt_lookup=True, prefix_cache=False)), prompts)
+    bench = Bench(folders[architecture], options(prompt_lookup=True))
+    _, first = run_all(bench, prompts, key=b"one")
+    accepted = {}
+    for key in (b"two", b"one"):
+        answers, ends = run_all(bench, prompts, key=key)
+        assert answers == plain
+        accepted[key] = ends["a", 0].usage.accepted_tokens
+    assert accepted[b"two"] == first["a", 0].usage.accepted_tokens
+    assert accepted[b"one"] > accepted[b"two"] + 10
 
 
 def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_right_again() -> None:

@@ -4,13 +4,21 @@ mlx-vlm's modules are made for rounds of speculation over rows that go on togeth
 these. Here each call brings its own, so that each sequence of a batch goes on by itself.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.kv_cache.layout import mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
+
+
+class Drafted(NamedTuple):
+    """Tokens [sequences, count], and how many were added to each sequence's cache for them."""
+
+    tokens: mx.array
+    added: int
 
 
 class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -25,6 +33,16 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self.state_size = state_size
         self.dtype = mx.float32  # of states
         self.own_bytes = 0  # of weights that are not the model's
+        self.most: int | None = None  # tokens that it drafts at once; None for any number
+
+    def share(self, model: nn.Module) -> None:
+        """Use the embeddings of the model that it is for, and its projection."""
+        self.inner.bind(model)
+
+    def share_parts(self, embed: Any, project: Any) -> None:
+        """As `share`, of a model that has them by themselves."""
+        self.inner.embed_tokens = self.inner._input_embed = embed
+        self.inner._lm_head_fn = project
 
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(cache) for cache in self.inner.make_cache()]
@@ -38,6 +56,21 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self.inner._next_position = cache[0].offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
         return found
+
+    def draft_ahead(
+        self,
+        forward: Callable[[mx.array, mx.array | None], mx.array],
+        last: mx.array,
+        own: mx.array,
+        most: int,
+    ) -> Drafted:
+        """Up to `most` tokens after the `last` [sequences, 1]; its `own` states [sequences, 1, size] are those of the
+        last call. `forward` calls it with the sequences' caches."""
+        tokens = [self.draft(own)]
+        for _ in range(most - 1):
+            own = forward(tokens[-1], own)
+            tokens.append(self.draft(own))
+        return Drafted(mx.concatenate(tokens, axis=1), most - 1)
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""
@@ -66,3 +99,20 @@ class PredictionHead(DraftHead):
 
     def draft(self, states: mx.array) -> mx.array:
         return mx.argmax(self.inner._lm_head_fn(states), axis=-1)
+
+
+class NemotronHead(PredictionHead):
+    """As Nemotron-H has it: attention and experts, which share the model's embeddings and projection."""
+
+    def share(self, model: nn.Module) -> None:
+        # Its own method asks for mlx-vlm's class of the model.
+        whole = getattr(model, "language_model", model)
+        self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
+            0
+        ]
+        return found

@@ -11,16 +11,22 @@ from mlx.utils import tree_flatten
 from pippin.core.errors import ServerError
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
-from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, PredictionHead
+from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.vision.model import VisionModel
 
-Kind = Literal["model", "eagle3", "mtp"]
-"""A smaller model, or one of the heads of `heads.py`."""
+HeadKind = Literal["eagle3", "mtp", "dflash"]
+"""The heads of `heads.py`, and the drafters of `blocks.py`; the names are mlx-vlm's."""
+
+Kind = Literal["model"] | HeadKind
+"""A smaller model, or a head."""
 
 OPTION = "draft_model_path"
-PREDICTION_HEADS = ("qwen3_5_mtp",)
+PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
+
+BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark")
+"""Types of mlx-vlm's drafters of blocks that `blocks.py` runs."""
 
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
@@ -42,10 +48,16 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         return "eagle3"
     if config.get("model_type") in PREDICTION_HEADS:
         return "mtp"
-    if any(name in told for name in OTHER_DRAFTERS):
+    if "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS):
+        from mlx_vlm.utils import get_model_type
+
+        normalised = get_model_type(config)
+        if normalised in BLOCK_DRAFTERS:
+            return "dflash"
+        known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
         message = (
-            f"The drafter {folder.name!r} is of the type {config.get('model_type')!r}, which this version cannot run: "
-            f"take a smaller model, an EAGLE-3 head, or a head of the type {', '.join(PREDICTION_HEADS)}."
+            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version cannot run: "
+            f"take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
         raise ServerError("load_failed", message, OPTION)
     return "model"
@@ -94,7 +106,7 @@ def _own_kind(folder: Path) -> Kind:
 
 def open_head(
     folder: Path,
-    kind: Literal["eagle3", "mtp"],
+    kind: HeadKind,
     model: nn.Module,
     vocabulary: int,
     plan: DevicePlan,
@@ -115,12 +127,18 @@ def open_head(
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            head = PredictionHead(inner)
+            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
+            head = NemotronHead(inner) if is_nemotron else PredictionHead(inner)
+        case "dflash":
+            from pippin.engines.language.drafters.blocks import BlockHead
+
+            _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
+            head = BlockHead(inner)
         case _:
             assert_never(kind)
     _place(head, plan, kernel_threads)
     try:
-        _bind(inner, model)
+        _bind(head, model)
     except AttributeError as error:
         message = (
             f"The draft head {folder.name!r} shares embeddings and projection with a model of another architecture "
@@ -179,10 +197,9 @@ def hidden_size(model: nn.Module) -> int | None:
     return None
 
 
-def _bind(inner: Any, model: nn.Module) -> None:
+def _bind(head: DraftHead, model: nn.Module) -> None:
     """Let a head use the model's embeddings, and its projection where it has none."""
     if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
-        inner.embed_tokens = inner._input_embed = model.embed
-        inner._lm_head_fn = model.lm_head
+        head.share_parts(model.embed, model.lm_head)
         return
-    inner.bind(model.inner if isinstance(model, VisionModel) else model)
+    head.share(model.inner if isinstance(model, VisionModel) else model)

@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -53,6 +53,18 @@ class Node:
         return self.block_bytes + self.snapshot_bytes
 
 
+class Watcher(Protocol):
+    """Is told which nodes a tree has."""
+
+    def added(self, key: bytes, node: Node) -> None: ...
+
+    def dropped(self, node: Node) -> None:
+        """The node is about to leave; it still hangs below its parent."""
+        ...
+
+    def clear(self) -> None: ...
+
+
 class PrefixTree:
     """Nodes of `block_tokens` tokens each; `limit` bytes and `leaf_limit` leaves (conversations) at most."""
 
@@ -62,12 +74,14 @@ class PrefixTree:
         limit: int,
         *,
         leaf_limit: int | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.block_tokens = block_tokens
         self.limit = limit
         self.bytes = 0
         self.evictions = 0
         self._leaf_limit = leaf_limit
+        self._watcher = watcher
         self._roots: dict[bytes, Node] = {}  # by the digest of their key; those alone that have children
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
@@ -132,6 +146,8 @@ class PrefixTree:
         self._nodes[node] = None
         self.bytes += size
         path.append(node)
+        if self._watcher is not None:
+            self._watcher.added(key, node)
         if self._leaf_limit is not None:
             self._limit_leaves({*spared, node})
         return node
@@ -179,9 +195,12 @@ class PrefixTree:
 
     def clear(self) -> None:
         for node in self._nodes:
-            node.parent = None  # a cycle would keep the arrays until Python looks for cycles
+            node.parent = None  # a cycle would keep the node until Python looks for cycles
+            _empty(node)
         self._roots.clear()
         self._nodes.clear()
+        if self._watcher is not None:
+            self._watcher.clear()
         self.bytes = 0
 
     @property
@@ -206,6 +225,9 @@ class PrefixTree:
             node.snapshot, node.snapshot_bytes = None, 0
             return
         self.bytes -= node.bytes
+        if self._watcher is not None:
+            self._watcher.dropped(node)
+        _empty(node)
         del self._nodes[node]
         if node.parent is not None:
             del node.parent.children[node.tokens]
@@ -246,6 +268,11 @@ def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
 
 def _may_go(node: Node) -> bool:
     return not node.pinned and (not node.children or node.snapshot is not None)
+
+
+def _empty(node: Node) -> None:
+    """Who still holds a node that is gone holds its tokens, and no arrays that nobody counts."""
+    node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
 
 
 def _ancestors(node: Node) -> set[Node]:

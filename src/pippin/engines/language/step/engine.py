@@ -92,6 +92,8 @@ class LanguageEngine:
         if admitted or not self.batch.built:
             self._fit()
         decoding, looks = len(self.batch.running), self._speculates
+        proposing = self._proposing
+        began = None if proposing is None else proposing.clock.now()
         judged = self._check_proposals() if decoding else None
         checked = judged is not None
         if self.batch.running and not checked and not self.batch.built:
@@ -110,8 +112,8 @@ class LanguageEngine:
         # After the tokens of this step are known: who has ended needs no memory for the next one.
         self.lifecycle.preempt()
         self._observe(time.monotonic() - started, prefilled, decoding)
-        if decoding and not prefilled and (speculation := self._proposing) is not None:
-            speculation.learn(time.monotonic() - started, decoding, judged, looked=looks)
+        if proposing is not None and began is not None and decoding and not prefilled:
+            proposing.learn(began, decoding, judged, looked=looks)
         return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:

@@ -4,6 +4,7 @@ What is accepted is what the model would have chosen by itself: answers do not c
 The pass in which the model judges proposals is `Batch.check`. Begin with `verification.py`.
 
 - `verification.py`: when proposals are asked for, and how many of whose.
+- `clock.py`: what steps cost, whoever else uses the machine.
 - `pace.py`: what pays, by what acceptance and time were measured to be.
 - `proposers.py`: the text itself, or a smaller model. A new source of proposals is one more class.
 - `heads.py`: a head on the states that the model's passes leave.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 
-from pippin.engines.language.drafters.heads import DraftHead
+from pippin.engines.language.drafters.heads import Drafted, DraftHead
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
@@ -181,6 +181,7 @@ class Heads:
         )
         if not most:
             return [[] for _ in wanted]
+        most = most if self._head.most is None else min(most, self._head.most)
         drafts = self._draft(self._read(), most)
         return [drafts.get(sequence, [])[:count] for sequence, count in wanted]
 
@@ -257,17 +258,17 @@ class Heads:
 
     def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
-        drafted: dict[BatchedGroup, list[mx.array]] = {}
-        for group, own in states.items():
-            tokens = drafted[group] = [self._head.draft(own)]
-            for _ in range(most - 1):
-                own = group.forward(tokens[-1], own)
-                tokens.append(self._head.draft(own))
-        mx.eval(list(drafted.values()))
+        drafted: dict[BatchedGroup, Drafted] = {}
+        for group, slots in self._by_group():
+            last = np.zeros((group.high - group.low, 1), np.int32)
+            for slot, sequence in slots.items():
+                last[slot - group.low] = sequence.tokens[-1]
+            drafted[group] = self._head.draft_ahead(group.forward, mx.array(last), states[group], most)
+        mx.eval([each.tokens for each in drafted.values()])
         found: dict[Sequence, list[int]] = {}
         for group, slots in self._by_group():
-            table = np.array(mx.concatenate(drafted[group], axis=1))
+            table = np.array(drafted[group].tokens)
             for slot, sequence in slots.items():
                 found[sequence] = table[slot - group.low].tolist()
-            group.rewind(dict.fromkeys(slots, most - 1))
+            group.rewind(dict.fromkeys(slots, drafted[group].added))
         return found

@@ -1,4 +1,4 @@
-"""Where proposals of next tokens come from: the text itself, or a smaller model."""
+"""Where proposals of next tokens come from: the text itself, what the prefix cache remembers, or a smaller model."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -13,10 +13,13 @@ import numpy as np
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.weights import weight_bytes
+from pippin.engines.language.prefix_cache.text import Place, RememberedText
 from pippin.engines.language.step.sequences import Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
 SHORTEST_NGRAM = 2
+MOST_READ = 4096  # tokens of a text that are read in a step: everybody waits for it
+MOST_COMPARED = 32  # tokens before two places, of which the one with more in common with the text is taken
 
 
 class Proposer(Protocol):
@@ -63,10 +66,11 @@ class _Places:
     read: int = 0  # tokens
 
     def read_on(self, tokens: Many[int]) -> None:
-        for end in range(self.read, len(tokens)):  # the last tokens themselves come next time
+        stop = min(len(tokens), self.read + MOST_READ)
+        for end in range(self.read, stop):  # the last tokens themselves come next time
             for run in _runs(tokens, end):
                 self.ends[run] = end
-        self.read = len(tokens)
+        self.read = stop
 
     def after(self, tokens: Many[int]) -> int | None:
         """Where the last of these tokens stood."""
@@ -107,16 +111,33 @@ class _Prediction:
                 return
 
 
+def _agreement(tokens: Many[int], end: int) -> int:
+    """How many of the last tokens stand before the token `end` as well."""
+    most = min(end, MOST_COMPARED)
+    return next((count for count in range(most) if tokens[end - 1 - count] != tokens[-1 - count]), most)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """A place that was proposed from, and how many tokens the sequence had then."""
+
+    place: Place
+    tokens: int
+
+
 class Lookup:
-    """Proposes what the client predicts, else what followed the last tokens where they stood before in the text."""
+    """Proposes what the client predicts, else what followed the last tokens where they stood before: in the text, or in
+    one that the prefix cache remembers under the sequence's own key."""
 
     is_free = True
     weight_bytes = 0
 
-    def __init__(self, *, in_text: bool) -> None:
-        """`in_text`: look into the text too, not only into predictions."""
+    def __init__(self, *, in_text: bool, remembered: RememberedText | None = None) -> None:
+        """`in_text`: look into the text too, not only into predictions; and into what is `remembered`."""
         self._in_text = in_text
+        self._remembered = remembered
         self._places: dict[Sequence, _Places] = {}
+        self._followed: dict[Sequence, _Followed] = {}
         self._predictions: dict[Sequence, _Prediction] = {}
 
     def is_ready(self, sequence: Sequence) -> bool:
@@ -128,13 +149,32 @@ class Lookup:
     def _look(self, sequence: Sequence, most: int) -> list[int]:
         if sequence.request.job.prediction and (found := self._predicted(sequence, most)):
             return list(found)
-        if not self._in_text:
+        if not self._in_text or not most:
             return []
         tokens = sequence.tokens
         places = self._places.setdefault(sequence, _Places())
         places.read_on(tokens)
-        position = places.after(tokens)
-        return [] if position is None else tokens[position : position + most]
+        own = places.after(tokens)
+        agreed = 0 if own is None else _agreement(tokens, own)
+        if remembered := self._remember(sequence, most, agreed):
+            return remembered
+        return [] if own is None else tokens[own : own + most]
+
+    def _remember(self, sequence: Sequence, most: int, agreed: int) -> list[int]:
+        """What followed in a remembered text, where that has more than `agreed` tokens in common with this one: from
+        where the last proposals came, or from where the last tokens stood last."""
+        if self._remembered is None:
+            return []
+        tokens, followed = sequence.tokens, self._followed.pop(sequence, None)
+        places = [self._remembered.find(sequence.request.job.key, tokens)]
+        if followed is not None:
+            places.append(followed.place.after(tokens[followed.tokens :]))
+        rated = [(place.agreement(tokens, MOST_COMPARED), place) for place in places if place is not None]
+        common, best = max(rated, key=lambda each: each[0], default=(0, None))
+        if best is None or common <= agreed:
+            return []
+        self._followed[sequence] = _Followed(best, len(tokens))
+        return best.following(most)
 
     def _predicted(self, sequence: Sequence, most: int) -> Many[int]:
         job = sequence.request.job
@@ -144,6 +184,7 @@ class Lookup:
 
     def forget(self, sequence: Sequence) -> None:
         self._places.pop(sequence, None)
+        self._followed.pop(sequence, None)
         self._predictions.pop(sequence, None)
 
     def sequence_bytes(self, capacity: int) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposer
@@ -28,11 +29,13 @@ class Speculation:
         block: int | None = None,
         always: bool = True,
         heads: Heads | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         """`most`: tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, where the
         state of a sequence is to be remembered. `always`: there may be proposals for sequences without a prediction,
-        too. `heads`: what the proposer asks that is to know the model's states."""
+        too. `heads`: what the proposer asks that is to know the model's states. `clock` measures steps."""
         self.proposer = proposer
+        self.clock = clock or StepClock()
         self.always = always
         self.heads = heads
         self.pace = pace
@@ -88,10 +91,11 @@ class Speculation:
         seen.observe(proposed, accepted)
         self._prior += SMOOTHING * (seen.chance - self._prior)
 
-    def learn(self, seconds: float, sequences: int, judged: Judged | None, *, looked: bool) -> None:
-        """A step that did nothing but decode took so long. `looked`: it looked for proposals."""
+    def learn(self, began: Instant, sequences: int, judged: Judged | None, *, looked: bool) -> None:
+        """A step that did nothing but decode began then, and is done. `looked`: it looked for proposals."""
+        width = 1 if judged is None else 1 + max(map(len, judged.proposals))
+        seconds = self.clock.seconds((sequences, width), began)
         if judged is not None:
-            width = 1 + max(map(len, judged.proposals))
             self.pace.observe(sequences, width, seconds, judged.tokens)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
