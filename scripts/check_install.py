@@ -1,8 +1,8 @@
 """Builds the package and installs it as people do: `python scripts/check_install.py` or `make install-check`.
 
 The wheel must hold every file of the source, pass twine, and answer a prompt from a fresh environment of every Python
-that is here (`--python 3.13` names one, and may be repeated), from `uv tool install` and from pipx. `--model FOLDER` asks a real
-model in each of the environments too. Needs uv, git and a package index; nothing is left behind.
+that is here (`--python 3.13` names one, and may be repeated), from `uv tool install` and from pipx. `--model FOLDER`
+asks a real model in each environment too. Needs uv, git and a package index; nothing is left behind.
 """
 
 import argparse
