@@ -42,12 +42,12 @@ needs_browser = pytest.mark.skipif(
 
 
 @contextmanager
-def running_browser() -> Iterator[Any]:
-    """Chromium, until the block is left."""
+def running_browser(*arguments: str) -> Iterator[Any]:
+    """Chromium, until the block is left; `arguments` are for it, beside its usual ones."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found_browser(), args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=found_browser(), args=[*ARGUMENTS, *arguments])
         try:
             yield browser
         finally:

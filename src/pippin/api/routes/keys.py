@@ -1,5 +1,6 @@
 """`/v1/keys`: the API keys that hold now, for administrators. The text of a key is told to nobody."""
 
+import os
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -13,10 +14,7 @@ from pippin.api.access.keys import Key, Role
 from pippin.api.context import Api, both, json_reply
 from pippin.core.errors import ServerError
 
-FROM_FILE: Final = (
-    "Keys are added and withdrawn in the file of --api-key-file, which the server reads again on SIGHUP "
-    "(`pkill -HUP -f 'pippin serve'`)."
-)
+FROM_FILE: Final = "Keys are added and withdrawn in the file of --api-key-file, which the server reads again on SIGHUP: kill -HUP {}"
 FROM_OPTIONS: Final = (
     "Keys of --api-key stay as long as the server runs. Keep them in a file, --api-key-file, to add and withdraw keys "
     "of a server that runs."
@@ -54,7 +52,7 @@ def routes(api: Api) -> list[BaseRoute]:
         if not exchange.manages:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         described = [_described(api, key) for key in api.keys.ring.keys]
-        note = FROM_OPTIONS if api.options.api_key_file is None else FROM_FILE
+        note = FROM_OPTIONS if api.options.api_key_file is None else FROM_FILE.format(os.getpid())
         return json_reply(Keys(data=described, note=note))
 
     return [*both("/keys", keys, answer=Keys)]
