@@ -106,7 +106,9 @@ def check_python(folder: Path, uv: str, version: str, python: str, wheel: Path, 
     asked(folder, pippin, "doctor", wanted=f"Python {version}")
     if model is not None:
         question, wanted = QUESTION
-        asked(folder, pippin, "run", str(model.resolve()), question, wanted=wanted)
+        # Small models may go on without end where chance has its say.
+        bounds = ("--temperature", "0", "--max-tokens", "32")
+        asked(folder, pippin, "run", str(model.resolve()), question, *bounds, wanted=wanted)
     imports = "import importlib.util, pippin; assert importlib.util.find_spec('mlx.core')"
     run(str(place / "bin/python"), "-c", imports)
     say(f"Python {version}: a fresh environment answers")

@@ -4,7 +4,6 @@ Whisper base and SmolLM2 are the real ones. No weights that speak or see are to 
 weights in the real formats, and what is shown of them is that sound and words come.
 """
 
-import io
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,8 +97,6 @@ def test_an_answer_is_read_aloud_by_a_speech_model(served: str, opened: Opener, 
     with page.expect_response("**/audio/speech") as answered:
         page.click("button:text('Read aloud')")
     assert answered.value.status == 200
-    with wave.open(io.BytesIO(answered.value.body())) as sound:
-        assert sound.getnframes() > 0
     page.wait_for_function("() => document.querySelector('.message audio').duration > 0")
 
 
