@@ -171,7 +171,10 @@ def test_word_of_a_server_that_is_gone_is_not_believed_though_its_number_lives_o
         pippin(home, "stop").stderr == "pippin: No server of this user runs here. Start one: pippin serve\n"
     )
     assert not word.exists()
-    assert pippin(home, "stop", "--port", "9").stderr == "pippin: No server of this user runs on port 9. Start one: pippin serve\n"
+    assert (
+        pippin(home, "stop", "--port", "9").stderr
+        == "pippin: No server of this user runs on port 9. Start one: pippin serve\n"
+    )
 
 
 def test_the_doctor_finds_what_is_wrong_with_the_configuration_and_goes_on(home: Path) -> None:

@@ -14,7 +14,10 @@ from pippin.api.access.keys import Key, Role
 from pippin.api.context import Api, both, json_reply
 from pippin.core.errors import ServerError
 
-FROM_FILE: Final = "Keys are added and withdrawn in the file of --api-key-file, which the server reads again on SIGHUP: kill -HUP {}"
+FROM_FILE: Final = (
+    "Keys are added and withdrawn in the file of --api-key-file, which the server reads again on SIGHUP: "
+    "kill -HUP {}"
+)
 FROM_OPTIONS: Final = (
     "Keys of --api-key stay as long as the server runs. Keep them in a file, --api-key-file, to add and withdraw keys "
     "of a server that runs."
