@@ -1,8 +1,8 @@
 """Builds the package and installs it as people do: `python scripts/check_install.py` or `make install-check`.
 
 The wheel must hold every file of the source, pass twine, and answer a prompt from a fresh environment of every Python
-that is here (`--python 3.13` names one, and may be repeated), from `uv tool install` and from pipx. Needs uv and a
-package index; nothing is left behind.
+that is here (`--python 3.13` names one, and may be repeated), from `uv tool install` and from pipx. `--model FOLDER`
+asks a real model in each environment too. Needs uv, git and a package index; nothing is left behind.
 """
 
 import argparse
@@ -23,6 +23,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 EXTRA: Final = "" if platform.system() == "Darwin" else "[cpu]"
 SCRIPT: Final = {"rules": [{"when": {"user": "hello"}, "say": "It is installed."}]}
+QUESTION: Final = ("What is the capital of France?", "Paris")
+"""What a real model is asked, and a word of its answer: the smallest demo model knows it."""
 SECONDS: Final = 900
 
 
@@ -36,6 +38,7 @@ def main() -> int:
         "--python", action="append", metavar="VERSION", help="a version that must be here; repeatable"
     )
     parser.add_argument("--skip-tools", action="store_true", help="leave uv tool and pipx out")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a model to ask in each environment")
     parsed = parser.parse_args()
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if uv is None:
@@ -43,14 +46,14 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="pippin-install-") as folder:
         try:
-            check(Path(folder), uv, parsed.python, tools=not parsed.skip_tools)
+            check(Path(folder), uv, parsed.python, tools=not parsed.skip_tools, model=parsed.model)
         except Failure as failure:
             print(f"FAILED: {failure}")
             return 1
     return 0
 
 
-def check(folder: Path, uv: str, named: list[str] | None, *, tools: bool) -> None:
+def check(folder: Path, uv: str, named: list[str] | None, *, tools: bool, model: Path | None) -> None:
     dist = folder / "dist"
     run(uv, "build", "--quiet", "--out-dir", str(dist), str(ROOT))
     [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
@@ -65,7 +68,7 @@ def check(folder: Path, uv: str, named: list[str] | None, *, tools: bool) -> Non
         if python is None:
             say(f"Python {version}: not here, left out")
             continue
-        check_python(folder, uv, version, python, wheel)
+        check_python(folder, uv, version, python, wheel, model)
     if tools:
         check_uv_tool(folder, uv, wheel)
         check_pipx(folder, uv, wheel)
@@ -93,11 +96,19 @@ def find_python(uv: str, version: str) -> str | None:
     return done.stdout.strip() or None
 
 
-def check_python(folder: Path, uv: str, version: str, python: str, wheel: Path) -> None:
+def check_python(folder: Path, uv: str, version: str, python: str, wheel: Path, model: Path | None) -> None:
     place = folder / f"python-{version}"
     run(uv, "venv", "--quiet", "--python", python, str(place))
     run(uv, "pip", "install", "--quiet", "--python", str(place / "bin/python"), f"{wheel}{EXTRA}")
-    answers(folder, place / "bin/pippin")
+    pippin = place / "bin/pippin"
+    answers(folder, pippin)
+    asked(folder, pippin, "version", wanted=wheel.name.split("-")[1])
+    asked(folder, pippin, "doctor", wanted=f"Python {version}")
+    if model is not None:
+        question, wanted = QUESTION
+        # Small models may go on without end where chance has its say.
+        bounds = ("--temperature", "0", "--max-tokens", "32")
+        asked(folder, pippin, "run", str(model.resolve()), question, *bounds, wanted=wanted)
     imports = "import importlib.util, pippin; assert importlib.util.find_spec('mlx.core')"
     run(str(place / "bin/python"), "-c", imports)
     say(f"Python {version}: a fresh environment answers")
@@ -119,22 +130,29 @@ def check_pipx(folder: Path, uv: str, wheel: Path) -> None:
 
 
 def answers(folder: Path, pippin: Path) -> None:
-    """The installed command serves a scripted model and answers with it, in an empty home and far from the source."""
+    """The installed command serves a scripted model and answers with it."""
+    script = folder / "demo.script.json"
+    script.write_text(json.dumps(SCRIPT))
+    asked(folder, pippin, "run", str(script), "Say hello.", wanted="It is installed.")
+
+
+def asked(folder: Path, pippin: Path, *words: str, wanted: str) -> None:
+    """A command of it prints what is wanted, in an empty home and far from the source."""
     with home(folder) as place:
-        (place / "demo.script.json").write_text(json.dumps(SCRIPT))
-        environment = {"PATH": os.environ["PATH"], "HOME": str(place)}
         done = subprocess.run(
-            [str(pippin), "run", "./demo.script.json", "Say hello."],
+            [str(pippin), *words],
             cwd=place,
-            env=environment,
+            env={"PATH": os.environ["PATH"], "HOME": str(place)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=SECONDS,
             check=False,
         )
-    if done.returncode or "It is installed." not in done.stdout:
-        raise Failure(f"{pippin} run: status {done.returncode}, {done.stdout[-300:]} {done.stderr[-600:]}")
+    if done.returncode or wanted not in done.stdout:
+        raise Failure(
+            f"{pippin} {' '.join(words)}: status {done.returncode}, {done.stdout[-600:]} {done.stderr[-600:]}"
+        )
 
 
 @contextlib.contextmanager

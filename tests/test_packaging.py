@@ -1,7 +1,11 @@
 """What ships the package agrees with what the package says: the formula, the containers, the release."""
 
 import hashlib
+import os
 import re
+import shutil
+import subprocess
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -41,9 +45,30 @@ def test_a_container_runs_as_nobody_special(path: Path) -> None:
     assert f"--uid {user} " in text
 
 
-def test_actions_of_the_release_are_named_by_their_commits() -> None:
+WORKFLOWS = sorted((ROOT / ".github/workflows").iterdir())
+
+
+def test_actionlint_finds_nothing_in_the_workflows() -> None:
+    done = subprocess.run(
+        ["actionlint", "-no-color", "-oneline", *map(str, WORKFLOWS)],
+        env={**os.environ, "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_workflow_needs_no_secret_but_the_token_that_publishes() -> None:
+    secrets = {name for path in WORKFLOWS for name in re.findall(r"secrets\.(\w+)", path.read_text())}
+    assert secrets == {"PYPI_TOKEN"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_named_by_their_commits(path: Path) -> None:
     """A tag of an action can be moved to other code, which would then see the token that publishes."""
-    text = (ROOT / ".github/workflows/release.yml").read_text()
+    text = path.read_text()
     used = re.findall(r"uses: (\S+)", text)
     assert used
     assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each) for each in used)
@@ -65,3 +90,26 @@ def test_the_formula_names_the_release(tmp_path: Path) -> None:
     assert "@" not in written.replace("python@3.12", "")
     with pytest.raises(ValueError, match="not called"):
         formula(tmp_path / "other.zip")
+
+
+@pytest.mark.skipif(shutil.which("ruby") is None, reason="needs Ruby")
+def test_ruby_carries_the_formula_out(tmp_path: Path) -> None:
+    """What Ruby does not parse, or what a formula has no word for, would fail on users' machines alone."""
+    source = tmp_path / "pippin-1.2.3.tar.gz"
+    source.write_bytes(b"sources")
+    written = tmp_path / "pippin.rb"
+    written.write_text(formula(source))
+    done = subprocess.run(
+        ["ruby", "-w", str(ROOT / "tests/data/formula_reader.rb"), str(written)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    [extras] = re.findall(r"BUILD\[([\w,]+)\]", done.stdout)
+    assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    [python] = set(re.findall(r"python@?(3\.\d+)", done.stdout))
+    assert python in PYTHONS
+    assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == [
+        *("service", "depends", "python3.12", "LIBEXEC/bin/pip", "link", "completion", "test")
+    ]

@@ -63,7 +63,10 @@ def test_the_version_is_said(home: Path) -> None:
             ["serve", "--prot", "1"],
             "pippin: --prot: no such flag. Did you mean `--port`? See `pippin serve --help`.",
         ),
-        (["serve", "--port", "x"], "pippin: --port: `x` is not a whole number from 0 to 65535."),
+        (
+            ["serve", "--port", "x"],
+            "pippin: --port: `x` is not a whole number from 0 to 65535. See `pippin serve --help`.",
+        ),
         (["serve", "--port"], "pippin: Argument --port: expected one argument. See `pippin serve --help`."),
         (["config", "set"], "pippin: `pippin config set`: there is only `pippin config show`."),
         (["service", "start"], "pippin: `pippin service start`: there are install, status and uninstall."),
@@ -154,7 +157,9 @@ def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
             done.stderr == "pippin: No server answers at http://127.0.0.1:9 (ConnectError). "
             "Start one: pippin serve\n"
         )
-    assert pippin(home, "stop").stderr == "pippin: No server of this user runs here.\n"
+    assert (
+        pippin(home, "stop").stderr == "pippin: No server of this user runs here. Start one: pippin serve\n"
+    )
 
 
 def test_word_of_a_server_that_is_gone_is_not_believed_though_its_number_lives_on(home: Path) -> None:
@@ -162,9 +167,14 @@ def test_word_of_a_server_that_is_gone_is_not_believed_though_its_number_lives_o
     word = home / ".cache/pippin/run" / f"{os.getpid()}.json"
     word.parent.mkdir(parents=True)
     word.write_text(json.dumps({"pid": os.getpid(), "address": "http://127.0.0.1:9", "started": 0.0}))
-    assert pippin(home, "stop").stderr == "pippin: No server of this user runs here.\n"
+    assert (
+        pippin(home, "stop").stderr == "pippin: No server of this user runs here. Start one: pippin serve\n"
+    )
     assert not word.exists()
-    assert pippin(home, "stop", "--port", "9").stderr == "pippin: No server of this user runs on port 9.\n"
+    assert (
+        pippin(home, "stop", "--port", "9").stderr
+        == "pippin: No server of this user runs on port 9. Start one: pippin serve\n"
+    )
 
 
 def test_the_doctor_finds_what_is_wrong_with_the_configuration_and_goes_on(home: Path) -> None:
@@ -182,7 +192,7 @@ def test_a_file_that_can_not_be_written_is_one_line(home: Path) -> None:
     done = pippin(home, "service", "install", "scripted", HOME=str(home / "file"))
     assert done.returncode == 1
     assert done.stderr.startswith(f"pippin: {home}/file/")
-    assert done.stderr.endswith(": Not a directory.\n")
+    assert done.stderr.endswith(": Not a directory. See `pippin service --help`.\n")
 
 
 def test_a_server_imports_no_model_library(home: Path) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from pippin.cli.greeting import EXAMPLES, curl_line
+from tests.catalog.folders import write_model
 from tests.cli.serving import SECONDS, Serving, Terminal, terminal
 from tests.engines.speech.recordings import wav
 
@@ -226,3 +227,16 @@ def test_settings_change_while_it_runs(running: Serving) -> None:
     assert "at most 2" in refused.json()["error"]["message"]
     restored = httpx.patch(settings, json={"max_request_tokens": before}).json()
     assert "max_request_tokens" in restored["applied"]
+
+
+def test_a_failed_load_is_told_once(terminal: Terminal) -> None:
+    folder = write_model(terminal.home / "short")
+    with terminal.serving(str(folder)) as serving:
+        serving.wait_for(r"(can't be read)")
+        body = {"model": "short", "messages": [{"role": "user", "content": "Hello."}]}
+        refused = httpx.post(f"{serving.address}/v1/chat/completions", json=body)
+        serving.wait_for(r"(POST /v1/chat/completions 424)")
+        said = serving.output.read_text()
+    assert refused.status_code == 424
+    told = [line for line in said.splitlines() if "can't be read" in line and "POST" not in line]
+    assert len(told) == 1, said

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.page.browser import PHONE, Opener, needs_browser, picture
+from tests.page.browser import ELSEWHERE, PHONE, Opener, needs_browser, picture
+from tests.page.conftest import scripted
 
 pytestmark = needs_browser
 
@@ -246,3 +247,24 @@ def test_the_key_is_asked_for_once_and_kept_in_the_tab(keyed: str, opened: Opene
     page.wait_for_selector("#chat-model option", state="attached")
     assert page.locator("dialog").count() == 0
     assert page.evaluate("Object.values(localStorage).join().includes('sk-page')") is False
+
+
+def test_a_conversation_is_renamed(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "think")
+    page.evaluate("() => { window.prompt = () => 'Sums' }")
+    page.click("#chat-list button[aria-label^=Rename]")
+    page.wait_for_selector("#chat-list button.title:text-is('Sums')")
+    page.reload()
+    page.wait_for_selector("#chat-list button.title:text-is('Sums')")
+
+
+def test_a_phone_at_home_chats_and_copies_without_https(opened: Opener, tmp_path: Path) -> None:
+    """By plain HTTP from another machine, browsers give a page neither `crypto.randomUUID` nor a clipboard."""
+    with scripted(tmp_path, "--allowed-host", ELSEWHERE) as address:
+        page = opened(address.replace("127.0.0.1", ELSEWHERE), size=PHONE)
+        assert page.evaluate("[isSecureContext, crypto.randomUUID, navigator.clipboard].join()") == "false,,"
+        say(page, "think")
+        assert last(page).strip() == "It is 4."
+        page.click(".message.assistant button:text-is('Copy')")
+        page.wait_for_selector("#announcements :text('Copied.')")

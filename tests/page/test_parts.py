@@ -2,12 +2,14 @@
 
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.page.browser import PHONE, WIDE, Opener, needs_browser, picture
+from tests.page.conftest import scripted
 
 pytestmark = needs_browser
 
@@ -86,6 +88,28 @@ def test_settings_are_changed_and_refused_in_the_servers_words(address: str, ope
     page.keyboard.press("Tab")
     page.wait_for_selector("[data-name=port] :text('restart')")
     picture(page, "settings")
+
+
+def test_an_administrator_sees_the_keys(opened: Opener, tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(
+        "root: {key: sk-root, role: admin}\n"
+        "alice: {key: sk-alice, rate_limit: 60, kinds: [language]}\n"
+        "nightly: {key: sk-night, token_rate_limit: 100000, endpoints: [/v1/batches], mcp_tools: true}\n"
+    )
+    with scripted(tmp_path, "--api-key-file", str(tmp_path / "keys.yaml")) as address:
+        page = opened(address, path="/#settings")
+        page.fill("dialog input", "sk-alice")
+        page.click("text=Use this key >> nth=-1")
+        page.get_by_text("This API key is a user's").first.wait_for()
+        page.click("text=Forget it")
+        page.fill("form.card input", "sk-root")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#keys tbody tr >> nth=2")
+        shown = page.inner_text("#keys")
+        assert "60 of 60 a minute" in shown
+        assert "addresses /batches, and MCP tools" in shown
+        assert "sk-" not in page.inner_text("#settings")
+        picture(page, "keys")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.worker_environment import worker_environment
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
@@ -358,11 +359,12 @@ def test_the_workers_lines_are_logged_with_model_and_request(
 ) -> None:
     async def scene() -> None:
         script = write_script(tmp_path, {"when": {"user": "("}})
-        async with scripted_service(scripted("careless", script)) as service:
+        options = ServerOptions(models=(ModelEntry(path="careless"),), log_level="debug")
+        async with scripted_service(scripted("careless", script), options=options) as service:
             with pytest.raises(ServerError, match="cannot be used"):
                 await begin(service)
 
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         play(scene)
     lines = [record for record in caplog.records if record.name == "pippin.worker"]
     assert any("careless" in line.getMessage() and "Loading" in line.getMessage() for line in lines)

@@ -19,8 +19,8 @@ from pippin.api import routes
 from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of, exchange_of
-from pippin.api.access.guards import Guard, LastCatcher, policy_of
-from pippin.api.access.keys import Allowance, Keyring, load_keyring
+from pippin.api.access.guards import Guard, LastCatcher
+from pippin.api.access.keys import Allowance, KeysInForce
 from pippin.api.access.limits import REPORTED, Ledger, Limits
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.answers.media import MediaResolver
@@ -67,7 +67,7 @@ def create_app(
     """
     live = live or LiveSettings(settings, service)
     options = live.options
-    keyring = load_keyring(options)
+    keys = KeysInForce(options)
     counting = observer_of(settings)
     observer = traced(counting)
     limits = limits_of(options, None if processes is None else processes.ledger)
@@ -93,6 +93,8 @@ def create_app(
         batches=batches,
         processes=processes,
         client_secrets=(secrets := ClientSecrets()),
+        keys=keys,
+        limits=limits,
     )
     if processes is not None:
         processes.connect(handler.answers, api.store)
@@ -105,7 +107,7 @@ def create_app(
         },
     )
     batches.connect(app, handler.answers)
-    app = _guarded(app, live, keyring, errors, secrets)
+    app = _guarded(app, live, keys, errors, secrets)
     return ExchangeFrame(app, observer.http)
 
 
@@ -121,7 +123,7 @@ class Answering:
 def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, store: Store) -> Answering:
     """The application of an API process beside the first."""
     options = live.options
-    keyring = load_keyring(options)
+    keys = KeysInForce(options)
     counting = observer_of(live.settings)
     observer = traced(counting)
     dialects = find_dialects()
@@ -138,7 +140,7 @@ def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, sto
         },
     )
     # What a client secret opens, a WebSocket, is the first process's.
-    app = _guarded(app, live, keyring, errors, ClientSecrets())
+    app = _guarded(app, live, keys, errors, ClientSecrets())
     return Answering(ExchangeFrame(app, observer.http), handler.answers, counting)
 
 
@@ -195,13 +197,14 @@ def limits_of(options: ServerOptions, ledger: Ledger | None) -> Limits:
 
 
 def _guarded(
-    app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors, secrets: ClientSecrets
+    app: ASGIApp, live: LiveSettings, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
 ) -> ASGIApp:
     """The application behind what bounds bodies, judges callers and catches the rest."""
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, policy_of(options, keyring), errors, secrets)
+    app = guard = Guard(app, options, keys, errors, secrets)
+    live.follow(keys.adopt)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

@@ -14,6 +14,8 @@ from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import routed
+from pippin.api.access.keys import KeysInForce
+from pippin.api.access.limits import Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
@@ -44,6 +46,8 @@ class Api:
     tool_servers: ToolServers
     batches: Batches
     client_secrets: ClientSecrets
+    keys: KeysInForce
+    limits: Limits
     processes: ApiProcesses | None = None  # that answer beside this one
     started: float = field(default_factory=time.time)  # seconds since the epoch
 

@@ -42,7 +42,7 @@ class LiveSettings:
     async def reload(self) -> None:
         """Read every source again, and say in the log what came of it."""
         try:
-            reloaded = await self._take_over(reload(self.settings))
+            reloaded = await self._take_over(reload(self.settings), files=True)
         except ConfigError as error:
             log.error("The settings stay as they were: %s", error)
             return
@@ -57,9 +57,10 @@ class LiveSettings:
         """Take over what another process has made of the settings."""
         await self._take_over(Reloaded(settings=settings, changed=("settings",)))
 
-    async def _take_over(self, reloaded: Reloaded) -> Reloaded:
+    async def _take_over(self, reloaded: Reloaded, *, files: bool = False) -> Reloaded:
+        """`files`: what settings name may have changed though they are the same, as the file of keys."""
         self.settings = reloaded.settings
-        if reloaded.changed:
+        if reloaded.changed or files:
             logs.set_level(self.options.log_level)
             await self._service.adopt(self.options)
             for adopt in self.followers:

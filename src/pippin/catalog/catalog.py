@@ -179,7 +179,10 @@ class Catalog:
     async def pull(self, repository: str, on_progress: DownloadProgress) -> ModelInfo:
         """Download a model from the Hub, going on where an earlier try ended."""
         if self._options.offline:
-            message = f"The model {repository} is not on this machine, and --offline forbids to download it."
+            message = (
+                f"The model {repository} is not on this machine, and --offline forbids to download it. `pippin list` "
+                "shows what is here."
+            )
             raise ServerError("model_not_found", message, "model")
         if not is_repository(repository):
             raise ServerError(

@@ -63,12 +63,22 @@ async def download(wanted: Download, on_progress: Callable[[int, int, str], None
         if isinstance(outcome, Fetched):
             return outcome.folder
         if not outcome.again or left == 0:
-            raise ServerError(outcome.kind, outcome.message, "model")
+            raise ServerError(outcome.kind, f"{outcome.message}{_way_out(wanted, outcome)}", "model")
         logger.warning("%s Trying again in %.0f s.", outcome.message, wait)
         on_progress(0, 0, f"{outcome.message} Trying again in {wait:.0f} s.")
         await asyncio.sleep(wait)
         wait *= 2
     raise AssertionError("the last try returns or raises")
+
+
+def _way_out(wanted: Download, refused: Refused) -> str:
+    """What to do about a failure that passes by itself, as a network that is down; the others say it themselves."""
+    if not refused.again:
+        return ""
+    return (
+        f" Once that is over, `pippin pull {wanted.repository}` goes on from what has arrived; `pippin list` shows "
+        "what is here."
+    )
 
 
 async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None]) -> Fetched | Refused:

@@ -130,7 +130,10 @@ class Fetch:
             )
             return Refused("permission", message, again=False)
         if status in (401, 403, 404):
-            message = f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN."
+            message = (
+                f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN. `pippin search WORDS` "
+                "finds models."
+            )
             return Refused("model_not_found", message, again=False)
         message = f"The Hub answered {status} when asked for {name}."
         return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
@@ -149,7 +152,7 @@ class Fetch:
             return None
         message = (
             f"The model {self._wanted.repository} needs {needed / 1e9:.1f} GB more of disk in {cache}, where "
-            f"{free / 1e9:.1f} GB are free."
+            f"{free / 1e9:.1f} GB are free. `pippin list` shows what is here, `pippin rm NAME` makes room."
         )
         return Refused("too_large", message, again=False)
 

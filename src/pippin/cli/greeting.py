@@ -112,16 +112,19 @@ class Preparation:
         for entry in self.options.models:
             if entry.preload:
                 try:
-                    await self._prepare(entry)
+                    await self._load(await self._fetch(entry))
                 except ServerError as error:
                     log.error("%s is not ready: %s", name_of(entry), error.report.message)
 
-    async def _prepare(self, entry: ModelEntry) -> None:
+    async def _fetch(self, entry: ModelEntry) -> str:
+        """Download what is missing of a model, and give the name that it has in the pool."""
         name = name_of(entry)
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
             info = await self.catalog.ensure(entry.path, tell, by_operator=True)
             await self.catalog.complete(info, tell, by_operator=True)
-        name = entry.name or info.id
+        return entry.name or info.id
+
+    async def _load(self, name: str) -> None:
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:
             with progress(f"Loading {name}:", bytes_counted=True, write=log.info) as tell:
@@ -129,6 +132,10 @@ class Preparation:
                     self._look(name, tell)
                     await asyncio.wait([loading], timeout=LOOK_EVERY)
             state = await loading
+        except ServerError as error:
+            if error.report.kind != "load_failed":  # which the pool has logged
+                raise
+            return
         finally:
             loading.cancel()
         seconds = time.monotonic() - self.started

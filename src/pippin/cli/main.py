@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
-        return _guarded(importlib.import_module("pippin.cli.welcome"), words)
+        return _guarded(importlib.import_module("pippin.cli.welcome"), "run", words)
     if words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in VERBS:
         return _unknown(words[0])
     verb: Verb = importlib.import_module(f"pippin.cli.verbs.{VERBS[name][0]}")
-    return _guarded(verb, words[1:])
+    return _guarded(verb, name, words[1:])
 
 
 def overview() -> str:
@@ -88,18 +88,20 @@ def _unknown(word: str) -> int:
     return USAGE_ERROR
 
 
-def _guarded(verb: Verb, arguments: Sequence[str]) -> int:
+def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
     """Run a verb; an error that a person can mend becomes one line on stderr. Gives the exit status."""
+    from pippin.cli.next_command import with_next_command
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
 
     try:
         return verb.run(arguments)
     except ConfigError as error:
-        print(f"pippin: {error}", file=sys.stderr)
+        print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
         return USAGE_ERROR
     except ServerError as error:
-        print(f"pippin: {error.report.message}", file=sys.stderr)
+        sentence = with_next_command(error.report.message, name, error.report.kind)
+        print(f"pippin: {sentence}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -109,5 +111,6 @@ def _guarded(verb: Verb, arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.filename is None:  # not of a file that someone named: a fault of ours
             raise
-        print(f"pippin: {error.filename}: {error.strerror}.", file=sys.stderr)
+        sentence = with_next_command(f"{error.filename}: {error.strerror}.", name)
+        print(f"pippin: {sentence}", file=sys.stderr)
         return 1

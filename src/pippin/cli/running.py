@@ -137,7 +137,7 @@ def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
             "not_found", f"No server answers at {base} ({type(error).__name__}). Start one: pippin serve"
         ) from None
     if response.is_error:
-        raise ServerError("internal", refusal(response))
+        raise ServerError("authentication" if response.status_code == 401 else "internal", refusal(response))
     return response.json() if response.content else None
 
 

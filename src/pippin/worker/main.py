@@ -109,12 +109,12 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     except LinkLost:
         return 0
     except ServerError as error:  # it says by itself what is wrong
-        log.warning("Loading %s failed: %s", spec.info.id, error.report.message)
+        log.debug("Loading %s failed: %s", spec.info.id, error.report.message)  # whoever waits for it says so
         _report_failure(link, error.report)
         return LOAD_FAILED
     except Exception as error:
         failure = load_failure(spec, error)
-        log.error("%s\n%s", failure.message, trace_of(error))
+        log.error("Loading %s failed in these lines:\n%s", spec.info.id, trace_of(error))
         log.debug("Loading %s failed.", spec.info.id, exc_info=True)
         _report_failure(link, failure)
         return LOAD_FAILED

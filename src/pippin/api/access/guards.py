@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.access.keys import Key, Keyring, load_keyring, salts_by_owner
+from pippin.api.access.keys import Key, Keyring, KeysInForce, salts_by_owner
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
@@ -114,20 +114,18 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Stands in front of the router, and judges by the very path that the router will see."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, errors: Errors, secrets: ClientSecrets) -> None:
+    def __init__(
+        self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
+    ) -> None:
         self._app = app
         self._secrets = secrets
-        self._policy = policy
+        self._keys = keys
+        self._policy = policy_of(options, keys.ring)
         self._errors = errors
 
     def adopt(self, options: ServerOptions) -> None:
-        """Hold new requests to changed options."""
-        try:
-            keyring = load_keyring(options)
-        except ServerError as error:
-            log.error("The API keys stay as they were: %s", error.report.message)
-            keyring = self._policy.keyring
-        self._policy = policy_of(options, keyring)
+        """Hold new requests to changed options, and to the keys that hold now."""
+        self._policy = policy_of(options, self._keys.ring)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -111,6 +111,21 @@ class Keyring:
         return next((key for key in self.keys if key.digest == digest), None)
 
 
+class KeysInForce:
+    """The keys that hold now: those of the last settings that could be read."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        """Raises `ServerError` for keys that can't be used."""
+        self.ring = load_keyring(options)
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Read the keys again. Where they can't be used, those that hold stay."""
+        try:
+            self.ring = load_keyring(options)
+        except ServerError as error:
+            log.error("The API keys stay as they were: %s", error.report.message)
+
+
 def load_keyring(options: ServerOptions) -> Keyring:
     """Keys of the options and of the file. Raises `ServerError` for what can't be understood or is there twice."""
     own = [KeyEntry(key=key) for key in dict.fromkeys(options.api_keys)]

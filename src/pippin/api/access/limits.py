@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from pippin.api.access.exchange import Exchange
-from pippin.api.access.keys import Allowance
+from pippin.api.access.keys import Allowance, Key
 from pippin.core.errors import ServerError
 
 REPORTED = tuple(
@@ -163,6 +163,17 @@ class Limits:
                 "requests", exchange.account, allowance.requests, self._clock()
             ) as bucket:
                 bucket.level += 1
+
+    def standing(self, key: Key) -> dict[What, tuple[int, int]]:
+        """Of each limit of a key, how much it is a minute and how much is left now; nothing for what has no limit."""
+        allowance = key.allowance or self._default
+        sizes: dict[What, int] = {"requests": allowance.requests, "tokens": allowance.tokens}
+        found: dict[What, tuple[int, int]] = {}
+        for what, size in sizes.items():
+            if size:
+                with self._ledger.bucket(what, key.owner, size, self._clock()) as bucket:
+                    found[what] = (size, max(0, math.floor(bucket.level)))
+        return found
 
     def enter(self) -> None:
         """Count a request among those that run now; `leave` undoes it. Raises `ServerError`."""

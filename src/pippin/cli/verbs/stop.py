@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
         servers = [server for server in servers if server.address.endswith(f":{parsed.port}")]
     if not servers:
         where = "here" if parsed.port is None else f"on port {parsed.port}"
-        raise ServerError("not_found", f"No server of this user runs {where}.")
+        raise ServerError("not_found", f"No server of this user runs {where}. Start one: pippin serve")
     if len(servers) > 1 and not parsed.all:
         listed = ", ".join(server.address for server in servers)
         raise ServerError("conflict", f"Several servers run: {listed}. Choose with --port, or stop --all.")

@@ -365,7 +365,7 @@ class WorkerProcess:
             far=self._far,
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
-        if not self._stopping:
+        if not self._stopping and self._doing() is None:  # the end of a load is told by whoever waits for it
             log.error("%s", report.message)
         if self._link is not None:
             self._link.close()

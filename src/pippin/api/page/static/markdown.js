@@ -129,10 +129,23 @@ function dressCode(block) {
 export async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
-    announce("Copied.");
   } catch {
-    announce("The browser does not let this page copy; select the text instead.", "error");
+    if (!copiedBySelection(text)) return announce("The browser does not let this page copy; select the text instead.", "error");
   }
+  announce("Copied.");
+}
+
+/** The old way, which pages by plain HTTP from another machine have too. Whether it worked. */
+function copiedBySelection(text) {
+  const focused = document.activeElement;
+  const area = element("textarea", { class: "unseen", readonly: true });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  focused?.focus();
+  return done;
 }
 
 /** KaTeX is large, and is loaded when the first formula appears. What it can't read stays as it was written. */

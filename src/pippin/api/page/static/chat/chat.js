@@ -152,7 +152,17 @@ class Chat {
     const title = conversation.title || "Conversation";
     const choose = button(title, () => this.open(conversation), { class: "title", "aria-current": current ? "true" : null });
     const remove = button("×", () => trying(() => this.remove(conversation)), { "aria-label": `Delete ${title}`, class: "small" });
-    return element("li", {}, choose, remove);
+    const rename = button("✎", () => trying(() => this.rename(conversation)), { "aria-label": `Rename ${title}`, class: "small" });
+    return element("li", {}, choose, rename, remove);
+  }
+
+  async rename({ id, title: before }) {
+    const title = prompt("Name of the conversation", before)?.trim();
+    if (!title) return;
+    // The one that is shown may be ahead of the list.
+    const conversation = id === this.conversation.id ? this.conversation : this.conversations.find((each) => each.id === id);
+    conversation.title = title;
+    await this.kept(conversation);
   }
 
   open(conversation) {

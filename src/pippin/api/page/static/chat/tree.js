@@ -5,10 +5,15 @@
  * `role` (user, assistant, tool) and what belongs to that role; see `message`.
  */
 
+/** 128 random bits. `crypto.randomUUID` is missing on pages by plain HTTP from another machine, as phones at home have. */
+function newId() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** A conversation without messages. */
 export function newConversation() {
   const now = Date.now();
-  return { id: crypto.randomUUID(), title: "", created: now, changed: now, system: "", leaf: null, messages: {} };
+  return { id: newId(), title: "", created: now, changed: now, system: "", leaf: null, messages: {} };
 }
 
 /** Add a message after `parent`, and show the branch that ends with it. */
@@ -24,7 +29,7 @@ export function add(conversation, parent, role, fields = {}) {
 /** A message with all of its fields. */
 function message(role, fields) {
   return {
-    id: crypto.randomUUID(),
+    id: newId(),
     parent: null,
     role,
     created: Date.now(),
