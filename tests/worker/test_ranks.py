@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pippin.core.models import RankSpec
-from pippin.runtime.ranks.group import free_ports
+from pippin.runtime.ranks.places import free_ports
 from pippin.worker import ranks
 from pippin.worker.ranks import GroupLink, NotMet, meet
 

@@ -338,6 +338,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
     ] = "ring"
+    rank_network: Annotated[
+        Literal["private", "any"],
+        Meta(
+            description="Which addresses ranks may have. What they send each other is not encrypted, so `private` "
+            "refuses those of the public internet."
+        ),
+    ] = "private"
 
 
 LOOPBACK: Final = ("127.0.0.1", "localhost")

@@ -16,9 +16,11 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
+from pippin.runtime.cluster.commands import CLUSTER, in_the_cluster
+from pippin.runtime.ranks.cluster import need_of_each, ranks_needed
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.machines import elsewhere, in_the_cluster, is_here, shared_out
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
@@ -102,7 +104,7 @@ class Process:
 
     @property
     def is_here(self) -> bool:
-        return self.spec.command is None
+        return self.spec.machine is None
 
     @property
     def prepared(self) -> bool:
@@ -374,11 +376,20 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
 def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> list[WorkerSpec]:
     """Raises `ServerError("load_failed")`."""
     ordinary = ModelOptions()
-    for name in ("replica_machines", "ranks", "machines"):
+    for name in ("replica_machines", "machines"):
         if getattr(options, name) != getattr(ordinary, name):
             message = f"cluster and {name} cannot be used together: leave one of them out."
             raise ServerError("load_failed", message, name)
-    return [in_the_cluster(spec, cluster, options.memory_bytes)] * options.replicas
+    ranks = ranks_needed(spec, options) if options.ranks == 1 else options.ranks
+    if ranks == 1:
+        own = in_the_cluster(spec, cluster, need_of_each(spec, options, 1))
+    else:
+        own = msgspec.structs.replace(spec, machine=CLUSTER, options={**spec.options, "ranks": ranks})
+        if ranks != options.ranks:
+            log.info(
+                "No machine of the cluster holds %s alone: it is split over %d ranks.", spec.info.id, ranks
+            )
+    return [own] * options.replicas
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

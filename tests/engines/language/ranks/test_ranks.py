@@ -12,7 +12,7 @@ import pytest
 
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines import language
-from pippin.runtime.ranks.group import places
+from pippin.runtime.ranks.places import places
 from tests.engines.language.ranks.rank_run import Plan, Said, answers
 from tests.engines.tiny_models import tiny_model
 
