@@ -78,7 +78,7 @@ class Bridge:
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
         host = self._actor(ray)
         certificate, machine = await self._within(PLACE_WITHIN, host.introduce.remote(), self._no_room())
-        say(f"A replica is placed on {machine}.")
+        say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
             self._greet, here, 0, ssl=self._identity.listens_to(certificate), backlog=2

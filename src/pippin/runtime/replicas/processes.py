@@ -268,7 +268,7 @@ class Replicas:
         log.info("All replicas of %s are busy: one more is started.", self._info.id)
         try:
             worker = await self._launch(spec)
-        except OSError as error:
+        except (OSError, ServerError) as error:
             log.error("A replica of %s did not start: %s", self._info.id, error)
             return
         process = Process(spec, worker)
@@ -316,7 +316,7 @@ class Replicas:
         while True:
             try:
                 worker = await self._launch(process.spec)
-            except OSError as error:
+            except (OSError, ServerError) as error:
                 log.error("A replica of %s did not start: %s", self._info.id, error)
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
