@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.worker_environment import rank_environment
+from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
@@ -98,6 +98,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     started = time.monotonic()
     try:
         check_files(spec)
+        if spec.rank is not None:
+            choose_gpu(spec.rank)
         kind = import_kind(spec)
         preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)
