@@ -28,7 +28,7 @@ MARGIN: Final = 0.02
 CLIENTS: Final = 6
 WITHIN: Final = 240.0  # seconds for an answer, with the start of a group in between
 REPLICA: Final = 150_000_000  # bytes
-BETWEEN: Final = 3.0  # seconds of peace between two losses
+PEACE: Final = 2.0  # seconds of answers before the next loss
 
 
 class Known:
@@ -103,11 +103,11 @@ async def ranks(folder: Path, ledger: Ledger) -> None:
     async with clients(server, ["tiny"], ledger, 3, known.forms, count=CLIENTS, seconds=WITHIN):
         for number, act in enumerate((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)):
             await answered(server, known, ledger)
+            await asyncio.sleep(PEACE)
             found = [each for each in server.workers() if "pippin.worker" in cmdline(each)]
             ledger.begins(f"a rank is sent {act.name}")
             # Rank 0 is the one that was started first.
             sorted(found, key=lambda each: each.create_time())[number % len(found)].send_signal(act)
-            await asyncio.sleep(BETWEEN)
     await answered(server, known, ledger)
     await stopped(server, ledger)
 
@@ -126,8 +126,8 @@ async def replicas_in_a_cluster(folder: Path, ledger: Ledger) -> None:
         async with clients(server, names, ledger, 5, FORMS, count=CLIENTS, seconds=WITHIN):
             for victims in (nodes_.workers, nodes_.actors, nodes_.bridges, nodes_.node):
                 await echoed(server, names, ledger)
+                await asyncio.sleep(PEACE)
                 await nodes_.loses(victims, ledger)
-                await asyncio.sleep(BETWEEN)
         await echoed(server, names, ledger)
         await stopped(server, ledger)
         await nobody_left(folder, ledger)
@@ -146,8 +146,8 @@ async def ranks_in_a_cluster(folder: Path, ledger: Ledger) -> None:
         async with clients(server, ["tiny"], ledger, 9, known.forms, count=CLIENTS, seconds=WITHIN):
             for victims in (nodes_.workers, nodes_.actors, nodes_.bridges, nodes_.holders, nodes_.node):
                 await answered(server, known, ledger)
+                await asyncio.sleep(PEACE)
                 await nodes_.loses(victims, ledger)
-                await asyncio.sleep(BETWEEN)
         await answered(server, known, ledger)
         await stopped(server, ledger)
         await nobody_left(folder, ledger)
@@ -198,11 +198,11 @@ class Nodes:
 
     def _of_server(self, module: str) -> list[psutil.Process]:
         home = str(self._folder)
-        found = []
-        for each in psutil.process_iter(["cmdline", "environ"]):
-            if module in (each.info["cmdline"] or []) and (each.info["environ"] or {}).get("HOME") == home:
-                found.append(each)
-        return found
+        return [
+            each
+            for each in psutil.process_iter(["cmdline", "environ"])
+            if module in (each.info["cmdline"] or []) and (each.info["environ"] or {}).get("HOME") == home
+        ]
 
 
 @contextmanager
