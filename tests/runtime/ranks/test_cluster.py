@@ -1,10 +1,13 @@
 """How many ranks a model needs in a cluster, what each is told, and which machines are refused; without Ray."""
 
+import asyncio
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from pippin.config.options.model import ModelOptions
@@ -108,7 +111,82 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
 
 def test_a_model_of_another_kind_is_not_asked_for(tmp_path: Path) -> None:
     info = ModelInfo(id="m", kind="embeddings", path=str(tmp_path))
-    assert ranks_needed(WorkerSpec(info=info), ModelOptions(cluster="192.0.2.1:1")) == 1
+    options = ModelOptions(cluster="192.0.2.1:1")
+    assert asyncio.run(ranks_needed(WorkerSpec(info=info), options)) == 1
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Have this program stand in for the one that asks the cluster."""
+    module = sys.modules["pippin.runtime.ranks.cluster"]
+    monkeypatch.setattr(module, "placement", lambda *words: (sys.executable, "-c", program, *words))
+
+
+HOLDS = """
+import sys
+print('{"group": "pippin-1", "addresses": ["10.0.0.1", "%s"]}', flush=True)
+sys.stdin.read()
+"""
+
+
+def test_places_are_held_until_they_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, HOLDS % "10.0.0.2")
+
+    async def play() -> None:
+        held = await Held.open(spec(tmp_path, ranks=2))
+        assert held.places == Places("pippin-1", ("10.0.0.1", "10.0.0.2"))
+        assert held._process.returncode is None
+        await held.give_back()
+        assert held._process.returncode is not None
+
+    asyncio.run(play())
+
+
+def test_places_on_the_internet_are_given_back_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, HOLDS % "1.1.1.1")
+    before = set(psutil.Process().children())
+    with pytest.raises(ServerError, match="public internet"):
+        asyncio.run(Held.open(spec(tmp_path, ranks=2)))
+    assert set(psutil.Process().children()) == before
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import sys; sys.exit('No Ray cluster is reached.')", "No Ray cluster is reached."),
+        ("print('nonsense')", "without a word"),
+        ("import time; time.sleep(60)", "It did not answer."),
+    ],
+)
+def test_a_cluster_that_gives_no_places_is_told_why(
+    program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, program)
+    if "sleep" in program:
+        monkeypatch.setattr(sys.modules["pippin.runtime.ranks.cluster"], "ANSWER_WITHIN", 0.2)
+    before = set(psutil.Process().children())
+    with pytest.raises(ServerError, match=words) as raised:
+        asyncio.run(Held.open(spec(tmp_path, ranks=2)))
+    assert raised.value.report.kind == "load_failed"
+    assert set(psutil.Process().children()) == before
+
+
+def test_a_load_that_is_called_off_leaves_nobody_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, "import time; time.sleep(60)")
+    before = set(psutil.Process().children())
+
+    async def play() -> None:
+        opening = asyncio.create_task(Held.open(spec(tmp_path, ranks=2)))
+        await asyncio.sleep(0.3)
+        opening.cancel()
+        await asyncio.wait({opening})
+        assert opening.cancelled()
+
+    asyncio.run(play())
+    assert set(psutil.Process().children()) == before
 
 
 def test_what_the_cluster_said_last_is_told() -> None:

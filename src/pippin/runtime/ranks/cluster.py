@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from pippin.runtime.cluster.needs import Need, Node, Places
 from pippin.runtime.ranks.places import far, group_of, refuse_public
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
+LAST_WORDS: Final = 5.0  # seconds for the end of a process that was refused
 MOST: Final = 64  # ranks of a group
 EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which every rank has for itself
 HEADS: Final = "num_attention_heads num_key_value_heads linear_num_key_heads linear_num_value_heads".split()
@@ -42,25 +42,11 @@ class Held:
         """Have Ray hold places for all ranks. Raises `ServerError("load_failed")` where there are none."""
         options = convert(spec.options, ModelOptions)
         need = need_of_each(spec, options, options.ranks)
-        process = await asyncio.create_subprocess_exec(
-            *placement(options.cluster or "", str(options.ranks), *need.words()),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,
-        )
+        words = (options.cluster or "", str(options.ranks), *need.words())
+        places, process = await asked(spec.info, Places, *words)
         try:
-            assert process.stdout is not None
-            line = await asyncio.wait_for(process.stdout.readline(), ANSWER_WITHIN)
-            places = answer_of(line, Places) if line else None
-            if places is None:
-                assert process.stderr is not None
-                raise refusal(spec.info, await process.stderr.read())
             refuse_public(list(places.addresses), options)
-        except TimeoutError:
-            await ended(process)
-            raise refusal(spec.info, b"The cluster did not answer.") from None
-        except BaseException:
+        except ServerError:
             await ended(process)
             raise
         return cls(places, need, process)
@@ -69,12 +55,32 @@ class Held:
         await ended(self._process)
 
 
+async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process]:
+    """What the cluster answers, and the process that asked it. Raises `ServerError("load_failed")`."""
+    process = await asyncio.create_subprocess_exec(
+        *placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), ANSWER_WITHIN)
+        answer = answer_of(line, kind)
+        if answer is None:
+            raise refusal(info, await asyncio.wait_for(process.stderr.read(), LAST_WORDS))
+    except TimeoutError:
+        await ended(process)
+        raise refusal(info, b"It did not answer.") from None
+    except BaseException:
+        await ended(process)
+        raise
+    return answer, process
+
+
 async def ended(process: Process) -> None:
-    """Whatever it holds, Ray frees it."""
+    """End a process that asked the cluster; Ray frees whatever it holds."""
     with suppress(ProcessLookupError):
         process.kill()
-    # All of what it said is read, which asyncio waits for.
-    await asyncio.shield(process.communicate())
+    await asyncio.shield(process.communicate())  # its pipes are read to their ends, which asyncio waits for
 
 
 def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
@@ -110,21 +116,13 @@ def need_of_each(spec: WorkerSpec, options: ModelOptions, ranks: int) -> Need:
     return Need(max(weights, options.memory_bytes // ranks), "shared")
 
 
-def ranks_needed(spec: WorkerSpec, options: ModelOptions) -> int:
+async def ranks_needed(spec: WorkerSpec, options: ModelOptions) -> int:
     """1 for a model that one machine of the cluster can hold, or none can, however it is split; else the least number
-    of ranks. Asks the cluster, and waits for that. Raises `ServerError("load_failed")` where it does not answer."""
+    of ranks. Raises `ServerError("load_failed")` where the cluster does not answer."""
     if spec.info.kind != "language":
         return 1
-    command = placement(options.cluster or "")
-    try:
-        asked = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_WITHIN, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise refusal(spec.info, b"The cluster did not answer.") from None
-    nodes = answer_of(asked.stdout, list[Node])
-    if nodes is None:
-        raise refusal(spec.info, asked.stderr)
+    nodes, process = await asked(spec.info, list[Node], options.cluster or "")
+    await ended(process)
     memories = [node.memory for node in nodes]
     divides = shares_evenly(spec.info) if options.split == "tensor" else _any
     needs = partial(need_of_each, spec, options)

@@ -141,6 +141,16 @@ class Replicas:
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: Launcher) -> "Replicas":
         """Start all replicas; those on this machine share the memory and threads of `spec`."""
+        options = convert(spec.options, ModelOptions)
+        if options.cluster is not None and options.ranks == 1:
+            ranks = await ranks_needed(spec, options)
+            spec = msgspec.structs.replace(spec, options={**spec.options, "ranks": ranks})
+            if ranks > 1:
+                log.info(
+                    "No machine of the cluster holds %s alone: it is split over %d ranks.",
+                    spec.info.id,
+                    ranks,
+                )
         specs = await asyncio.to_thread(members, spec)  # which reads files
         workers: list[Worker] = []
         try:
@@ -380,15 +390,10 @@ def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> li
         if getattr(options, name) != getattr(ordinary, name):
             message = f"cluster and {name} cannot be used together: leave one of them out."
             raise ServerError("load_failed", message, name)
-    ranks = ranks_needed(spec, options) if options.ranks == 1 else options.ranks
-    if ranks == 1:
+    if options.ranks == 1:
         own = in_the_cluster(spec, cluster, need_of_each(spec, options, 1))
-    else:
-        own = msgspec.structs.replace(spec, machine=CLUSTER, options={**spec.options, "ranks": ranks})
-        if ranks != options.ranks:
-            log.info(
-                "No machine of the cluster holds %s alone: it is split over %d ranks.", spec.info.id, ranks
-            )
+    else:  # the group finds its places by itself
+        own = msgspec.structs.replace(spec, machine=CLUSTER)
     return [own] * options.replicas
 
 
