@@ -297,7 +297,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None,
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
-            "has joined (`pippin join`). Ray places each where its memory is free."
+            "has joined (`pippin join`). Ray places each where its memory is free; a language model that no machine "
+            "has the memory for is split over several."
         ),
     ] = None
     machine_command: Annotated[
@@ -318,7 +319,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             ge=1,
             le=64,
             description="Processes that hold a part of the model each and compute it together, for a model that is "
-            "too large for one (docs/scaling.md).",
+            "too large for one; with `cluster` on machines of that (docs/scaling.md).",
         ),
     ] = 1
     machines: Annotated[
