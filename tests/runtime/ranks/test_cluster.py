@@ -154,7 +154,8 @@ def test_places_on_the_internet_are_given_back_at_once(
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("import sys; sys.exit('No Ray cluster is reached.')", "No Ray cluster is reached."),
+        ("""import sys; print('{"refused": "No room."}'); sys.stderr.write('W000 too')""", ": No room."),
+        ("import sys; sys.exit('RayError: out of luck')", ": RayError: out of luck"),
         ("print('nonsense')", "without a word"),
         ("import time; time.sleep(60)", "It did not answer."),
     ],

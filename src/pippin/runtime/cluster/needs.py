@@ -27,6 +27,12 @@ class Places(Struct, frozen=True):
     addresses: tuple[str, ...]  # of the machine of each rank; one may be there more than once
 
 
+class Refused(Struct, frozen=True):
+    """In place of an answer."""
+
+    refused: str  # a sentence
+
+
 @dataclass(frozen=True)
 class Need:
     """What one worker, or one rank, needs of a machine."""

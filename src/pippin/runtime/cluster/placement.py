@@ -2,7 +2,7 @@
 
 `python -m` this module, with the cluster's address, the number of ranks, the bytes that each needs and `shared` or
 `whole`, prints `Places` as a line of JSON, and ends with its input; Ray then frees the places and ends all that runs
-there. With the address alone it prints the cluster's `Node`s and ends.
+there. With the address alone it prints the cluster's `Node`s and ends. `Refused` stands for either.
 """
 
 import os
@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from pippin.config.cluster import MACHINE
-from pippin.runtime.cluster.bridge import NOT_REACHED, PLACE_WITHIN, NotPlaced, joined, say
-from pippin.runtime.cluster.needs import Need, Node, Places
+from pippin.runtime.cluster.bridge import NOT_REACHED, PLACE_WITHIN, NotPlaced, joined
+from pippin.runtime.cluster.needs import Need, Node, Places, Refused
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,8 +31,8 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         ranks, memory, share = asked
         _print(answer, placed(ray, int(ranks), Need.of(memory, share)))
-    except NotPlaced as error:
-        say(str(error))
+    except NotPlaced as error:  # among the errors, Ray's own words would stand around it
+        _print(answer, Refused(str(error)))
         return NOT_REACHED
     # Nobody reads any more what this says.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -16,7 +16,7 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.runtime.cluster.commands import in_the_cluster, placement
-from pippin.runtime.cluster.needs import Need, Node, Places
+from pippin.runtime.cluster.needs import Need, Node, Places, Refused
 from pippin.runtime.ranks.places import far, group_of, refuse_public
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
@@ -66,10 +66,12 @@ async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process
         line = await asyncio.wait_for(process.stdout.readline(), ANSWER_WITHIN)
         answer = answer_of(line, kind)
         if answer is None:
-            raise refusal(info, await asyncio.wait_for(process.stderr.read(), LAST_WORDS))
+            said = answer_of(line, Refused)
+            why = await asyncio.wait_for(process.stderr.read(), LAST_WORDS) if said is None else said.refused
+            raise refusal(info, why)
     except TimeoutError:
         await ended(process)
-        raise refusal(info, b"It did not answer.") from None
+        raise refusal(info, "It did not answer.") from None
     except BaseException:
         await ended(process)
         raise
@@ -168,8 +170,9 @@ def answer_of(line: bytes, kind: type[T]) -> T | None:
         return None
 
 
-def refusal(info: ModelInfo, said: bytes) -> ServerError:
-    """`said` is what the process said last; Ray may have said more before."""
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    why = lines[-1].strip() if lines else "the process that asks it ended without a word."
-    return ServerError("load_failed", f"The cluster cannot run {info.id!r}: {why}")
+def refusal(info: ModelInfo, said: str | bytes) -> ServerError:
+    """`said` is a sentence, or what a process that gave no answer had printed, of which the last line may tell why."""
+    if isinstance(said, bytes):
+        lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+        said = lines[-1] if lines else "the process that asks it ended without a word."
+    return ServerError("load_failed", f"The cluster cannot run {info.id!r}: {said}")
