@@ -35,15 +35,22 @@ class NotPlaced(Exception):
 def main(arguments: Sequence[str]) -> int:
     """The worker's exit status, below 0 a signal's number."""
     address, memory, share, model, path, *place = arguments
-    # What Ray or anybody prints is no part of the link.
     link = socket.socket(fileno=os.dup(0))
-    os.dup2(2, 1)
+    silence(1)
     seat = (place[0], int(place[1])) if place else None
     try:
         return asyncio.run(Bridge(link, address, Need.of(memory, share), seat).run(model, path))
     except NotPlaced as error:
         say(str(error))
         return NOT_REACHED
+
+
+def silence(descriptor: int) -> None:
+    """Have nobody read any more what is printed there. On its output Ray repeats whatever machines report, with pages
+    of their state when one is lost; what matters of that is said in a sentence."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def end_as(status: int) -> None:

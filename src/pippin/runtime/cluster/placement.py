@@ -14,16 +14,15 @@ from typing import Any
 import msgspec
 
 from pippin.config.cluster import MACHINE
-from pippin.runtime.cluster.bridge import NOT_REACHED, PLACE_WITHIN, NotPlaced, joined
+from pippin.runtime.cluster.bridge import NOT_REACHED, PLACE_WITHIN, NotPlaced, joined, silence
 from pippin.runtime.cluster.needs import Need, Node, Places, Refused
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     address, *asked = arguments
-    # What Ray or anybody prints is no answer.
     answer = os.dup(1)
-    os.dup2(2, 1)
+    silence(1)
     try:
         ray = joined(address)
         if not asked:
@@ -34,8 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     except NotPlaced as error:  # among the errors, Ray's own words would stand around it
         _print(answer, Refused(str(error)))
         return NOT_REACHED
-    # Nobody reads any more what this says.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    silence(2)  # the server reads no more of it, and whoever writes must not wait
     sys.stdin.buffer.read()  # until the server gives the places back, or is gone
     return 0
 
