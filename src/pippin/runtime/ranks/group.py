@@ -62,8 +62,12 @@ class RankGroup:
         held = await Held.open(spec) if in_cluster else None
         ranks: list[Rank] = []
         try:
-            # Either looks up names, or reads files.
-            found = await asyncio.to_thread(members, spec) if held is None else members_in_cluster(spec, held)
+            # Both read files, and one looks up names.
+            found = await (
+                asyncio.to_thread(members, spec)
+                if held is None
+                else asyncio.to_thread(members_in_cluster, spec, held)
+            )
             for own in found:
                 ranks.append(await launch(own))  # noqa: PERF401 (those that were started are ended below)
         except BaseException:
