@@ -15,7 +15,7 @@ import psutil
 from tests.running_server import ROOT
 
 NODE = "0.6"  # GB that replicas may take
-START = 120.0  # seconds: Ray starts a dozen processes
+START = 240.0  # seconds: Ray starts a dozen processes
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ from tests.running_server import running_server
 from tests.runtime.cluster.nodes import end, joined, nodes, wait_for, workers
 from tests.service.doubles import write_script
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 REPLICA = 400_000_000  # bytes: one fits a node
 
