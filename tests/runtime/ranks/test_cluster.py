@@ -24,7 +24,9 @@ from pippin.runtime.ranks.cluster import (
     refusal,
     shares_evenly,
 )
+from pippin.runtime.ranks.group import RankGroup
 from pippin.runtime.ranks.places import places, refuse_public
+from tests.runtime.doubles import FakeWorker
 
 GB = 1 << 30
 
@@ -214,3 +216,23 @@ def test_ranks_talk_over_the_internet_only_where_that_is_allowed(tmp_path: Path)
                 info=ModelInfo(id="m", kind="language"), options={"machines": ["127.0.0.1", "1.1.1.1"]}
             )
         )
+
+
+def test_a_group_that_does_not_start_gives_its_places_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, HOLDS % "10.0.0.2")
+    before = set(psutil.Process().children())
+    launched: list[FakeWorker] = []
+
+    async def launch(own: WorkerSpec) -> Any:
+        if launched:
+            raise OSError("no more processes")
+        launched.append(FakeWorker(own, 0, hold=False))
+        return launched[0]
+
+    with pytest.raises(OSError, match="no more processes"):
+        asyncio.run(RankGroup.start(spec(tmp_path, ranks=2), launch))
+    assert launched[0].spec.title == '"org/it\'s" (rank 0 of 2, on 10.0.0.1)'
+    assert launched[0].stop_deadline == 0.0
+    assert set(psutil.Process().children()) == before
