@@ -136,7 +136,12 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "refused",
             "compaction begins when the conversation does not fit, and nothing is lost before",
         ),
-        Promise("pictures for embeddings and reranking", "not yet", "texts are embedded and ranked"),
+        Promise(
+            "pictures for embeddings and reranking",
+            "partly",
+            "Qwen3-VL-Embedding, Qwen3-VL-Reranker and models of chat take them; ColQwen, ColIdefics, SigLIP, "
+            "Llama-Nemotron-VL and EmbeddingGemma 2 are refused at the load, each with its reason",
+        ),
         Promise(
             "image pipelines of its own",
             "partly",
@@ -278,8 +283,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "`image_url` on `/v1/embeddings`",
-            "not yet",
-            "its newest version ignores the field; here it is refused",
+            "differs",
+            "its newest version ignores the field; here it is refused: a picture goes into `input` or `messages`",
         ),
         Promise("mlx-vlm's families", "partly", "see mlx_vlm.server above"),
         Promise(

@@ -18,6 +18,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
@@ -59,12 +60,12 @@ def load_weights(
             if way.means == "fused layers" and not whole_layers:
                 way = kernels.Way("fused operations", "whole layers count positions by themselves")
             model, on_kernels = _put_on_kernels(model, way, plan, progress, info, kernel_threads)
-        except kernels.OtherAnswer as error:
+        except OtherAnswer as error:
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
             model, config = load(text_only=text_only)
-    if plan.rounds_activations and not on_kernels:
-        log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
+    if plan.activations != "float32" and not on_kernels:
+        log.warning("%s: --cpu-activations %s changes nothing without the kernels", info.id, plan.activations)
     cast_weights(model, plan)
     if split is not None:
         split(model)
@@ -104,7 +105,7 @@ def _put_on_kernels(
     threads: int,
 ) -> tuple[nn.Module, bool]:
     """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
-    they cannot. Raises `kernels.OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
+    they cannot. Raises `OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
     more then."""
     if way.means == "float32":
         log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
@@ -113,15 +114,16 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
+    kernels.refuse_activations(plan.activations)
     try:
-        found, used = kernels.put_on(model, way, threads, rounds=plan.rounds_activations)
+        found, used = kernels.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
     _bound_allocator(plan)
     because = "" if way.reason is None else f": {way.reason}"
-    rounded = ", its activations rounded to int8" if plan.rounds_activations else ""
+    rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
     log.info(
         "%s runs on the kernels for CPUs, by %s, with %s%s%s", info.id, way.means, used, rounded, because
     )

@@ -27,14 +27,10 @@ from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.diffusion import Family, check_request, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
-from pippin.engines.language.vision.checkpoint import (
-    load_processor,
-    load_whole_processor,
-    read_config,
-    takes_media,
-)
+from pippin.engines.language.vision.checkpoint import read_config, takes_media
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt, modality_of
 from pippin.engines.language.vision.placeholders import media_parts, without_media
+from pippin.engines.language.vision.processors import load_processor, load_whole_processor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
