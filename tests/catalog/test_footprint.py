@@ -100,6 +100,7 @@ def test_the_scripted_model_is_small() -> None:
         (True, ModelOptions(), True),
         (True, ModelOptions(dtype="float32"), True),
         (True, ModelOptions(cpu_kernels="off"), False),
+        (True, ModelOptions(ranks=2), False),  # which the kernels do not compute
         (False, ModelOptions(), False),
     ],
 )

@@ -34,9 +34,16 @@ class Broken(Exception):
 
 class Client:
     def __init__(
-        self, address: str, models: list[str], ledger: Ledger, seed: int, forms: Sequence[Form]
+        self,
+        address: str,
+        models: list[str],
+        ledger: Ledger,
+        seed: int,
+        forms: Sequence[Form],
+        seconds: float = SECONDS,
     ) -> None:
         self._forms = forms
+        self._seconds = seconds
         self._address, self._models, self._ledger = address, models, ledger
         self._random = random.Random(seed)
         self._seed, self._count = seed, 0
@@ -44,7 +51,7 @@ class Client:
 
     async def run(self) -> None:
         limits = httpx.Limits(max_keepalive_connections=4)
-        async with httpx.AsyncClient(base_url=self._address, timeout=SECONDS, limits=limits) as http:
+        async with httpx.AsyncClient(base_url=self._address, timeout=self._seconds, limits=limits) as http:
             while not self.done.is_set():
                 await self._once(http)
                 await asyncio.sleep(self._random.expovariate(20))
@@ -68,7 +75,7 @@ class Client:
         except Broken as error:
             self._unless_down(began, f"{name}: {error}")
         except httpx.TimeoutException:
-            self._unless_down(began, f"{name}: no answer within {SECONDS:g} s")
+            self._unless_down(began, f"{name}: no answer within {self._seconds:g} s")
         except (httpx.HTTPError, OSError) as error:
             self._unless_down(began, f"{name}: {type(error).__name__} {error}")
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.chaos.clients import FORMS
+from tests.chaos.groups import ranks, ranks_in_a_cluster, replicas_in_a_cluster
 from tests.chaos.lasting import a_real_model, too_much_memory
 from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
@@ -132,6 +133,9 @@ PHASES: Final[dict[str, Phase]] = {
     "too much memory": too_much_memory,
     "a real model": a_real_model,
     "two tenants": two_tenants,
+    "ranks": ranks,
+    "replicas in a cluster": replicas_in_a_cluster,
+    "ranks in a cluster": ranks_in_a_cluster,
 }
 
 

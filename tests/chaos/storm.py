@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.chaos.clients import FORMS, Client, Form
+from tests.chaos.clients import FORMS, SECONDS, Client, Form
 from tests.chaos.faults import ACTS, WAITING, Act, Stage
 from tests.chaos.health import INTERVAL, LATE, Probe, read_probes
 from tests.chaos.ledger import Ledger
@@ -121,9 +121,14 @@ async def clients(
     ledger: Ledger,
     seed: int,
     forms: Sequence[Form] = IN_STORMS,
+    *,
+    count: int = CLIENTS,
+    seconds: float = SECONDS,
 ) -> AsyncIterator[None]:
+    """`seconds`: after which a request counts as unanswered."""
     started = [
-        Client(server.address, models, ledger, seed * 1000 + number, forms) for number in range(CLIENTS)
+        Client(server.address, models, ledger, seed * 1000 + number, forms, seconds)
+        for number in range(count)
     ]
     tasks = [asyncio.create_task(client.run()) for client in started]
     try:

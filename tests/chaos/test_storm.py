@@ -35,6 +35,15 @@ def test_far_more_than_each_limit_allows_is_answered_rightly_or_told_why(tmp_pat
     assert ledger.broken == []
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("name", ["ranks", "replicas in a cluster", "ranks in a cluster"])
+def test_what_is_lost_of_a_group_or_a_cluster_makes_no_answer_wrong(name: str, tmp_path: Path) -> None:
+    ledger = asyncio.run(phase(name, tmp_path))
+    assert ledger.broken == []
+    assert any(name.startswith(("answered", "left out")) for name in ledger.outcomes)
+
+
 def test_a_crossed_answer_would_be_seen() -> None:
     """The ledger is no decoration."""
     ledger = Ledger()

@@ -1,5 +1,6 @@
 """The sockets between ranks: who gets in, what is heard, and how a loss is noticed."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from pippin.core.models import RankSpec
-from pippin.runtime.ranks.group import free_ports
+from pippin.runtime.ranks.places import free_ports
 from pippin.worker import ranks
 from pippin.worker.ranks import GroupLink, NotMet, meet
 
@@ -89,6 +90,34 @@ def test_a_stranger_does_not_keep_the_ranks_apart() -> None:
         knocking.join()
         met.links[0].tell(b"x")
         assert met.links[1].hear() == [b"x"]
+
+
+def test_strangers_who_say_nothing_keep_nobody_waiting() -> None:
+    [port] = free_ports("127.0.0.1", 1)
+    silent: list[socket.socket] = []
+
+    def knock() -> None:
+        while len(silent) < 3:
+            with contextlib.suppress(OSError):
+                silent.append(socket.create_connection(("127.0.0.1", port), 1))
+
+    knocking = threading.Thread(target=knock)
+    leading = threading.Thread(target=lambda: links.append(meet(spec(0, 2, port), losses.append)))
+    links: list[GroupLink] = []
+    losses: list[str] = []
+    leading.start()
+    knocking.start()
+    knocking.join()  # they are there before the rank is
+    began = time.monotonic()
+    link = meet(spec(1, 2, port), losses.append)
+    leading.join()
+    assert time.monotonic() - began < ranks.GREET_WITHIN / 2
+    for each in silent:
+        each.close()
+    for each in (link, *links):
+        each.close()
+    until(lambda: len(losses) >= 2)
+    until(lambda: not any(each.name == "greet" for each in threading.enumerate()))
 
 
 def test_a_rank_that_ends_is_missed_at_once() -> None:

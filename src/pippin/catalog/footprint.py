@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
 from pippin.config.accelerator import accelerator, has_cpu_kernels
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, machines_of
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, read_header
 
@@ -74,8 +74,9 @@ def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
 
 
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
-    """Whether the kernels for CPUs will hold the weights of this model as they are stored."""
-    wanted = options.cpu_kernels == "auto" and options.dtype in ("auto", "float32")
+    """Whether the kernels for CPUs will hold the weights of this model as they are stored. They compute no ranks."""
+    whole = len(machines_of(options)) == 1
+    wanted = whole and options.cpu_kernels == "auto" and options.dtype in ("auto", "float32")
     name = config.get("model_type")
     known = name in KERNEL_DECODERS and not table(config.get("vision_config"))
     if kind == "embeddings":

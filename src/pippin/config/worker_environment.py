@@ -66,9 +66,11 @@ def worker_environment() -> dict[str, str]:
 
 @contextmanager
 def rank_environment(rank: RankSpec) -> Iterator[None]:
-    """Have MLX find the other ranks, in this process: within this, `mx.distributed.init` reads what it needs.
+    """Have MLX find the other ranks, in this process: within this, `mx.distributed.init` reads what it needs, under the
+    names that `mlx.launch` gives it.
 
-    `jaccl` needs a list of the machine's devices too (`MLX_IBV_DEVICES`), which the operator sets.
+    `jaccl` needs a file with the machines' devices too (`MLX_IBV_DEVICES`), and `MLX_JACCL_RING=1` where they form a
+    ring: the operator sets both.
     """
     host, _, port = rank.coordinator.rpartition(":")
     found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
@@ -78,6 +80,18 @@ def rank_environment(rank: RankSpec) -> Iterator[None]:
         hosts.write_text(json.dumps([[each] for each in rank.hosts]))
         os.environ.update(found, MLX_HOSTFILE=str(hosts))
         yield
+
+
+def choose_gpu(rank: RankSpec) -> None:
+    """Have this process see one GPU of its machine's alone, where several ranks of `nccl` share that; before MLX is
+    loaded. Of those that `CUDA_VISIBLE_DEVICES` lists, where it does, as `mlx.launch` deals them out."""
+    own = rank.hosts[rank.rank].rpartition(":")[0]
+    neighbours = [place for place, host in enumerate(rank.hosts) if host.rpartition(":")[0] == own]
+    if rank.backend != "nccl" or len(neighbours) == 1:
+        return
+    listed = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    place = neighbours.index(rank.rank)
+    os.environ["CUDA_VISIBLE_DEVICES"] = listed[place % len(listed)] if listed else str(place)
 
 
 def _passes(name: str, value: str) -> bool:

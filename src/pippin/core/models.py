@@ -78,6 +78,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     threads: int | None = None  # for the BLAS
     memory_bytes: int | None = None  # the most that weights and caches may take
     expected_bytes: int = 0  # the estimate of its footprint
+    expected_in_ranks: int = 0  # the same of all ranks together, where a cluster may split the model
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
     rank: RankSpec | None = None  # None computes the model alone

@@ -5,20 +5,36 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 READ_SIZE: Final = 1 << 16
 
 
-def over_pipes() -> socket.socket:
-    """A socket whose other end is this process's standard input and output. What is printed goes to the errors."""
+@dataclass(frozen=True)
+class Pipes:
+    """This process's standard input and output, which are the other end of `socket`."""
+
+    socket: socket.socket
+    out: threading.Thread
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all that was sent has been written, at most so long. Nothing can be sent after it."""
+        with suppress(OSError):  # it was closed
+            self.socket.shutdown(socket.SHUT_WR)
+        self.out.join(seconds)
+
+
+def over_pipes() -> Pipes:
+    """The link of a worker that a program brings here. What is printed goes to the errors from now on."""
     ours, theirs = socket.socketpair()
     said = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     heard = os.dup(sys.stdin.fileno())
     threading.Thread(target=_bring, args=(heard, theirs), name="far in", daemon=True).start()
-    threading.Thread(target=_take, args=(theirs, said), name="far out", daemon=True).start()
-    return ours
+    out = threading.Thread(target=_take, args=(theirs, said), name="far out", daemon=True)
+    out.start()
+    return Pipes(ours, out)
 
 
 def _bring(source: int, target: socket.socket) -> None:

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.worker_environment import rank_environment
+from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
@@ -58,8 +58,11 @@ def main() -> None:
     """Run a worker: `python -m pippin.worker FD PARENT_PID`, with a third argument for the socket by which further API
     processes come in, or `- PATH` for the input and output of a program that brings a rank here from another machine,
     where the model's folder is PATH."""
+    pipes = None
     if sys.argv[1] == "-":
-        connection, path = over_pipes(), sys.argv[2]
+        end_with_parent(os.getppid())  # a process that is stopped does not read of the end of its input
+        pipes = over_pipes()
+        connection, path = pipes.socket, sys.argv[2]
     else:
         end_with_parent(int(sys.argv[2]))
         connection, path = socket.socket(fileno=int(sys.argv[1])), None
@@ -76,7 +79,10 @@ def main() -> None:
     faulthandler.enable()  # a crash in a library says where it was
     forbid_foreign_code(spec)
     sys.setswitchinterval(SWITCH)
-    end_now(run(spec, link))
+    status = run(spec, link)
+    if pipes is not None:
+        pipes.finish(LAST_WORDS)
+    end_now(status)
 
 
 def run(spec: WorkerSpec, link: WorkerLink) -> int:
@@ -92,6 +98,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     started = time.monotonic()
     try:
         check_files(spec)
+        if spec.rank is not None:
+            choose_gpu(spec.rank)
         kind = import_kind(spec)
         preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -25,6 +25,7 @@ BEAT: Final = 1.0  # seconds between signs of life
 SILENT: Final = 6.0  # seconds without one, after which a rank counts as lost
 MEET_WITHIN: Final = 120.0  # seconds for all ranks to connect
 GREET_WITHIN: Final = 10.0  # seconds for one connection to prove itself
+LOOK_EVERY: Final = 0.05  # seconds between looks at who has proved itself
 NONCE: Final = 32  # bytes
 DIGEST: Final = 32
 READ_SIZE: Final = 1 << 18
@@ -119,30 +120,43 @@ def meet(spec: RankSpec, lost: Lost) -> GroupLink:
     try:
         if spec.rank:
             return GroupLink([_End(_connect((host, int(port)), spec, deadline), "Rank 0", lost)])
-        found = dict(_accept((host, int(port)), spec, deadline))
+        found = _accept((host, int(port)), spec, deadline)
     except OSError as error:
         raise NotMet(f"Rank {spec.rank} cannot use the address {spec.control}: {error.strerror}.") from error
     return GroupLink([_End(found[rank], f"Rank {rank}", lost) for rank in sorted(found)])
 
 
-def _accept(address: tuple[str, int], spec: RankSpec, deadline: float) -> Iterator[tuple[int, socket.socket]]:
-    """Connections of all other ranks. A stranger's is closed, and the others are waited for."""
-    missing = set(range(1, spec.size))
+def _accept(address: tuple[str, int], spec: RankSpec, deadline: float) -> dict[int, socket.socket]:
+    """Connections of all other ranks. Each is greeted on a thread of its own, so that a stranger who says nothing keeps
+    nobody waiting."""
+    greeted: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
+    found: dict[int, socket.socket] = {}
     with socket.create_server(address, backlog=spec.size) as server:
-        while missing:
-            server.settimeout(max(0.0, deadline - time.monotonic()) or 0.01)
-            try:
+        server.settimeout(LOOK_EVERY)
+        while len(found) < spec.size - 1:
+            if time.monotonic() > deadline:
+                names = ", ".join(str(rank) for rank in range(1, spec.size) if rank not in found)
+                raise NotMet(f"Rank {names} did not connect within {MEET_WITHIN:g} seconds.")
+            with suppress(TimeoutError):
                 connection, _ = server.accept()
-            except TimeoutError:
-                names = ", ".join(map(str, sorted(missing)))
-                raise NotMet(f"Rank {names} did not connect within {MEET_WITHIN:g} seconds.") from None
-            rank = _greeted(connection, spec)
-            if rank in missing:
-                missing.discard(rank)
-                yield rank, connection
-            else:
-                log.warning("Somebody who is no rank of this group connected, and was refused.")
-                connection.close()
+                threading.Thread(
+                    target=_greet, args=(connection, spec, greeted), name="greet", daemon=True
+                ).start()
+            while not greeted.empty():
+                rank, connection = greeted.get()
+                found.setdefault(rank, connection)
+    return found
+
+
+def _greet(
+    connection: socket.socket, spec: RankSpec, greeted: "queue.SimpleQueue[tuple[int, socket.socket]]"
+) -> None:
+    rank = _greeted(connection, spec)
+    if rank is not None and 0 < rank < spec.size:
+        greeted.put((rank, connection))
+    else:
+        log.warning("Somebody who is no rank of this group connected, and was refused.")
+        connection.close()
 
 
 def _greeted(connection: socket.socket, spec: RankSpec) -> int | None:

@@ -1,105 +1,22 @@
 """A cluster of two machines, both of them this one: what `pippin join` starts, and what `--cluster` places there."""
 
 import contextlib
-import os
-import re
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import openai
-import psutil
 import pytest
 
-from tests.running_server import ROOT, running_server
+from tests.running_server import running_server
+from tests.runtime.cluster.nodes import end, joined, nodes, wait_for, workers
 from tests.service.doubles import write_script
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-NODE = "0.6"  # GB that replicas may take
 REPLICA = 400_000_000  # bytes: one fits a node
-START = 120.0  # seconds: Ray starts a dozen processes
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-
-
-@contextlib.contextmanager
-def joined(home: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A node, until the end of the block. Its processes are all ended with it."""
-    command = [sys.executable, "-m", "pippin", "join", "--memory-gb", NODE, *words]
-    with (home / f"node-{time.monotonic_ns()}.log").open("w") as log:
-        node = subprocess.Popen(
-            command, env=environment(home), cwd=home, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield node
-    finally:
-        end(node)
-
-
-def end(node: subprocess.Popen[bytes]) -> None:
-    """As when a machine loses its power."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for each in [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-    node.wait()
-
-
-def nodes(home: Path, address: str) -> int:
-    program = Path(sys.executable).parent / "ray"
-    status = subprocess.run(
-        [program, "status", "--address", address],
-        env={**environment(home), "RAY_AUTH_MODE": "token"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return len(re.findall(r"^ 1 node_", status.stdout, re.MULTILINE))
-
-
-def wait_for(what: str, true: object, seconds: float = START) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Ray makes sockets below its folder, and a path of more than 107 bytes is none for a socket.
-    return tmp_path_factory.mktemp("cluster")
-
-
-@pytest.fixture(scope="module")
-def address(home: Path) -> Iterator[str]:
-    pytest.importorskip("ray")
-    found = f"127.0.0.1:{free_port()}"
-    with joined(home, "--host", "127.0.0.1", "--port", found.rpartition(":")[2]):
-        wait_for("the first node", lambda: nodes(home, found) == 1)
-        yield found
-
-
-def workers() -> list[psutil.Process]:
-    """The processes of replicas that were placed."""
-    return [
-        each
-        for each in psutil.process_iter(["cmdline"])
-        if (each.info["cmdline"] or [])[1:4] == ["-m", "pippin.worker", "-"]
-    ]
 
 
 def replicas(home: Path, model: Path, address: str) -> "contextlib.AbstractContextManager[str]":
@@ -109,14 +26,14 @@ def replicas(home: Path, model: Path, address: str) -> "contextlib.AbstractConte
 
 def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -> None:
     model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.1})
-    before = {each.pid for each in workers()}
+    before = {each.pid for each in workers(home)}
     with joined(home, address) as second, joined_later(home, address) as join_third:
         wait_for("the second node", lambda: nodes(home, address) == 2)
         with (
             replicas(home, model, address) as url,
             openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
         ):
-            own = [each for each in workers() if each.pid not in before]
+            own = [each for each in workers(home) if each.pid not in before]
             assert len(own) == 2
 
             def ask(number: int) -> str | None:
@@ -137,14 +54,16 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
             assert texts == ["one two three four five"] * 6
             # There is no room for it on the first machine; on a third there is.
             join_third()
-            wait_for("two replicas", lambda: len({each.pid for each in workers()} - before) == 2)
+            wait_for("two replicas", lambda: len({each.pid for each in workers(home)} - before) == 2)
             assert ask(9) == "one two three four five"
             # A worker that dies is started again, too.
-            victim = next(each for each in workers() if each.pid not in before)
+            victim = next(each for each in workers(home) if each.pid not in before)
             victim.send_signal(signal.SIGKILL)
-            wait_for("another worker", lambda: len({w.pid for w in workers()} - before - {victim.pid}) == 2)
+            wait_for(
+                "another worker", lambda: len({w.pid for w in workers(home)} - before - {victim.pid}) == 2
+            )
             assert ask(10) == "one two three four five"
-        wait_for("the end of all workers", lambda: not {each.pid for each in workers()} - before)
+        wait_for("the end of all workers", lambda: not {each.pid for each in workers(home)} - before)
         log = (home / "server.log").read_text()
         assert "A replica is placed on" in log
 

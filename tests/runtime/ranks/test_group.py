@@ -15,7 +15,7 @@ import pytest
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.runtime.ranks.group import members, places
+from pippin.runtime.ranks.places import members, places
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 

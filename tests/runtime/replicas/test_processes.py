@@ -22,6 +22,7 @@ from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas, members
 from pippin.service import Service
 from tests.running_server import running_server
+from tests.runtime.doubles import FakeLauncher, FakeWorker
 from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
 
 
@@ -78,6 +79,30 @@ echo "$1" >> {folder}/reached
 shift
 exec sh -c "exec $*"
 """
+
+
+def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LONGEST_PAUSE", 0.01)
+
+    async def play() -> None:
+        launcher = FakeLauncher()
+        refusals = [True, True]
+
+        async def launch(spec: WorkerSpec) -> FakeWorker:
+            if len(launcher.launched) == 2 and refusals:
+                refusals.pop()
+                raise ServerError("load_failed", "No machine of the cluster has room.")
+            return await launcher(spec)
+
+        info = ModelInfo(id="m", kind="scripted")
+        group = await Replicas.start(WorkerSpec(info=info, options={"replicas": 2}), launch)
+        group.load_weights(None)
+        await group.weights_ready
+        launcher.launched[0].die()
+        await until(lambda: len(launcher.launched) == 3 and all(each.loaded for each in group._processes))
+        await group.stop(0.0)
+
+    asyncio.run(play())
 
 
 def test_a_replica_on_another_machine_serves_and_comes_back(tmp_path: Path) -> None:

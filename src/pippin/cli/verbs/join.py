@@ -1,4 +1,4 @@
-"""`pippin join`: this machine takes replicas of a server elsewhere, as a part of a Ray cluster."""
+"""`pippin join`: this machine takes replicas, and parts of models, of a server elsewhere in a Ray cluster."""
 
 import os
 import shutil
@@ -18,7 +18,8 @@ from pippin.config.cluster import MACHINE, TOKEN, ray_environment, token_file
 from pippin.config.errors import ConfigError
 
 DESCRIPTION: Final = (
-    "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster` places replicas on its machines. "
+    "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster` places replicas, and "
+    "parts of models that no machine holds, on its machines. "
     "Without an address a new cluster begins here. Ray does it (the extra `cluster`): the same versions of Pippin, "
     "Python and Ray must be on every machine, and the cluster's token."
 )
@@ -63,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         words += ["--head", f"--port={parsed.port}", "--dashboard-host=127.0.0.1"]
         copy = "" if token is None else f"copy {TOKEN} there, then "
         say(f"On each other machine: {copy}`pippin join {parsed.host or _address()}:{parsed.port}`.")
-        say("On this one: `pippin serve MODEL --cluster auto --replicas N`.")
+        say("On this one: `pippin serve MODEL --cluster auto --replicas N`, or `--ranks N` to split it.")
     sys.stdout.flush()
     os.execve(ray, words, environment)
 

@@ -1,21 +1,25 @@
 """`pippin worker`: a model, or a part of one, for a server on another machine that starts this (through ssh)."""
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from pippin.cli.arguments import Parser
 from pippin.cli.local import open_catalog
+from pippin.cli.terminal import say, size
 from pippin.config.load import load
 from pippin.config.settings import Sources
 from pippin.config.worker_environment import worker_environment
 
 DESCRIPTION: Final = (
     "Run a model, or a part of one, for a server on another machine (`pippin serve --machines`, `--replica-machines`). "
-    "That server starts this by ssh; nobody types it."
+    "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
 )
+TELL_EVERY: Final = 10.0  # seconds of a download
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,6 +29,20 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parser.parse(arguments)
     folder = Path(parsed.path)
     if not folder.exists():
-        found = open_catalog(load(Sources())).resolve(parsed.model)
-        folder = Path(found.path or "")
+        folder = fetched(parsed.model)
     os.execve(sys.executable, [sys.executable, "-m", "pippin.worker", "-", str(folder)], worker_environment())
+
+
+def fetched(model: str) -> Path:
+    """The model's folder on this machine, downloaded first if it is not here. Raises `ServerError`."""
+    told = time.monotonic()
+
+    def tell(done: int, total: int, what: str) -> None:
+        """To the server's log, which what a worker says on its errors goes to."""
+        nonlocal told
+        if time.monotonic() - told > TELL_EVERY:
+            told = time.monotonic()
+            say(f"Fetching {what}: {size(done)} of {size(total)}.", sys.stderr)
+
+    found = asyncio.run(open_catalog(load(Sources())).ensure(model, tell, by_operator=True))
+    return Path(found.path or "")

@@ -304,7 +304,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None,
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
-            "has joined (`pippin join`). Ray places each where its memory is free."
+            "has joined (`pippin join`). Ray places each where its memory is free; a language model that no machine "
+            "has the memory for is split over several."
         ),
     ] = None
     machine_command: Annotated[
@@ -325,7 +326,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             ge=1,
             le=64,
             description="Processes that hold a part of the model each and compute it together, for a model that is "
-            "too large for one (docs/scaling.md).",
+            "too large for one; with `cluster` on machines of that (docs/scaling.md).",
         ),
     ] = 1
     machines: Annotated[
@@ -345,6 +346,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
     ] = "ring"
+    rank_network: Annotated[
+        Literal["private", "any"],
+        Meta(
+            description="Which addresses ranks may have. What they send each other is not encrypted, so `private` "
+            "refuses those of the public internet."
+        ),
+    ] = "private"
 
 
 LOOPBACK: Final = ("127.0.0.1", "localhost")

@@ -1,26 +1,28 @@
 """A worker of a Ray cluster, as a command whose input and output are the worker's: `python -m` this module, with the
 cluster's address, the bytes that the worker needs, `shared` or `whole` (a machine of its own), and the model's name
-and folder.
+and folder; for a rank of a group, the name of the group's places and the rank's number, too.
 
 Each bridge is a driver of Ray's with one actor, so that Ray ends the worker's side when this side ends, however that
-is, and frees what was set aside for it. The exit status is the worker's.
+is, and frees what was set aside for it. It ends as the worker did: with its status, or by the same signal.
 """
 
 import asyncio
 import os
+import resource
+import signal
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
-from pippin.config.cluster import MACHINE, set_ray_environment
+from pippin.config.cluster import set_ray_environment
 from pippin.runtime.cluster.host import Host, Ticket
+from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
 from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, pump, watch
 
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
-SHARE: Final = 0.001  # of it, for a replica that leaves room for others
 NOT_REACHED: Final = 1
 
 T = TypeVar("T")
@@ -30,27 +32,49 @@ class NotPlaced(Exception):
     """The worker runs nowhere; the text says why."""
 
 
-def main() -> int:
-    """The worker's exit status."""
-    address, memory, share, model, path = sys.argv[1:]
-    # What Ray or anybody prints is no part of the link.
+def main(arguments: Sequence[str]) -> int:
+    """The worker's exit status, below 0 a signal's number."""
+    address, memory, share, model, path, *place = arguments
     link = socket.socket(fileno=os.dup(0))
-    os.dup2(2, 1)
+    silence(1)
+    seat = (place[0], int(place[1])) if place else None
     try:
-        return asyncio.run(Bridge(link, address, int(memory), alone=share == "whole").run(model, path))
+        return asyncio.run(Bridge(link, address, Need.of(memory, share), seat).run(model, path))
     except NotPlaced as error:
         say(str(error))
         return NOT_REACHED
 
 
+def silence(descriptor: int) -> None:
+    """Have nobody read any more what is printed there. On its output Ray repeats whatever machines report, with pages
+    of their state when one is lost; what matters of that is said in a sentence."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def end_as(status: int) -> None:
+    """End this process as the worker ended, so that whoever waits for it reads of the same signal."""
+    if status < 0:
+        resource.setrlimit(
+            resource.RLIMIT_CORE, (0, 0)
+        )  # the worker may have left a core; this process is sound
+        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
 class Bridge:
     """One worker, from its place to its end."""
 
-    def __init__(self, link: socket.socket, address: str, memory: int, *, alone: bool) -> None:
+    def __init__(
+        self, link: socket.socket, address: str, need: Need, seat: tuple[str, int] | None = None
+    ) -> None:
+        """`seat`: of a rank, the name of its group's places and its number among them."""
         self._link = link
         self._address = address
-        self._memory = memory
-        self._alone = alone
+        self._need = need
+        self._seat = seat
         self._identity = Identity.new()
         self._connections: dict[bytes, asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
 
@@ -61,7 +85,7 @@ class Bridge:
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
         host = self._actor(ray)
         certificate, machine = await self._within(PLACE_WITHIN, host.introduce.remote(), self._no_room())
-        say(f"A replica is placed on {machine}.")
+        say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
             self._greet, here, 0, ssl=self._identity.listens_to(certificate), backlog=2
@@ -79,26 +103,22 @@ class Bridge:
         return result
 
     def _actor(self, ray: Any) -> Any:
-        """The worker's other end, on whichever machine has what it needs."""
-        known = ray.cluster_resources()
-        # A cluster that was not made by `pippin join` has no such resource, and Ray counts memory and processors alone.
-        resources = {MACHINE: 1.0 if self._alone else SHARE} if MACHINE in known else {}
+        """The worker's other end, on whichever machine has what it needs, or where its group has a place for it."""
+        wanted = self._need.resources(ray.cluster_resources())
         needs = {
-            "num_cpus": 1,
-            "num_gpus": 1 if known.get("GPU") else 0,  # Ray hides a machine's GPUs from whoever asks for none
-            "memory": self._memory,
-            "resources": resources,
+            "num_cpus": wanted.pop("CPU"),
+            "num_gpus": wanted.pop("GPU", 0),
+            "memory": wanted.pop("memory"),
+            "resources": wanted,
             "max_restarts": 0,
-            "scheduling_strategy": "SPREAD",
+            "scheduling_strategy": "SPREAD" if self._seat is None else placed_at(ray, *self._seat),
         }
         return ray.remote(Host).options(**needs).remote()
 
     def _no_room(self) -> str:
-        wanted = f"{self._memory / (1 << 30):.1f} GiB of memory and a processor free"
-        whole = ", and no other replica (bound them with --memory-bytes to have several on one)"
         return (
-            f"No machine of the cluster has {wanted}{whole if self._alone else ''}. `ray status` shows what is taken; "
-            "`pippin join` on another machine adds it."
+            f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
+            "machine adds it."
         )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -149,6 +169,17 @@ def joined(address: str) -> Any:
     return ray
 
 
+def placed_at(ray: Any, group: str, number: int) -> Any:
+    """The scheduling strategy for one of a group's places. Raises `NotPlaced`."""
+    try:
+        found = ray.util.get_placement_group(group)
+    except ValueError as error:  # whoever held them has ended
+        raise NotPlaced("The places of this group of ranks were given back.") from error
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return PlacementGroupSchedulingStrategy(found, placement_group_bundle_index=number)
+
+
 def say(sentence: str) -> None:
     """Have the server log it."""
     sys.stderr.write(f"{sentence}\n")
@@ -162,4 +193,4 @@ async def _printed(log: asyncio.StreamReader) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_as(main(sys.argv[1:]))

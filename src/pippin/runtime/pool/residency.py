@@ -372,9 +372,18 @@ class Residency:
             options=msgspec.to_builtins(slot.options),
             threads=blas_threads(others + 1),
             expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
+            expected_in_ranks=self._in_ranks(slot),
             log_level=self._options.log_level,
             log_format=self._options.log_format,
             lends=self._options.api_processes > 1,
+        )
+
+    def _in_ranks(self, slot: Slot) -> int:
+        """Bytes of a model that a cluster may split: other than in one process, for the kernels compute no ranks."""
+        if slot.options.cluster is None:
+            return 0
+        return self._estimate(
+            slot.info, msgspec.structs.replace(slot.options, ranks=max(2, slot.options.ranks))
         )
 
     # The way out

@@ -5,25 +5,18 @@ the next request, as it does with a worker that died.
 """
 
 import asyncio
-import secrets
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
-from pippin.config.options.model import ModelOptions, machines_of, ranks_here
-from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import EngineStats, ModelInfo, RankSpec, WorkerSpec
+from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
+from pippin.runtime.ranks.cluster import Held, members_in_cluster
+from pippin.runtime.ranks.places import members
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Worker
-
-FAR_PORTS: Final = range(20_000, 30_000)
-"""Where a rank on another machine listens for its neighbours: one of these, whichever comes."""
 
 
 class Rank(Worker, Protocol):
@@ -43,18 +36,19 @@ class RankLauncher:
     launch: LaunchRank
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
-        alone = spec.options.get("ranks", 1) == 1 and len(spec.options.get("machines", ())) < 2
+        alone = spec.options.get("ranks", 1) == 1 and len(spec.options.get("machines") or ()) < 2
         return await self.launch(spec) if alone else await RankGroup.start(spec, self.launch)
 
 
 class RankGroup:
     """Several ranks of one model, as one `Worker`."""
 
-    def __init__(self, ranks: list[Rank], far: list[bool]) -> None:
-        """`far`: of each, whether it is on another machine."""
+    def __init__(self, ranks: list[Rank], far: list[bool], held: Held | None = None) -> None:
+        """`far`: of each, whether it is on another machine. `held`: what a cluster keeps free for all."""
         loop = asyncio.get_running_loop()
         self._ranks = ranks
         self._far = far
+        self._held = held
         self._ending: asyncio.Task[None] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
         self.weights_ready: asyncio.Future[None] = loop.create_future()
@@ -63,16 +57,25 @@ class RankGroup:
 
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: LaunchRank) -> "RankGroup":
-        """Start all ranks. Those on this machine share the memory and threads of `spec`."""
-        found = await asyncio.to_thread(members, spec)  # which looks up names
+        """Start all ranks. Those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
+        in_cluster = spec.options.get("cluster") is not None
+        held = await Held.open(spec) if in_cluster else None
         ranks: list[Rank] = []
         try:
+            # Both read files, and one looks up names.
+            found = await (
+                asyncio.to_thread(members, spec)
+                if held is None
+                else asyncio.to_thread(members_in_cluster, spec, held)
+            )
             for own in found:
                 ranks.append(await launch(own))  # noqa: PERF401 (those that were started are ended below)
         except BaseException:
             await asyncio.gather(*(each.stop(0.0) for each in ranks))
+            if held is not None:
+                await held.give_back()
             raise
-        return cls(ranks, [own.command is not None for own in found])
+        return cls(ranks, [own.command is not None for own in found], held)
 
     @property
     def _leader(self) -> Rank:
@@ -140,7 +143,7 @@ class RankGroup:
         await asyncio.shield(self._ending)
 
     def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // self._far.count(False)
+        return None if memory_bytes is None else memory_bytes // max(1, self._far.count(False))
 
     async def _begin(self) -> None:
         """Tell of both stages of the load, once all ranks have come through them."""
@@ -182,6 +185,8 @@ class RankGroup:
         try:
             await self._leader.stop(deadline or 0.0)
             await asyncio.gather(*(each.stop(0.0) for each in self._ranks[1:]))
+            if self._held is not None:
+                await self._held.give_back()
         finally:
             self._over(report)
 
@@ -191,73 +196,3 @@ class RankGroup:
             self._fail_load(ServerError.of(report))
             self.fail_all(report)
             self.died.set_result(report)
-
-
-def members(spec: WorkerSpec) -> list[WorkerSpec]:
-    """What each rank is told; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
-    if spec.command is not None:
-        message = "ranks and replica_machines cannot be used together: leave one of them out."
-        raise ServerError("load_failed", message, "replica_machines")
-    options = convert(spec.options, ModelOptions)
-    machines = machines_of(options)
-    here = ranks_here(options)
-    shared = shared_out(spec, here)
-    return [
-        msgspec.structs.replace(shared, rank=rank)
-        if is_here(machine, machines[0])
-        else elsewhere(msgspec.structs.replace(spec, rank=rank), machine, options)
-        for rank, machine in zip(places(spec), machines, strict=True)
-    ]
-
-
-def places(spec: WorkerSpec) -> list[RankSpec]:
-    """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be had."""
-    options = convert(spec.options, ModelOptions)
-    machines = machines_of(options)
-    if options.machines and options.ranks not in (1, len(machines)):
-        message = f"{options.ranks} ranks and {len(machines)} machines were asked for: leave out --ranks."
-        raise ServerError("load_failed", message, "ranks")
-    first = address_of(machines[0])
-    own_ports = free_ports(first, len(machines) + 2)
-    hosts = []
-    for machine in machines:
-        here = is_here(machine, machines[0])
-        port = own_ports.pop() if here else FAR_PORTS.start + secrets.randbelow(len(FAR_PORTS))
-        hosts.append(f"{first if here else address_of(machine)}:{port}")
-    secret = secrets.token_hex(32)
-    return [
-        RankSpec(
-            rank=rank,
-            size=len(machines),
-            split=options.split,
-            backend=options.rank_backend,
-            control=f"{first}:{own_ports[0]}",
-            coordinator=f"{first}:{own_ports[1]}",
-            hosts=tuple(hosts),
-            secret=secret,
-        )
-        for rank in range(len(machines))
-    ]
-
-
-def address_of(machine: str) -> str:
-    """The IPv4 address of `HOST` or `USER@HOST`. Raises `ServerError("load_failed")`."""
-    host = machine.rpartition("@")[2]
-    try:
-        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        message = f"The machine {host!r} has no address that is known here: {error.strerror}."
-        raise ServerError("load_failed", message, "machines") from error
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Ports of this machine that nobody listens at now. Raises `ServerError("load_failed")`."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        try:
-            for each in sockets:
-                each.bind((host, 0))
-        except OSError as error:
-            message = f"The first of --machines must be this machine's own address, and {host} is not."
-            raise ServerError("load_failed", message, "machines") from error
-        return [each.getsockname()[1] for each in sockets]

@@ -16,9 +16,11 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
+from pippin.runtime.cluster.commands import CLUSTER, in_the_cluster
+from pippin.runtime.ranks.cluster import need_of_each, ranks_needed
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.machines import elsewhere, in_the_cluster, is_here, shared_out
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
@@ -102,7 +104,7 @@ class Process:
 
     @property
     def is_here(self) -> bool:
-        return self.spec.command is None
+        return self.spec.machine is None
 
     @property
     def prepared(self) -> bool:
@@ -139,6 +141,16 @@ class Replicas:
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: Launcher) -> "Replicas":
         """Start all replicas; those on this machine share the memory and threads of `spec`."""
+        options = convert(spec.options, ModelOptions)
+        if options.cluster is not None and options.ranks == 1:
+            ranks = await ranks_needed(spec, options)
+            spec = msgspec.structs.replace(spec, options={**spec.options, "ranks": ranks})
+            if ranks > 1:
+                log.info(
+                    "No machine of the cluster holds %s alone: it is split over %d ranks.",
+                    spec.info.id,
+                    ranks,
+                )
         specs = await asyncio.to_thread(members, spec)  # which reads files
         workers: list[Worker] = []
         try:
@@ -266,7 +278,7 @@ class Replicas:
         log.info("All replicas of %s are busy: one more is started.", self._info.id)
         try:
             worker = await self._launch(spec)
-        except OSError as error:
+        except (OSError, ServerError) as error:
             log.error("A replica of %s did not start: %s", self._info.id, error)
             return
         process = Process(spec, worker)
@@ -314,7 +326,7 @@ class Replicas:
         while True:
             try:
                 worker = await self._launch(process.spec)
-            except OSError as error:
+            except (OSError, ServerError) as error:
                 log.error("A replica of %s did not start: %s", self._info.id, error)
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
@@ -374,11 +386,15 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
 def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> list[WorkerSpec]:
     """Raises `ServerError("load_failed")`."""
     ordinary = ModelOptions()
-    for name in ("replica_machines", "ranks", "machines"):
+    for name in ("replica_machines", "machines"):
         if getattr(options, name) != getattr(ordinary, name):
             message = f"cluster and {name} cannot be used together: leave one of them out."
             raise ServerError("load_failed", message, name)
-    return [in_the_cluster(spec, cluster, options.memory_bytes)] * options.replicas
+    if options.ranks == 1:
+        own = in_the_cluster(spec, cluster, need_of_each(spec, options, 1))
+    else:  # the group finds its places by itself
+        own = msgspec.structs.replace(spec, machine=CLUSTER)
+    return [own] * options.replicas
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

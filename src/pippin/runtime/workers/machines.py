@@ -1,9 +1,7 @@
 """Which machine a worker runs on: this one, or another where a command starts it (ssh, or a Ray cluster's actor)."""
 
 import shlex
-import sys
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -11,8 +9,6 @@ from pippin.config.options.model import LOOPBACK, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.safetensors import digest_of
-
-BRIDGE: Final = "pippin.runtime.cluster.bridge"
 
 
 def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
@@ -29,14 +25,6 @@ def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
     """What a worker on another machine is told, where all processors are its own. Raises `ServerError`."""
     return reached_by(command_for(machine, options, spec.info), spec, machine)
-
-
-def in_the_cluster(spec: WorkerSpec, cluster: str, bound: int | None) -> WorkerSpec:
-    """What a worker is told that a Ray cluster places: where `bound` bytes are free, which it may take, or on a machine
-    where no other is, which it may fill. Raises `ServerError`."""
-    need = str(max(spec.expected_bytes, bound or 0))
-    words = (sys.executable, "-m", BRIDGE, cluster, need, "shared" if bound else "whole")
-    return reached_by(shlex.join((*words, spec.info.id, spec.info.path or "")), spec, "the cluster")
 
 
 def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:

@@ -1,6 +1,6 @@
-"""One rank of a group that runs jobs on tiny models: `python -m tests.engines.language.ranks.rank_run PLAN RANK`.
+"""One rank of a group that runs jobs on models: `python -m tests.engines.language.ranks.rank_run PLAN RANK`.
 
-Rank 0 writes what each request said, as JSON, where the plan says.
+Rank 0 writes what each request said, as JSON, where the plan says. Without ranks in the plan, one process does that.
 """
 
 import json
@@ -123,9 +123,12 @@ def lost(sentence: str) -> None:
 
 def main() -> None:
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
-    rank = plan.ranks[int(sys.argv[2])]
-    options = ModelOptions(prefill_step_size=32, memory_bytes=1 << 30)
+    options = ModelOptions(prefill_step_size=32, memory_bytes=1 << 30, cpu_kernels="off")
     accelerate_blas(options, 1)
+    if not plan.ranks:
+        Path(plan.output).write_text(json.dumps({each: alone(Path(each), options) for each in plan.folders}))
+        return
+    rank = plan.ranks[int(sys.argv[2])]
     link = meet(rank, lost)
     results = {}
     with rank_environment(rank):
@@ -135,6 +138,17 @@ def main() -> None:
                 results[f"{folder.name} {split}"] = run(folder, options, place, link)
     if rank.rank == 0:
         Path(plan.output).write_text(json.dumps(results))
+
+
+def alone(folder: Path, options: ModelOptions) -> Said:
+    from pippin.engines import language
+
+    info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
+    spec = WorkerSpec(info=info, options=msgspec.to_builtins(options), threads=1)
+    engine = language.open_engine(spec, language.open_preparer(spec), lambda *_: None)
+    said = answers(engine, engine)
+    engine.close()
+    return said
 
 
 def run(folder: Path, options: ModelOptions, rank: RankSpec, link: GroupLink) -> Said:

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.engines import language
-from pippin.runtime.ranks.group import places
-from tests.engines.language.ranks.rank_run import Plan, Said, answers
+from pippin.runtime.ranks.places import places
+from tests.engines.language.ranks.rank_run import Plan, Said
 from tests.engines.tiny_models import tiny_model
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -35,31 +34,30 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def alone(folder: Path) -> Said:
-    info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
-    options = {"prefill_step_size": 32, "memory_bytes": 1 << 30, "cpu_kernels": "off"}
-    spec = WorkerSpec(info=info, options=options, threads=1)
-    engine = language.open_engine(spec, language.open_preparer(spec), lambda *_: None)
-    said = answers(engine, engine)
-    engine.close()
-    return said
+def alone(folders: list[Path], output: Path) -> dict[str, Said]:
+    """What one process says with each model, by its folder."""
+    return run(Plan([*map(str, folders)], [], [], str(output)), output)
 
 
 def together(folders: list[Path], splits: list[str], ranks: int, output: Path) -> dict[str, Said]:
     """What a group of `ranks` says with each model and split."""
     found = places(WorkerSpec(info=ModelInfo(id="tiny", kind="language"), options={"ranks": ranks}))
-    plan = output.with_suffix(".plan")
-    plan.write_bytes(msgspec.json.encode(Plan([*map(str, folders)], splits, found, str(output))))
-    command = [sys.executable, "-m", "tests.engines.language.ranks.rank_run", str(plan)]
+    return run(Plan([*map(str, folders)], splits, found, str(output)), output)
+
+
+def run(plan: Plan, output: Path) -> dict[str, Said]:
+    written = output.with_suffix(".plan")
+    written.write_bytes(msgspec.json.encode(plan))
+    command = [sys.executable, "-m", "tests.engines.language.ranks.rank_run", str(written)]
     processes = [
         subprocess.Popen(
-            [*command, str(rank.rank)],
+            [*command, str(rank)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"},
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in found
+        for rank in range(max(1, len(plan.ranks)))
     ]
     try:
         errors = [process.communicate(timeout=SECONDS)[1] for process in processes]
@@ -94,8 +92,9 @@ def test_ranks_say_what_one_says(ranks: int, tmp_path: Path) -> None:
     folders = [tiny_model(name, tmp_path / name, **changes) for name, changes in MODELS.items()]
     splits = ["tensor", "pipeline"]
     said = together(folders, splits, ranks, tmp_path / "said.json")
+    known = alone(folders, tmp_path / "alone.json")
     for folder in folders:
-        expected = alone(folder)
+        expected = known[str(folder)]
         assert expected["preempted"]
         assert expected["long again cached"] > 0
         for split in splits:
@@ -109,4 +108,5 @@ def test_the_demo_model_in_parts_answers_as_one(
     split: str, ranks: int, demo_model: Path, tmp_path: Path
 ) -> None:
     said = together([demo_model], [split], ranks, tmp_path / "said.json")
-    compare(alone(demo_model), said[f"{demo_model.name} {split}"])
+    [expected] = alone([demo_model], tmp_path / "alone.json").values()
+    compare(expected, said[f"{demo_model.name} {split}"])

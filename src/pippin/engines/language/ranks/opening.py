@@ -12,7 +12,7 @@ import msgspec
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
-from pippin.core.models import RankSpec, WorkerSpec
+from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.kinds.base import CacheKind
@@ -35,6 +35,13 @@ REFUSED = (
     "trust_remote_code"
 ).split()
 """Options that ranks do not have."""
+WANTED: Final[dict[RankBackend, str]] = {
+    "ring": "It connects them by TCP, each to the next.",
+    "jaccl": "It needs Macs with Thunderbolt 5 whose RDMA is on, and on each of them MLX_IBV_DEVICES with the name of "
+    "a file that lists their devices (mlx.distributed_config finds them).",
+    "nccl": "It needs an NVIDIA GPU for each rank, and MLX for CUDA.",
+}
+"""What each backend asks of the machines."""
 RECKONED: Final = 4096
 """Tokens of a sequence by which the parts of ranks are compared."""
 
@@ -96,7 +103,7 @@ def join_group(rank: RankSpec) -> mx.distributed.Group:
     try:
         group = mx.distributed.init(strict=True, backend=rank.backend)
     except (RuntimeError, ValueError) as error:
-        message = f"The ranks cannot reach each other by MLX's backend {rank.backend!r}: {error}"
+        message = f"The ranks cannot reach each other by MLX's backend {rank.backend!r}: {error} {WANTED[rank.backend]}"
         raise ServerError("load_failed", message, "rank_backend") from error
     if (group.rank(), group.size()) != (rank.rank, rank.size):
         message = (

@@ -1,0 +1,29 @@
+"""The programs by which the server uses a cluster: it loads nothing of Ray itself."""
+
+import shlex
+import sys
+from typing import Final
+
+from pippin.core.models import WorkerSpec
+from pippin.runtime.cluster.needs import Need
+from pippin.runtime.workers.machines import reached_by
+
+BRIDGE: Final = "pippin.runtime.cluster.bridge"
+PLACEMENT: Final = "pippin.runtime.cluster.placement"
+CLUSTER: Final = "the cluster"
+"""Where a worker is that Ray has yet to place."""
+
+
+def in_the_cluster(
+    spec: WorkerSpec, cluster: str, need: Need, *, machine: str = CLUSTER, seat: tuple[str, int] | None = None
+) -> WorkerSpec:
+    """What a worker is told that Ray places where `need` is free; or, for a rank, at the `seat` of its group, a name
+    and a number, which is on `machine`. Raises `ServerError`."""
+    words = (sys.executable, "-m", BRIDGE, cluster, *need.words(), spec.info.id, spec.info.path or "")
+    place = () if seat is None else (seat[0], str(seat[1]))
+    return reached_by(shlex.join((*words, *place)), spec, machine)
+
+
+def placement(*words: str) -> tuple[str, ...]:
+    """The program that asks the cluster `words`."""
+    return (sys.executable, "-m", PLACEMENT, *words)

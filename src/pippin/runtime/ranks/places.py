@@ -1,0 +1,111 @@
+"""Where the ranks of a group are, on this machine and on those that the operator names, and what each is told of it."""
+
+import secrets
+import socket
+from contextlib import ExitStack
+from ipaddress import ip_address
+from typing import Final
+
+import msgspec
+
+from pippin.config.options.model import ModelOptions, machines_of, ranks_here
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.models import RankSpec, WorkerSpec
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
+
+FAR_PORTS: Final = range(20_000, 30_000)
+"""Where ranks on another machine listen: some of these, whichever come. Systems give none of them to connections."""
+
+
+def members(spec: WorkerSpec) -> list[WorkerSpec]:
+    """What each rank is told; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
+    if spec.command is not None:
+        message = "ranks and replica_machines cannot be used together: leave one of them out."
+        raise ServerError("load_failed", message, "replica_machines")
+    options = convert(spec.options, ModelOptions)
+    machines = machines_of(options)
+    here = ranks_here(options)
+    shared = shared_out(spec, here)
+    return [
+        msgspec.structs.replace(shared, rank=rank)
+        if is_here(machine, machines[0])
+        else elsewhere(msgspec.structs.replace(spec, rank=rank), machine, options)
+        for rank, machine in zip(places(spec), machines, strict=True)
+    ]
+
+
+def places(spec: WorkerSpec) -> list[RankSpec]:
+    """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be had."""
+    options = convert(spec.options, ModelOptions)
+    machines = machines_of(options)
+    if options.machines and options.ranks not in (1, len(machines)):
+        message = f"{options.ranks} ranks and {len(machines)} machines were asked for: leave out --ranks."
+        raise ServerError("load_failed", message, "ranks")
+    first, *others = [address_of(machine) for machine in machines]
+    refuse_public([first, *others], options)
+    near = [is_here(machine, machines[0]) for machine in machines]
+    own_ports, far_ports = free_ports(first, near.count(True) + 2), far(near.count(False))
+    hosts = [
+        f"{first}:{own_ports.pop()}" if here else f"{address}:{far_ports.pop()}"
+        for address, here in zip([first, *others], near, strict=True)
+    ]
+    return group_of(options, hosts, f"{first}:{own_ports[0]}", f"{first}:{own_ports[1]}")
+
+
+def group_of(options: ModelOptions, hosts: list[str], control: str, coordinator: str) -> list[RankSpec]:
+    """What each rank is told of a new group, of which these are the HOST:PORTs."""
+    secret = secrets.token_hex(32)
+    return [
+        RankSpec(
+            rank=rank,
+            size=len(hosts),
+            split=options.split,
+            backend=options.rank_backend,
+            control=control,
+            coordinator=coordinator,
+            hosts=tuple(hosts),
+            secret=secret,
+        )
+        for rank in range(len(hosts))
+    ]
+
+
+def far(count: int) -> list[int]:
+    """Different ports for ranks on machines whose ports are not known here."""
+    return secrets.SystemRandom().sample(FAR_PORTS, count)
+
+
+def refuse_public(addresses: list[str], options: ModelOptions) -> None:
+    """Raises `ServerError("load_failed")` for addresses of the public internet, unless the operator allows them."""
+    public = sorted({each for each in addresses if ip_address(each).is_global})
+    if public and options.rank_network == "private":
+        message = (
+            f"What ranks send each other is not encrypted, and {', '.join(public)} is an address of the public "
+            "internet: put the machines into a private network, such as a WireGuard tunnel, and name their addresses "
+            "there, or allow it by --rank-network any."
+        )
+        raise ServerError("load_failed", message, "rank_network")
+
+
+def address_of(machine: str) -> str:
+    """The IPv4 address of `HOST` or `USER@HOST`. Raises `ServerError("load_failed")`."""
+    host = machine.rpartition("@")[2]
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        message = f"The machine {host!r} has no address that is known here: {error.strerror}."
+        raise ServerError("load_failed", message, "machines") from error
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports of this machine that nobody listens at now. Raises `ServerError("load_failed")`."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        try:
+            for each in sockets:
+                each.bind((host, 0))
+        except OSError as error:
+            message = f"The first of --machines must be this machine's own address, and {host} is not."
+            raise ServerError("load_failed", message, "machines") from error
+        return [each.getsockname()[1] for each in sockets]
