@@ -394,7 +394,7 @@ def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start
     [
         ("peer", Settings(server=ServerOptions(peers=("http://127.0.0.1:1",)))),
         ("mcp-config", Settings(server=ServerOptions(mcp_config="tools.json"))),
-        ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(max_replicas=2)))),
+        ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(replicas="1-2")))),
         ("cluster", Settings(server=ServerOptions(model_defaults=ModelOptions(cluster="auto")))),
         (
             "replica-machines",
