@@ -301,13 +301,13 @@ def test_a_minute_refills_the_bucket() -> None:
     limits = Limits(Allowance(requests=6), clock=lambda: now)
     exchange = Exchange(id="x", path="/", caller="c")
     for _ in range(6):
-        limits.admit(exchange)
+        asyncio.run(limits.admit(exchange))
     with pytest.raises(ServerError):
-        limits.admit(exchange)
+        asyncio.run(limits.admit(exchange))
     now = 10.0
-    limits.admit(exchange)
+    asyncio.run(limits.admit(exchange))
     with pytest.raises(ServerError):
-        limits.admit(exchange)
+        asyncio.run(limits.admit(exchange))
 
 
 def test_more_requests_at_once_than_allowed_are_503_and_the_place_comes_back() -> None:

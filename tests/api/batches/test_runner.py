@@ -1,6 +1,7 @@
 """The runner of batches: lines that come to nothing, disks that are full, and batches beside one another."""
 
 import asyncio
+import io
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pippin.api.batches import runner as rooms
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.runner import BatchRunner
+from pippin.api.batches.shelves import Folder
 from pippin.api.batches.store import Batch, BatchStore, Line
 from pippin.core.errors import ServerError
 
@@ -20,7 +22,7 @@ Asked = Callable[[Batch, bytes], Awaitable[Reply]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(tmp_path / "files", megabytes=1)
+    made = BatchStore(Folder(tmp_path / "files"), megabytes=1)
     yield made
     made.close()
 
@@ -145,9 +147,9 @@ def test_a_line_that_cannot_be_asked_is_an_error_and_not_asked_for_ever(
 def test_only_the_blanks_of_json_stand_around_a_line(tmp_path: Path) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}'
     (tmp_path / "in").write_bytes(b"\t" + line + b" \r\n\n")
-    assert len(read_lines(tmp_path / "in", "/v1/embeddings")[0]) == 1
+    assert len(read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")[0]) == 1
     (tmp_path / "in").write_bytes(b"\v" + line)  # a reader of JSON knows no vertical tabs
-    lines, [problem] = read_lines(tmp_path / "in", "/v1/embeddings")
+    lines, [problem] = read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")
     assert (lines, problem.code) == ([], "invalid_json_line")
 
 

@@ -27,7 +27,7 @@ SECTIONS: dict[str, str] = {
     "api_keys": "Access",
     "timeout": "Limits",
     "media_fetch": "Media from outside",
-    "response_store": "Stored responses, batches and MCP",
+    "state": "Stored responses, batches and MCP",
     "dtype": "How weights run",
     "context_length": "Prompt and window",
     "max_tokens": "Limits and sampling defaults",
