@@ -24,7 +24,7 @@ USER = "postgres"  # as whom it runs where the tests run as root, as it will not
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's programs, which Debian keeps out of the path; None where they or psycopg are missing."""
+    """The folder of PostgreSQL's programs, which Debian keeps out of the path; None where they, or psycopg, are not."""
     if find_spec("psycopg") is None:
         return None
     found = shutil.which("initdb") or max(Path("/usr/lib/postgresql").glob("*/bin/initdb"), default=None)

@@ -217,6 +217,8 @@ class ApiProcesses:
     async def _answer(self, store: ResponseStore, question: Keep | Recall, channel: Channel[ToOwner]) -> None:
         try:
             channel.send(await asyncio.to_thread(told, store, question))
+        except ServerError as error:
+            channel.send(Refused(question.serial, error.report))
         except Exception as error:  # who asks waits for an answer
             log.error("The store of responses could not be asked.\n%s", trace_of(error))
             message = "The request failed because of a fault in the server; its log has more."

@@ -4,10 +4,11 @@ SQLite holds them, in a file where the operator names one, else in memory, or th
 the code is the same. Calls may wait for a disk or a network, so they are made beside the event loop.
 """
 
+import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
@@ -112,12 +113,14 @@ class ResponseStore:
 
         That is the least recently used of the owner who holds most: who holds less than an equal share loses nothing
         to others.
-        An entry that is larger than the bound alone is not kept.
+        An entry that is larger than the bound alone is not kept. Raises `ServerError` where nothing can be written.
         """
         try:
             self._write(owner, id, kind, body, items)
-        except (sqlite3.Error, ServerError) as error:  # a full disk must not cost the client its answer
-            log.error("The %s %s could not be stored: %s", kind, id, error)
+        except sqlite3.Error as error:
+            raise ServerError(
+                "overloaded", f"The {kind} can't be stored: {error}.", retry_after=1.0
+            ) from None
 
     def _write(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
         now = self._clock()
@@ -223,9 +226,10 @@ class OwnedHistory:
         self._owner = owner
 
     def keep(self, id: str, turn: StoredResponse) -> None:
-        """Store a response and the turn that it ends."""
+        """Store a response and the turn that it ends, where that is possible."""
         items = [*turn.input, *turn.response["output"]]
-        self._put(id, "response", turn, items)
+        with _answered_all_the_same("response", id):
+            self._put(id, "response", turn, items)
 
     def response(self, id: str) -> StoredResponse:
         return self._get(id, "response", StoredResponse)
@@ -238,14 +242,13 @@ class OwnedHistory:
         self._put(conversation.id, "conversation", conversation, conversation.items)
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
-        """Add the items that a conversation does not have yet. One that was deleted meanwhile stays deleted."""
-        try:
+        """Add the items of an answer that a conversation does not have yet, where that is possible. One that was
+        deleted meanwhile stays deleted."""
+        with _answered_all_the_same("conversation", id):
             conversation = self.stored_conversation(id)
-        except ServerError:
-            return
-        known = {item.get("id") for item in conversation.items}
-        conversation.items += [item for item in items if item.get("id") not in known]
-        self.save_conversation(conversation)
+            known = {item.get("id") for item in conversation.items}
+            conversation.items += [item for item in items if item.get("id") not in known]
+            self.save_conversation(conversation)
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
@@ -306,6 +309,16 @@ class OwnedHistory:
         if body is None:
             raise not_found(kind, id)
         return from_json(body, type)
+
+
+@contextlib.contextmanager
+def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
+    """A full disk, or a database that is away, must not cost the client its answer."""
+    try:
+        yield
+    except ServerError as error:
+        if error.report.kind != "not_found":
+            log.error("The %s %s could not be stored: %s", kind, id, error.report.message)
 
 
 def open_store(options: ServerOptions, shared: Postgres | None = None) -> ResponseStore:
