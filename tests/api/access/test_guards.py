@@ -21,7 +21,17 @@ from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, ro
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
 PICTURES = {"/images/files/{name}", "/v1/images/files/{name}"}  # their names cannot be guessed
-OPEN = {"/", "/page/{path:path}", "/health", "/v1/health", "/healthz", "/metrics", "/v1/metrics", *PICTURES}
+OPEN = {
+    "/",
+    "/page/{path:path}",
+    "/health",
+    "/v1/health",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/metrics",
+    *PICTURES,
+}
 
 
 def ask(method: str, path: str, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
