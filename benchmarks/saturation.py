@@ -3,10 +3,10 @@
     python -m benchmarks.saturation [--clients 10000] [--machines 100] [--token-ms 0.086] [--servers 1 2 4] [--scatter]
 
 Clients take turns in conversations: they read an answer, think, and ask again with all that was said. Each belongs to a
-server, an API process with one core, which places the turn on one of its machines by the router's own code; with
-`--scatter` any server gets any turn, as from a balancer that knows nothing of conversations. A machine computes what its
-cache lacks of the prompt and then writes with all others in its batch. What it writes costs the server `--token-ms` for each
-token (`benchmarks.api_processes`), and the network a frame for each step.
+server, an API process with one core, which places the turn on one of its machines by the router's own code. With
+`--scatter` any server gets any turn, as from a balancer that knows nothing of conversations. A machine computes what
+its cache lacks of the prompt and then writes with all others in its batch. What it writes costs the server `--token-ms`
+for each token (`benchmarks.api_processes`), and the network a frame for each step.
 
 The figures of a machine are assumed, those of a server measured; every one is an option. Nothing of a model runs.
 """
@@ -96,8 +96,8 @@ class Server:
 
     world: "World"
     free_at: float = 0.0
-    busy: float = 0.0
-    tokens: int = 0
+    given: float = 0.0  # seconds of work, done or not
+    tokens: int = 0  # that have left
     bytes: int = 0
     machines: list[tuple[Machine, Seen]] = field(default_factory=list)
 
@@ -105,8 +105,13 @@ class Server:
         """Do some work behind what waits already; seconds until it is done."""
         now = self.world.time.now
         self.free_at = max(self.free_at, now) + seconds
-        self.busy += seconds
+        self.given += seconds
         return self.free_at - now
+
+    @property
+    def done(self) -> float:
+        """Seconds of work until now."""
+        return self.given - max(0.0, self.free_at - self.world.time.now)
 
     def place(self, turn: Turn) -> None:
         prefix = prefix_of(turn.conversation, turn.prompt)
@@ -118,7 +123,6 @@ class Server:
 
     def pass_on(self, written: list[tuple[Turn, int]], machine: Machine) -> None:
         count = sum(tokens for _, tokens in written)
-        self.tokens += count
         self.bytes += STEPS * FRAME + count * TOKEN
         self.world.time.process(
             self._sent(written, machine, self.spend(count * self.world.asked.token_ms / 1000))
@@ -126,7 +130,8 @@ class Server:
 
     def _sent(self, written: list[tuple[Turn, int]], machine: Machine, delay: float) -> Iterator[simpy.Event]:
         yield self.world.time.timeout(delay)
-        for turn, _ in written:
+        for turn, count in written:
+            self.tokens += count
             if turn.first is None:
                 turn.first = self.world.time.now
             if not turn.left and not turn.done.triggered:
@@ -157,7 +162,7 @@ class World:
     def client(self, number: int) -> Iterator[simpy.Event]:
         asked, dice = self.asked, self.dice
         home = self.servers[number % len(self.servers)]
-        yield self.time.timeout(dice.uniform(0, asked.think + asked.answer / 20))
+        yield self.time.timeout(dice.uniform(0, asked.seconds / 4))
         said, begun = asked.system, 0
         while True:
             server = dice.choice(self.servers) if asked.scatter else home
@@ -178,9 +183,10 @@ class World:
         asked = self.asked
         self.time.run(asked.seconds / 2)
         machines = [machine for server in self.servers for machine, _ in server.machines]
-        for each in (*self.servers, *machines):
-            each.busy = 0.0
+        for machine in machines:
+            machine.busy = 0.0
         for server in self.servers:
+            server.given -= server.done
             server.tokens = server.bytes = 0
         self.turns.clear()
         self.time.run(asked.seconds)
@@ -189,7 +195,7 @@ class World:
         prompts = sum(turn.prompt for turn in self.turns)
         cached = 1 - sum(turn.uncached for turn in self.turns) / max(prompts, 1)
         late = quantiles(firsts, n=100)[98] if len(firsts) > 1 else 0.0
-        cores = max(server.busy for server in self.servers) / span
+        cores = max(server.done for server in self.servers) / span
         used = sum(machine.busy for machine in machines) / span / len(machines)
         tokens = sum(server.tokens for server in self.servers) / span
         megabits = 8 * sum(server.bytes for server in self.servers) / span / 1e6

@@ -30,7 +30,11 @@ def folder(tmp_path: Path) -> Path:
 def pair(folder: Path, postgres: PostgresServer | None) -> Iterator[Pair]:
     if postgres is None:
         pytest.skip("PostgreSQL is not installed")
-    model = write_script(folder, {"when": {"user": "."}, "say": "one two three", "gap": 0.01})
+    model = write_script(
+        folder,
+        {"when": {"user": "long"}, "say": "one two three " * 100, "gap": 0.2},
+        {"when": {"user": "."}, "say": "one two three", "gap": 0.01},
+    )
     words = (str(model), "--rate-limit", "40", "--api-key", "key")
     given = {"PIPPIN_STATE": postgres.address}
     with (
@@ -82,6 +86,27 @@ def test_responses_files_batches_and_limits_are_those_of_both(
     assert "secret" not in logs
     settings = httpx.get(f"{first.base_url!s}settings", headers={"authorization": "Bearer key"}).text
     assert "secret" not in settings
+
+
+def test_a_background_response_is_polled_and_cancelled_at_the_other_server(pair: Pair) -> None:
+    first, second = pair
+    done = second.responses.create(model="default", input="hello", background=True)
+    long = second.responses.create(model="default", input="long", background=True)
+    assert first.responses.retrieve(long.id).status in ("queued", "in_progress")
+    deadline = time.monotonic() + 20
+    while (now := first.responses.retrieve(done.id)).status != "completed":
+        assert now.status in ("queued", "in_progress")
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert now.output_text == "one two three"
+    time.sleep(1.5)
+    assert first.responses.retrieve(long.id).status in ("queued", "in_progress")
+    assert first.responses.cancel(long.id).status == "cancelled"
+    other = second.responses.create(model="default", input="long", background=True)
+    first.responses.delete(other.id)
+    for each in pair:
+        with pytest.raises(openai.NotFoundError):
+            each.responses.retrieve(other.id)
 
 
 def test_while_the_database_is_away_chats_go_on_and_what_needs_it_is_503(

@@ -91,6 +91,7 @@ def create_app(
         errors=errors,
         observer=counting,
         store=open_store(options, state),
+        state=state,
         media=media,
         tool_servers=tools.servers,
         batches=batches,

@@ -8,6 +8,7 @@ from pippin.api.access.limits import Ledger
 from pippin.api.batches.shelves import PIECES
 from pippin.api.batches.shelves import TABLES as BATCHES
 from pippin.api.databases.postgres import Postgres
+from pippin.api.storage.elsewhere import TABLE as BACKGROUND
 from pippin.api.storage.response_store import TABLES as RESPONSES
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
@@ -15,7 +16,7 @@ from pippin.core.errors import ServerError
 log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-_TABLES: Final = RESPONSES + BATCHES + PIECES + BUCKETS
+_TABLES: Final = RESPONSES + BACKGROUND + BATCHES + PIECES + BUCKETS
 
 
 def open_state(options: ServerOptions) -> Postgres | None:
