@@ -141,8 +141,10 @@ class Postgres:
         self._away_until = time.monotonic() + ASK_AGAIN_AFTER
         if not self._is_away:
             self._is_away = True
-            # The error's own words may quote the address.
-            log.error("The state at %s can't be reached (%s).", self.host, type(error).__name__)
+            why = " ".join(str(error).split())
+            if password := self._options.get("password"):
+                why = why.replace(password, "***")
+            log.error("The state at %s can't be reached (%s).", self.host, why)
         return self._away()
 
     def _away(self) -> ServerError:
