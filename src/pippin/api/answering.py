@@ -8,6 +8,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -89,17 +90,18 @@ async def run(connection: socket.socket, open_catalog: OpenCatalog) -> None:
         elif isinstance(message, Stop):
             os._exit(0)
 
+    def leave() -> None:
+        """End at once, for without the first process there is nothing to answer from; clear up in its place."""
+        if begun.done():
+            shutil.rmtree(Path(begun.result().ledger).parent, ignore_errors=True)
+        os._exit(0)
+
     channel: Channel[FromOwner] = Channel(connection, FromOwner, receive, leave)
     begin = await begun
     configure_logging(begin.settings.server.log_level)
     process = AnsweringProcess(begin, channel, open_catalog(begin.settings))
     await process.run()
     channel.close()
-
-
-def leave() -> None:
-    """End at once: without the first process there is nothing to answer from."""
-    os._exit(0)
 
 
 class AnsweringProcess:

@@ -24,6 +24,8 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from tests.cli.serving import Serving, Terminal
+from tests.running_server import running_server
+from tests.service.doubles import write_script
 
 SCRIPT = {
     "rules": [
@@ -435,3 +437,15 @@ def test_a_real_model_says_in_each_process_what_it_says_in_the_first(
         assert first
         assert {say_at("/v1/chat/completions") for _ in range(4)} == {first}
         until(lambda: len(re.findall(r" \[[12]\] POST /v1/chat/comp\S+ 200", server.output.read_text())) == 4)
+
+
+def test_a_first_process_that_is_killed_leaves_no_folder_behind(tmp_path: Path) -> None:
+    model = write_script(tmp_path, {"when": {"user": "."}, "say": "yes"})
+    (temporary := tmp_path / "tmp").mkdir()
+    given = {"TMPDIR": str(temporary)}
+    with running_server(tmp_path, str(model), "--api-processes", "2", variables=given, kill=True):
+        assert list(temporary.glob("pippin-*"))
+    deadline = time.monotonic() + 20
+    while list(temporary.glob("pippin-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
