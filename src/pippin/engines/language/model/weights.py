@@ -38,17 +38,19 @@ def load_weights(
     kernel_threads: int | None = None,
     whole_layers: bool = True,
     split: Callable[[nn.Module], None] | None = None,
+    diffusion: bool = False,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
     With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
     kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
-    `split` takes away what is another rank's, before anything of it is read.
+    `split` takes away what is another rank's, before anything of it is read. `diffusion`: a diffusion language model,
+    as mlx-vlm has it; of every other caller such a model is refused.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
-    load = partial(_read, info, folder, trust_remote_code=trust_remote_code)
+    load = partial(_read, info, folder, trust_remote_code=trust_remote_code, diffusion=diffusion)
     model, config = load(text_only=text_only)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
@@ -71,22 +73,22 @@ def load_weights(
 
 
 def _read(
-    info: ModelInfo, folder: Path, *, trust_remote_code: bool, text_only: bool
+    info: ModelInfo, folder: Path, *, trust_remote_code: bool, text_only: bool, diffusion: bool
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = not text_only and checkpoint.is_vision(folder)
-    load = checkpoint.load_model if vision else load_model
+    load = checkpoint.load_diffusion_model if diffusion else checkpoint.load_model if vision else load_model
     try:
         found: tuple[nn.Module, dict[str, Any]] = load(
             folder, lazy=True, strict=True, trust_remote_code=trust_remote_code
         )
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision:
+        if not vision or diffusion:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
-            found = _read(info, folder, trust_remote_code=trust_remote_code, text_only=True)
+            found = _read(info, folder, trust_remote_code=trust_remote_code, text_only=True, diffusion=False)
         except ServerError:
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
@@ -154,6 +156,12 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 
 def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
+    if (folder / "offload_index.json").is_file():
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, whose experts stay on disk, which is not "
+            "built in here: serve the checkpoint that it was made from, or this one with mlx_vlm.server.",
+        )
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
         others = sorted(

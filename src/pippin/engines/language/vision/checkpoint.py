@@ -80,6 +80,14 @@ def family_of(config: dict[str, Any]) -> str | None:
     return family if hasattr(model, "get_input_embeddings") else None
 
 
+def configuration_of(family: str, config: dict[str, Any]) -> Any:
+    """The configuration of a checkpoint as mlx-vlm's package of this name reads it; None for one that it can't read."""
+    try:
+        return _package(family).ModelConfig.from_dict(dict(config))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
 def family_takes_media(family: str) -> bool:
     """Whether mlx-vlm's package of this name has an encoder of pictures or sound, or configures one."""
     package = _package(family)
@@ -132,10 +140,24 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
     if is_diffusion_model(model):
         raise ServerError(
             "load_failed",
-            f"The model {folder.name!r} is a diffusion language model, which writes all tokens of an answer at once: "
-            "this is not built in. Serve it with mlx_vlm.server, or take a model that writes token by token.",
+            f"The model {folder.name!r} is a diffusion language model, which writes many tokens at once: here one that "
+            "writes token by token is needed. Take another.",
         )
     return VisionModel(model), read_config(folder)
+
+
+def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """As `load_model`, of a diffusion language model, which is mlx-vlm's own."""
+    import mlx_vlm.utils
+    from mlx_vlm.generate.diffusion import is_diffusion_model
+
+    settings.pop("trust_remote_code", None)
+    model = mlx_vlm.utils.load_model(folder, **settings)
+    if not is_diffusion_model(model):
+        raise ServerError(
+            "load_failed", f"mlx-vlm does not run {folder.name!r} as a diffusion language model."
+        )
+    return model, read_config(folder)
 
 
 def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
