@@ -49,6 +49,7 @@ ONLY_IN = {
     "mcp": {"mcp"},
     "mcp_types": {"mcp"},
     "opentelemetry": {"api"},
+    "psycopg": {"api"},
     "pickle": set(),
     "dill": set(),
 }

@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pippin.api.routes.models import describe
 from pippin.api.telemetry.metrics import LABELS, VLLM_MLX_NAMES, Metrics
 from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry
 from pippin.core.models import CacheStats, EngineStats, ModelState, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.golden_events import SEQUENCES
@@ -157,6 +159,14 @@ def test_health_is_healthy_with_nothing_loaded() -> None:
     body = ask("GET", "/health", service=service).json()
     assert (body["status"], body["loaded_model"], body["loaded_models"]) == ("healthy", None, {})
     assert body["residency_state"] == "unloaded"
+
+
+def test_a_server_is_ready_once_the_models_of_its_start_were_loaded() -> None:
+    entry = ModelEntry(path="m")
+    assert ask("GET", "/readyz").status_code == 200
+    reply = ask("GET", "/readyz", models=(entry, entry))
+    assert (reply.status_code, reply.json()["wanted"]) == (503, 2)
+    assert ask("GET", "/readyz", models=(msgspec.structs.replace(entry, preload=False),)).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/healthz", "/", "/v1/models", "/models"])

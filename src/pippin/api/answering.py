@@ -8,6 +8,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -19,6 +20,7 @@ from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.access.ledger import SharedLedger
 from pippin.api.answers.answer import Running
 from pippin.api.app import create_answering
+from pippin.api.databases.postgres import Postgres
 from pippin.api.http.passing import passing
 from pippin.api.http.protocol import InTurn, Turns
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
@@ -26,6 +28,7 @@ from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
 from pippin.api.processes.logs import configure_logging
 from pippin.api.processes.shared import is_shared, is_uncertain
+from pippin.api.state import ledger_of
 from pippin.api.storage.borrowed import BorrowedStore
 from pippin.config.settings import Settings
 from pippin.service import ModelSource, Requests
@@ -87,17 +90,18 @@ async def run(connection: socket.socket, open_catalog: OpenCatalog) -> None:
         elif isinstance(message, Stop):
             os._exit(0)
 
+    def leave() -> None:
+        """End at once, for without the first process there is nothing to answer from; clear up in its place."""
+        if begun.done():
+            shutil.rmtree(Path(begun.result().ledger).parent, ignore_errors=True)
+        os._exit(0)
+
     channel: Channel[FromOwner] = Channel(connection, FromOwner, receive, leave)
     begin = await begun
     configure_logging(begin.settings.server.log_level)
     process = AnsweringProcess(begin, channel, open_catalog(begin.settings))
     await process.run()
     channel.close()
-
-
-def leave() -> None:
-    """End at once: without the first process there is nothing to answer from."""
-    os._exit(0)
 
 
 class AnsweringProcess:
@@ -112,8 +116,10 @@ class AnsweringProcess:
         self._requests = Requests(options, BorrowedCatalog(catalog, self._pool), self._pool, awake)
         self._live = LiveSettings(begin.settings, self._requests)
         self._ledger = SharedLedger(Path(begin.ledger), begin.number)
+        self._state = None if options.state is None else Postgres(options.state)
         store = BorrowedStore(self._questions)
-        self._answering = create_answering(self._requests, self._live, self._ledger, store)
+        ledger = ledger_of(self._state, self._ledger)
+        self._answering = create_answering(self._requests, self._live, ledger, store)
         self._answering.answers.listener = self
         unread = UnreadAnswers()
         kind = passing(unread, self, lambda: channel.send(Closed()))
@@ -132,6 +138,8 @@ class AnsweringProcess:
         await serving
         await self._requests.close(0.0)
         self._ledger.close()
+        if self._state is not None:
+            self._state.close()
 
     def receive(self, message: FromOwner, descriptor: int | None) -> None:
         """Take what the first process says."""

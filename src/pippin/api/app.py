@@ -21,11 +21,12 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of, exchange_of
 from pippin.api.access.guards import Guard, LastCatcher
 from pippin.api.access.keys import Allowance, KeysInForce
-from pippin.api.access.limits import REPORTED, Ledger, Limits
+from pippin.api.access.limits import REPORTED, Ledger, Limits, OwnLedger
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.context import VERSION, Api, Endpoint, both
+from pippin.api.databases.postgres import Postgres
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.dialects.responses.dialect import ResponsesDialect
@@ -38,6 +39,7 @@ from pippin.api.processes.shared import PATHS
 from pippin.api.routes.ollama import GENERATIONS, generation
 from pippin.api.routes.responses import created
 from pippin.api.schema import schema_routes
+from pippin.api.state import ledger_of
 from pippin.api.storage.response_store import OwnedHistory, Store, open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.api.telemetry.recent import RecentRequests
@@ -59,9 +61,10 @@ def create_app(
     tool_servers: ToolServers | None = None,
     batches: Batches | None = None,
     processes: ApiProcesses | None = None,
+    state: Postgres | None = None,
 ) -> ASGIApp:
     """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers`, `batches`, and
-    `processes`, which answer beside this one.
+    `processes`, which answer beside this one, and `state`, which other servers share.
 
     Raises `ServerError` for options that can't be used.
     """
@@ -70,7 +73,7 @@ def create_app(
     keys = KeysInForce(options)
     counting = observer_of(settings)
     observer = traced(counting)
-    limits = limits_of(options, None if processes is None else processes.ledger)
+    limits = limits_of(options, ledger_of(state, OwnLedger() if processes is None else processes.ledger))
     dialects = find_dialects()
     errors = Errors(dialects)
     media = MediaResolver(options)
@@ -78,7 +81,7 @@ def create_app(
     live.follow(tools.adopt)
     handler = Handler(service, options, observer, limits, media, tools)
     live.follow(handler.adopt)
-    batches = batches or Batches(options)
+    batches = batches or Batches(options, state)
     live.follow(batches.adopt)
     api = Api(
         service=service,
@@ -87,7 +90,8 @@ def create_app(
         dialects=dialects,
         errors=errors,
         observer=counting,
-        store=open_store(options),
+        store=open_store(options, state),
+        state=state,
         media=media,
         tool_servers=tools.servers,
         batches=batches,
@@ -191,7 +195,7 @@ async def misdirected(request: Request, error: Exception) -> Response:
     return JSONResponse(body, MISDIRECTED, {"connection": "close"})
 
 
-def limits_of(options: ServerOptions, ledger: Ledger | None) -> Limits:
+def limits_of(options: ServerOptions, ledger: Ledger) -> Limits:
     allowance = Allowance(options.rate_limit, options.token_rate_limit)
     return Limits(allowance, options.max_concurrent, ledger=ledger)
 

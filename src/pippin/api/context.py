@@ -18,6 +18,7 @@ from pippin.api.access.keys import KeysInForce
 from pippin.api.access.limits import Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
+from pippin.api.databases.postgres import Postgres
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
@@ -42,6 +43,7 @@ class Api:
     errors: Errors
     observer: Observer
     store: ResponseStore
+    state: Postgres | None  # what several servers share
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches

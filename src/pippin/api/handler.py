@@ -125,9 +125,9 @@ class Handler:
         self._media = MediaResolver(options)
         self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
-    def admit(self, exchange: Exchange) -> None:
+    async def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
-        self._limits.admit(exchange)
+        await self._limits.admit(exchange)
 
     def forgive(self, exchange: Exchange) -> None:
         """Undo what was counted of a request that is answered elsewhere."""
@@ -166,7 +166,7 @@ class Handler:
         """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         if body is None:
-            self._limits.admit(exchange)
+            await self._limits.admit(exchange)
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         tasks, run, starter = await self._ready(request, decoded.requests)
@@ -189,7 +189,7 @@ class Handler:
     ) -> Prepared:
         """A generation that came in no body, whose events the caller draws itself. Counted against the limits of its
         caller; nothing runs yet. Raises `ServerError`."""
-        self._limits.admit(exchange_of(request.scope))
+        await self._limits.admit(exchange_of(request.scope))
         tasks, run, starter = await self._ready(request, (wanted,))
         decoded = Decoded(requests=(wanted,), shape=None, stream=stream)
         return Prepared(
@@ -285,7 +285,7 @@ class Handler:
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
         """The decoded body of a request to a model, which is counted against its caller's limits before it is read."""
-        self._limits.admit(exchange_of(request.scope))
+        await self._limits.admit(exchange_of(request.scope))
         return await self.uncounted_json_of(request, decode)
 
     async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
@@ -295,7 +295,7 @@ class Handler:
 
     async def form_of(self, request: Request) -> Form:
         """The form that a request to a model sent, which may hold files. Counted as `json_of` does."""
-        self._limits.admit(exchange_of(request.scope))
+        await self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     async def perform(
@@ -303,7 +303,7 @@ class Handler:
     ) -> list[Event]:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         if not admitted:
-            self._limits.admit(exchange_of(request.scope))
+            await self._limits.admit(exchange_of(request.scope))
         answer = await self.open_task(request, task, model=model, operation=operation, stream=False)
         try:
             return await answer.events()

@@ -21,7 +21,17 @@ from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, ro
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
 PICTURES = {"/images/files/{name}", "/v1/images/files/{name}"}  # their names cannot be guessed
-OPEN = {"/", "/page/{path:path}", "/health", "/v1/health", "/healthz", "/metrics", "/v1/metrics", *PICTURES}
+OPEN = {
+    "/",
+    "/page/{path:path}",
+    "/health",
+    "/v1/health",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/metrics",
+    *PICTURES,
+}
 
 
 def ask(method: str, path: str, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -301,13 +311,13 @@ def test_a_minute_refills_the_bucket() -> None:
     limits = Limits(Allowance(requests=6), clock=lambda: now)
     exchange = Exchange(id="x", path="/", caller="c")
     for _ in range(6):
-        limits.admit(exchange)
+        asyncio.run(limits.admit(exchange))
     with pytest.raises(ServerError):
-        limits.admit(exchange)
+        asyncio.run(limits.admit(exchange))
     now = 10.0
-    limits.admit(exchange)
+    asyncio.run(limits.admit(exchange))
     with pytest.raises(ServerError):
-        limits.admit(exchange)
+        asyncio.run(limits.admit(exchange))
 
 
 def test_more_requests_at_once_than_allowed_are_503_and_the_place_comes_back() -> None:

@@ -1,6 +1,8 @@
 """The runner of batches: lines that come to nothing, disks that are full, and batches beside one another."""
 
 import asyncio
+import contextlib
+import io
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,15 +14,34 @@ from pippin.api.batches import runner as rooms
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.runner import BatchRunner
-from pippin.api.batches.store import Batch, BatchStore, Line
+from pippin.api.batches.shelves import PIECES, TABLES, Folder, Shared
+from pippin.api.batches.store import Batch, BatchStore, Counts, Line
+from pippin.api.databases.postgres import Postgres
 from pippin.core.errors import ServerError
+from tests.api.databases.server import PostgresServer
 
 Asked = Callable[[Batch, bytes], Awaitable[Reply]]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(tmp_path / "files", megabytes=1)
+def pair(postgres: PostgresServer | None) -> Iterator[tuple[BatchStore, BatchStore]]:
+    """The stores of two servers that share a database."""
+    if postgres is None:
+        pytest.skip("PostgreSQL is not installed")
+    databases = Postgres(postgres.address), Postgres(postgres.address)
+    databases[0].prepare(TABLES + PIECES + "TRUNCATE files, batches, lines, claims, pieces;")
+    one, other = (BatchStore(Shared(each), megabytes=1) for each in databases)
+    yield one, other
+    for each in databases:
+        each.close()
+
+
+@pytest.fixture(params=["folder", "shared"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchStore]:
+    if request.param == "shared":
+        yield request.getfixturevalue("pair")[0]
+        return
+    made = BatchStore(Folder(tmp_path / "files"), megabytes=1)
     yield made
     made.close()
 
@@ -67,6 +88,8 @@ def run(store: BatchStore, ask: Asked, *batches: Batch, until: Batch | None = No
 
     async def go() -> Batch:
         runner = made(store, ask)
+        if store.holder is not None:
+            runner.start()
         for batch in batches:
             runner.add(batch)
         try:
@@ -145,9 +168,9 @@ def test_a_line_that_cannot_be_asked_is_an_error_and_not_asked_for_ever(
 def test_only_the_blanks_of_json_stand_around_a_line(tmp_path: Path) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}'
     (tmp_path / "in").write_bytes(b"\t" + line + b" \r\n\n")
-    assert len(read_lines(tmp_path / "in", "/v1/embeddings")[0]) == 1
+    assert len(read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")[0]) == 1
     (tmp_path / "in").write_bytes(b"\v" + line)  # a reader of JSON knows no vertical tabs
-    lines, [problem] = read_lines(tmp_path / "in", "/v1/embeddings")
+    lines, [problem] = read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")
     assert (lines, problem.code) == ([], "invalid_json_line")
 
 
@@ -174,3 +197,136 @@ def test_results_are_written_once_the_disk_has_room_again(
         batch.error_file,
         store.batch("", second.id).output_file,
     }
+
+
+def test_two_servers_share_the_batches_and_answer_each_line_once(pair: tuple[BatchStore, BatchStore]) -> None:
+    asked: list[tuple[int, bytes]] = []
+
+    async def go() -> None:
+        def asks(number: int) -> Asked:
+            async def ask(batch: Batch, text: bytes) -> Reply:
+                asked.append((number, text))
+                await asyncio.sleep(0.02)
+                return replied(200)
+
+            return ask
+
+        batches = [added(pair[number % 2], f"b{number}", 6) for number in range(8)]
+        runners = [made(store, asks(number)) for number, store in enumerate(pair)]
+        for runner in runners:
+            runner.start()
+        for number, batch in enumerate(batches):
+            runners[number % 2].add(batch)
+        for batch in batches:
+            done = await ended(pair[1], batch)
+            assert (done.status, pair[0].counts(done)) == ("completed", Counts(6, 6, 0))
+            with pair[0].open_file("", done.output_file or "") as file:
+                assert len(file.readlines()) == 6
+        for runner in runners:
+            await runner.close()
+
+    asyncio.run(go())
+    assert sorted(text for _, text in asked) == sorted(
+        f"b{b} {n}".encode() for b in range(8) for n in range(6)
+    )
+    assert {number for number, _ in asked} == {0, 1}
+
+
+def test_what_a_dead_server_had_begun_is_done_by_another(
+    pair: tuple[BatchStore, BatchStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pippin.api.batches.store.CLAIM_SECONDS", 0.5)
+    dead, living = pair
+    batch = added(dead, "left", 4)
+    assert [each.id for each in dead.claim(9)] == [batch.id]
+    dead.answered(batch, 0, 200, "r", b"{}")
+    assert living.claim(9) == []
+
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        asked.append(text)
+        return replied(200)
+
+    asked: list[bytes] = []
+    assert run(living, ask, batch).status == "completed"
+    assert sorted(asked) == [b"left 1", b"left 2", b"left 3"]
+    batch.status = "in_progress"
+    with pytest.raises(ServerError, match="Another server does the batch"):
+        dead.put(batch)  # which was only asleep
+    assert living.batch("", batch.id).status == "completed"
+
+
+def test_a_batch_is_cancelled_at_whichever_server_its_owner_asks(pair: tuple[BatchStore, BatchStore]) -> None:
+    async def go() -> None:
+        async def ask(batch: Batch, text: bytes) -> Reply:
+            await asyncio.sleep(60)
+            return replied(200)
+
+        doing, asked = made(pair[0], ask), made(pair[1], ask)
+        batch = added(pair[0], "long", 4)
+        doing.start()
+        async with asyncio.timeout(10):
+            while pair[1].batch("", batch.id).status != "in_progress":  # noqa: ASYNC110 - the store tells nobody
+                await asyncio.sleep(0.02)
+        assert (await asked.cancel(pair[1].batch("", batch.id))).status == "cancelling"
+        assert pair[1].batch("", batch.id).status in ("cancelling", "cancelled")
+        assert (await ended(pair[1], batch)).status == "cancelled"
+        await doing.close()
+
+    asyncio.run(go())
+
+
+def test_batches_go_on_when_the_database_is_there_again(
+    pair: tuple[BatchStore, BatchStore], postgres: PostgresServer
+) -> None:
+    async def go() -> None:
+        asked: list[bytes] = []
+
+        async def ask(batch: Batch, text: bytes) -> Reply:
+            asked.append(text)
+            if len(asked) == 3:
+                await asyncio.to_thread(postgres.stop)
+            return replied(200)
+
+        batch = added(pair[0], "broken", 8)
+        runner = made(pair[0], ask)
+        runner.start()
+        async with asyncio.timeout(20):
+            while len(asked) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(1.5)
+        await asyncio.to_thread(postgres.start)
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(ServerError):
+                    if (done := await asyncio.to_thread(pair[1].batch, "", batch.id)).ended:
+                        break
+                await asyncio.sleep(0.1)
+        assert (done.status, pair[0].counts(done)) == ("completed", Counts(8, 8, 0))
+        assert sorted(asked) == sorted(f"broken {n}".encode() for n in range(8))
+        await runner.close()
+
+    asyncio.run(go())
+
+
+def test_a_file_in_pieces_is_read_from_any_place(pair: tuple[BatchStore, BatchStore]) -> None:
+    text = bytes(range(256)) * 2500  # three pieces
+    stored = pair[0].add_file("me", "x", "batch", [text[:7], text[7:400_000], text[400_000:]])
+    assert stored.bytes == len(text)
+    with pair[1].open_file("me", stored.id) as file:
+        assert file.read() == text
+        for start, length in (
+            (0, 1),
+            (262_140, 10),
+            (262_144, 262_144),
+            (len(text) - 3, 99),
+            (len(text) + 5, 9),
+        ):
+            file.seek(start)
+            assert file.read(length) == text[start : start + length]
+    with pytest.raises(ServerError, match="never stored"):
+        pair[1].open_file("you", stored.id)
+    with pytest.raises(ServerError, match="which is the most"):
+        pair[1].add_file("me", "y", "batch", [text])
+    pair[1].delete_file("me", stored.id)
+    with pair[0]._transaction() as transaction:
+        assert transaction.execute("SELECT COUNT(*) FROM pieces").fetchone()[0] == 0

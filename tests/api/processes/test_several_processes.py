@@ -24,6 +24,8 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from tests.cli.serving import Serving, Terminal
+from tests.running_server import running_server
+from tests.service.doubles import write_script
 
 SCRIPT = {
     "rules": [
@@ -394,7 +396,7 @@ def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start
     [
         ("peer", Settings(server=ServerOptions(peers=("http://127.0.0.1:1",)))),
         ("mcp-config", Settings(server=ServerOptions(mcp_config="tools.json"))),
-        ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(max_replicas=2)))),
+        ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(replicas="1-2")))),
         ("cluster", Settings(server=ServerOptions(model_defaults=ModelOptions(cluster="auto")))),
         (
             "replica-machines",
@@ -435,3 +437,15 @@ def test_a_real_model_says_in_each_process_what_it_says_in_the_first(
         assert first
         assert {say_at("/v1/chat/completions") for _ in range(4)} == {first}
         until(lambda: len(re.findall(r" \[[12]\] POST /v1/chat/comp\S+ 200", server.output.read_text())) == 4)
+
+
+def test_a_first_process_that_is_killed_leaves_no_folder_behind(tmp_path: Path) -> None:
+    model = write_script(tmp_path, {"when": {"user": "."}, "say": "yes"})
+    (temporary := tmp_path / "tmp").mkdir()
+    given = {"TMPDIR": str(temporary)}
+    with running_server(tmp_path, str(model), "--api-processes", "2", variables=given, kill=True):
+        assert list(temporary.glob("pippin-*"))
+    deadline = time.monotonic() + 20
+    while list(temporary.glob("pippin-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,15 +1,29 @@
 """The store of responses: its bounds, its owners, its file."""
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredConversation, StoredResponse
+from pippin.api.databases.database import Database
+from pippin.api.databases.postgres import Postgres
+from pippin.api.storage.response_store import (
+    TABLES,
+    OwnedHistory,
+    ResponseStore,
+    StoredConversation,
+    StoredResponse,
+    open_file,
+)
 from pippin.core.errors import ServerError
+from tests.api.databases.server import PostgresServer
 
 
 class Clock:
@@ -25,6 +39,15 @@ def turn(name: str, previous: str | None = None, padding: int = 0) -> StoredResp
     output = [{"id": f"msg_{name}_out", "type": "message", "role": "assistant", "content": "x" * padding}]
     asked = [{"id": f"msg_{name}_in", "type": "message", "role": "user", "content": name}]
     return StoredResponse(response={"id": name, "output": output}, input=asked, previous=previous)
+
+
+def figures(store: ResponseStore) -> tuple[int, int]:
+    """How many entries there are, and their bytes."""
+    with store._database.transaction() as transaction:
+        entries, size = transaction.execute(
+            "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM entries"
+        ).fetchone()
+    return int(entries), int(size)
 
 
 def save(history: OwnedHistory, name: str, **fields: Any) -> None:
@@ -91,7 +114,7 @@ def test_bytes_are_bounded_and_what_is_larger_than_all_is_not_kept() -> None:
     assert [knows(history, name) for name in "abc"] == [False, True, True]
     save(history, "d", padding=20_000)
     assert [knows(history, name) for name in "bcd"] == [True, True, False]
-    assert store.total_bytes <= 0.01 * 2**20
+    assert figures(store)[1] <= 0.01 * 2**20
 
 
 def test_what_is_too_old_is_forgotten_even_if_it_is_used() -> None:
@@ -153,12 +176,13 @@ def test_a_response_is_no_conversation() -> None:
 
 def test_a_file_survives(tmp_path: Path) -> None:
     path = str(tmp_path / "new" / "store.db")
-    first = ResponseStore(path)
+    first = ResponseStore(open_file(path))
     save(first.for_owner("one"), "a")
-    size = first.total_bytes
+    held = figures(first)
     first.close()
-    second = ResponseStore(path)
-    assert (second.total_entries, second.total_bytes) == (1, size)
+    second = ResponseStore(open_file(path))
+    assert figures(second) == held
+    assert held[0] == 1
     assert knows(second.for_owner("one"), "a")
     second.close()
 
@@ -166,7 +190,7 @@ def test_a_file_survives(tmp_path: Path) -> None:
 def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"no database" * 100)
-    store = ResponseStore(str(path))
+    store = ResponseStore(open_file(str(path)))
     save(store.for_owner(None), "a")
     store.close()
     assert (tmp_path / "store.db.unreadable").exists()
@@ -181,24 +205,118 @@ def test_nothing_is_kept_where_nothing_may_be() -> None:
 names = st.sampled_from("abcdef")
 
 
+class Stores:
+    """A store of each kind, empty for each example."""
+
+    def __init__(self, folder: Path, postgres: Postgres | None) -> None:
+        self._folder = folder
+        self._postgres = postgres
+        self._made = 0
+
+    def memory(self) -> Database | None:
+        return None
+
+    def file(self) -> Database:
+        self._made += 1
+        return open_file(str(self._folder / f"{self._made}.db"))
+
+    def postgres(self) -> Database:
+        if self._postgres is None:
+            pytest.skip("PostgreSQL is not installed")
+        with self._postgres.transaction() as transaction:
+            transaction.execute("TRUNCATE entries, items")
+        return Kept(self._postgres)
+
+
+class Kept:
+    """A database that stays open when its store is closed."""
+
+    def __init__(self, database: Database) -> None:
+        self.transaction = database.transaction
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def stores(tmp_path: Path, postgres: PostgresServer | None) -> Iterator[Stores]:
+    if postgres is None:
+        yield Stores(tmp_path, None)
+        return
+    database = Postgres(postgres.address)
+    database.prepare(TABLES)
+    yield Stores(tmp_path, database)
+    database.close()
+
+
+Step = tuple[str, str, str, int]
+KINDS = ("memory", "file", "postgres")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.sampled_from(["save", "read", "delete"]), names, st.integers(0, 600)), max_size=40)
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["save", "read", "delete"]),
+            st.sampled_from(["", "b\0b"]),
+            names,
+            st.integers(0, 600),
+        ),
+        max_size=40,
+    )
 )
-def test_the_figures_are_those_of_the_entries(steps: list[tuple[str, str, int]]) -> None:
-    store = ResponseStore(entries=4, megabytes=0.002, clock=Clock())
-    history = store.for_owner(None)
-    for verb, name, padding in steps:
-        if verb == "save":
+def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: list[Step]) -> None:
+    """The list has the entries of all owners, the least recently used first."""
+    entries, most = 4, 2000
+    clock = Clock()
+    store = ResponseStore(getattr(stores, kind)(), entries=entries, megabytes=most / 2**20, clock=clock)
+    held: list[tuple[str, str, int]] = []
+    for verb, owner, name, padding in steps:
+        history = store.for_owner(owner)
+        known = next((each for each in held if each[:2] == (owner, name)), None)
+        if verb == "read":
+            assert knows(history, name) == (known is not None)
+            held.sort(key=lambda each: each[:2] == (owner, name))
+        elif verb == "delete":
+            with contextlib.nullcontext() if known else pytest.raises(ServerError):
+                history.delete_response(name)
+            held = [each for each in held if each != known]
+        else:
             save(history, name, padding=padding)
-        elif knows(history, name) and verb == "delete":
-            history.delete_response(name)
-        rows = store._database.execute("SELECT bytes, LENGTH(body) FROM entries").fetchall()
-        assert store.total_entries == len(rows) <= 4
-        assert store.total_bytes == sum(size for size, _ in rows) == sum(length for _, length in rows)
-        assert store.total_bytes <= 0.002 * 2**20
+            held = [each for each in held if each != known]
+            size = len(msgspec.json.encode(turn(name, padding=padding)))
+            held += [(owner, name, size)] if size <= most else []
+            for figure, bound in ((lambda each: 1, entries), (lambda each: each[2], most)):
+                while sum(map(figure, held)) > bound:
+                    owners = {
+                        each: sum(figure(one) for one in held if one[0] == each)
+                        for each in {o for o, *_ in held}
+                    }
+                    largest = {each for each in owners if owners[each] == max(owners.values())}
+                    if len(largest) > 1:
+                        return  # whichever of them gives way
+                    held.remove(next(each for each in held if each[0] in largest))
+        assert figures(store) == (len(held), sum(size for *_, size in held))
+    for owner, name, _ in held:
+        assert store.for_owner(owner).item(f"msg_{name}_in")["content"] == name
+        assert store.begin(owner, name, "response", 9) == b'{"respons'
+    with store._database.transaction() as transaction:
         orphans = "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)"
-        assert store._database.execute(orphans).fetchone() == (0,)
+        assert transaction.execute(orphans).fetchone()[0] == 0
     store.close()
+
+
+def test_two_servers_have_the_same_responses(stores: Stores) -> None:
+    database = stores.postgres()
+    one, other = ResponseStore(database, entries=50), ResponseStore(database, entries=50)
+    save(one.for_owner("me"), "a")
+    save(other.for_owner("me"), "b", previous="a")
+    assert len(one.for_owner("me").items("b")) == 4
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(200):
+            store, history = (one, other)[number % 2], f"r{number}"
+            threads.submit(save, store.for_owner(f"owner {number % 3}"), history, padding=100)
+    assert figures(one)[0] == 50
 
 
 def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
@@ -209,7 +327,7 @@ def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> Non
     for number in range(1030):
         alice.save_conversation(StoredConversation(id=f"conv_{number}", created_at=1))
     assert all(knows(bob, f"b{number}") for number in range(5))
-    assert store.total_entries == 20
+    assert figures(store)[0] == 20
     assert alice.conversation("conv_1029") == []
 
 
@@ -227,22 +345,22 @@ def test_a_file_of_the_first_version_keeps_named_owners_and_locks_places(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store.db"
-    old = ResponseStore(str(path))
+    old = ResponseStore(open_file(str(path)))
     for owner in ("", "alice", "key-1"):
         save(old.for_owner(owner), f"of {owner}")
     old.close()
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 1")
-    store = ResponseStore(str(path))
+    store = ResponseStore(open_file(str(path)))
     assert "1 stored responses of API keys without a name" in caplog.text
     assert knows(store.for_owner(None), "of ")
     assert knows(store.for_owner("name:alice"), "of alice")
     assert store.for_owner("name:alice").item("msg_of alice_in")["content"] == "of alice"
     for owner in ("key-1", "name:key-1", "key:1", "alice"):
         assert not knows(store.for_owner(owner), "of key-1")
-    assert store.total_entries == 3
+    assert figures(store)[0] == 3
     store.close()
-    again = ResponseStore(str(path))
+    again = ResponseStore(open_file(str(path)))
     assert knows(again.for_owner("name:alice"), "of alice")
     again.close()
 
@@ -270,6 +388,8 @@ def test_what_is_deleted_from_memory_leaves_it() -> None:
     history.save_conversation(
         StoredConversation(id="large", created_at=1, items=[{"id": "1", "text": "x" * (20 << 20)}])
     )
-    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+    with store._database.transaction() as database:
+        pages = database.execute("PRAGMA page_count").fetchone()[0]
     history.delete_conversation("large")
-    assert store._database.execute("PRAGMA page_count").fetchone()[0] < pages // 100
+    with store._database.transaction() as database:
+        assert database.execute("PRAGMA page_count").fetchone()[0] < pages // 100

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.running_server import running_server
-from tests.runtime.cluster.nodes import end, joined, nodes, wait_for, workers
+from tests.runtime.cluster.nodes import START, end, joined, nodes, wait_for, workers
 from tests.service.doubles import write_script
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -66,6 +66,44 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
         wait_for("the end of all workers", lambda: not {each.pid for each in workers(home)} - before)
         log = (home / "server.log").read_text()
         assert "A replica is placed on" in log
+
+
+def test_replicas_of_a_cluster_follow_the_load(home: Path, address: str) -> None:
+    model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
+    before = {each.pid for each in workers()}
+
+    def own() -> int:
+        return len({each.pid for each in workers()} - before)
+
+    words = ("--cluster", address, "--replicas", "1-2", "--max-num-seqs", "1", "--memory-bytes", str(REPLICA))
+    with (
+        joined(home, address),
+        running_server(home, str(model), *words) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        assert own() == 1
+        loaded = threading.Event()
+        texts: list[str | None] = []
+
+        def ask() -> None:
+            while not loaded.is_set():
+                messages = [{"role": "user", "content": "go"}]
+                answer = client.chat.completions.create(model="default", messages=messages)  # type: ignore[call-overload]
+                texts.append(answer.choices[0].message.content)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_for("a second replica", lambda: own() == 2)
+            time.sleep(1.0)
+        finally:
+            loaded.set()
+            for thread in threads:
+                thread.join()
+        wait_for("the end of the one too many", lambda: own() == 1, 60 + START)
+        assert set(texts) == {"one two three four five"}
+    wait_for("the end of all workers", lambda: own() == 0)
 
 
 @contextlib.contextmanager

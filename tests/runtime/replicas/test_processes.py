@@ -20,6 +20,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas, members
+from pippin.runtime.workers.worker import Worker
 from pippin.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker
@@ -146,7 +147,7 @@ def test_more_replicas_are_started_under_load_and_end_when_they_have_finished(
             {"when": {"user": "."}, "say": "yes"},
         ),
     )
-    options = ModelOptions(max_replicas=2, max_num_seqs=2)
+    options = ModelOptions(replicas="1-2", max_num_seqs=2)
     catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
 
     async def play() -> None:
@@ -181,11 +182,37 @@ def test_the_number_of_replicas_follows_the_load_slowly() -> None:
     assert [scale.look(2, 7 if look % 2 else 3) for look in range(50)] == [None] * 50
 
 
-@pytest.mark.parametrize(
-    "options", [{"replicas": 3, "max_replicas": 2}, {"max_replicas": 2, "replica_machines": ["127.0.0.2"]}]
-)
-def test_a_largest_number_that_cannot_be_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ServerError, match="max_replicas goes with a number of replicas"):
+def test_a_replica_that_dies_while_it_is_drained_is_not_started_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four", "gap": 0.3})
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            await service.pool.load("m")
+            group = replicas_of(service)
+            launched: list[WorkerSpec] = []
+            launch = group._launch
+
+            async def counted(spec: WorkerSpec) -> Worker:
+                launched.append(spec)
+                return await launch(spec)
+
+            group._launch = counted  # type: ignore[assignment]
+            texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(4)]
+            await until(lambda: len(group._spread.active) == 4)
+            staying, leaving = group._processes
+            removing = asyncio.create_task(group._remove(leaving))
+            await asyncio.sleep(0)
+            os.kill(leaving.worker.pid or 0, signal.SIGKILL)
+            assert set(await asyncio.gather(*texts)) == {"one two three four"}
+            await removing
+            assert (group._processes, launched) == ([staying], [])
+            assert await answer(service, "more", "s") == "one two three four"
+
+    asyncio.run(play())
+
+
+def test_replica_machines_are_not_scaled() -> None:
+    options = {"replicas": "1-3", "replica_machines": ["127.0.0.1", "127.0.0.2"]}
+    with pytest.raises(ServerError, match="leave out --replicas"):
         members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
 
 

@@ -25,7 +25,7 @@ from pippin.core.traces import trace_of
 log = logging.getLogger(__name__)
 
 
-OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz"})
+OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz", "/readyz"})
 PICTURES: Final = "/images/files/"
 """Addresses under it can't be guessed, and browsers that show pictures send no key."""
 PAGE: Final = "/page/"

@@ -1,23 +1,73 @@
-"""Limits that all API processes of a server count together: in a file of SQLite."""
+"""Limits that several processes count together.
 
+Those of one server do so in a file of SQLite, several servers in the database that they share.
+"""
+
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
-from pippin.api.access.limits import REMEMBERED, Bucket, What, brought_up_to_date
+from pippin.api.access.limits import REMEMBERED, Bucket, Draw, Ledger, What
+from pippin.api.databases.database import Database, Transaction
+from pippin.core.errors import ServerError
 
 LOCKED: Final = 10.0
 """Seconds to wait for another process, which holds the file for some microseconds, or until it is dead."""
-FORGET_EVERY: Final = 256  # new callers between two looks at how many there are
-_SCHEMA: Final = """
+FORGET_EVERY: Final = 1024  # draws between two looks at how many callers there are
+THREADS: Final = 4  # that wait for a database
+BUCKETS: Final = """
 CREATE TABLE IF NOT EXISTS buckets (
     what TEXT NOT NULL, account TEXT NOT NULL, size INTEGER NOT NULL, level REAL NOT NULL, filled REAL NOT NULL,
     PRIMARY KEY (what, account)
 ) WITHOUT ROWID;
+"""
+_RUNNING: Final = """
 CREATE TABLE IF NOT EXISTS running (process INTEGER PRIMARY KEY, requests INTEGER NOT NULL);
 """
+
+
+# The one statement makes the bucket, or finds it and keeps others from it until the transaction ends.
+_FIND: Final = """INSERT INTO buckets VALUES (?, ?, ?, ?, ?) ON CONFLICT (what, account) DO UPDATE
+    SET what = excluded.what RETURNING size, level, filled"""
+
+
+def drawn(transaction: Transaction, draw: Draw) -> tuple[Bucket, bool]:
+    """Take out of a bucket in the database. What is answered is as `Ledger.take` says."""
+    new = (draw.what, draw.account, draw.size, draw.size, draw.now)
+    bucket = Bucket(*transaction.execute(_FIND, new).fetchone())
+    taken = bucket.take(draw)
+    transaction.execute(
+        "UPDATE buckets SET size = ?, level = ?, filled = ? WHERE what = ? AND account = ?",
+        (bucket.size, bucket.level, bucket.filled, draw.what, draw.account),
+    )
+    return bucket, taken
+
+
+def forget_oldest(transaction: Transaction) -> None:
+    """Forget the callers that were not seen for longest, but for so many."""
+    for what in get_args(What):
+        transaction.execute(
+            "DELETE FROM buckets WHERE what = ? AND account NOT IN "
+            "(SELECT account FROM buckets WHERE what = ? ORDER BY filled DESC LIMIT ?)",
+            (what, what, REMEMBERED),
+        )
+
+
+class Turn:
+    """Comes once in so many calls."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def has_come(self) -> bool:
+        self._calls += 1
+        return self._calls % FORGET_EVERY == 0
 
 
 class SharedLedger:
@@ -31,26 +81,23 @@ class SharedLedger:
         """`process`: the number of this one, which no other has at the same time."""
         self._process = process
         self._own = 0
-        self._new = 0
+        self._turn = Turn()
         self._database = sqlite3.connect(path, timeout=LOCKED, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.executescript(_SCHEMA)
+        self._database.executescript(BUCKETS + _RUNNING)
 
-    @contextmanager
-    def bucket(self, what: What, account: str, size: int, now: float) -> Iterator[Bucket]:
+    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
+        return self._take(draw)
+
+    def charge(self, draw: Draw) -> None:
+        self._take(draw)
+
+    def _take(self, draw: Draw) -> tuple[Bucket, bool]:
         with self._changing():
-            query = "SELECT size, level, filled FROM buckets WHERE what = ? AND account = ?"
-            row = self._database.execute(query, (what, account)).fetchone()
-            if row is None:
-                self._forget_some(what)
-            bucket = Bucket(size, size, now) if row is None else Bucket(*row)
-            brought_up_to_date(bucket, size, max(now, bucket.filled))
-            yield bucket
-            self._database.execute(
-                "INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?, ?)",
-                (what, account, bucket.size, bucket.level, bucket.filled),
-            )
+            if self._turn.has_come():
+                forget_oldest(self._database)
+            return drawn(self._database, draw)
 
     def enter(self, most: int | None) -> bool:
         if most is None:
@@ -88,16 +135,6 @@ class SharedLedger:
     def _write(self) -> None:
         self._database.execute("INSERT OR REPLACE INTO running VALUES (?, ?)", (self._process, self._own))
 
-    def _forget_some(self, what: What) -> None:
-        self._new += 1
-        if self._new % FORGET_EVERY:
-            return
-        self._database.execute(
-            "DELETE FROM buckets WHERE what = ? AND account NOT IN "
-            "(SELECT account FROM buckets WHERE what = ? ORDER BY filled DESC LIMIT ?)",
-            (what, what, REMEMBERED),
-        )
-
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """A transaction that holds the file from its beginning; it is undone where the block raises."""
@@ -108,3 +145,52 @@ class SharedLedger:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+class ServersLedger:
+    """The ledger of one of several servers: what callers use is counted for all of them, in the database they share.
+
+    What runs at once is each server's own affair, and counted by its own ledger. That one counts everything while the
+    database can't be reached, so that limits hold for each server apart: no request fails, and none waits for long.
+    """
+
+    def __init__(self, database: Database, own: Ledger, clock: Callable[[], float] = time.time) -> None:
+        """`database` has the table of `BUCKETS`. `clock` is one that the machines share, as well as theirs agree."""
+        self._database = database
+        self._own = own
+        self._clock = clock
+        self._turn = Turn()
+        self._threads = ThreadPoolExecutor(THREADS, "limits")  # which nobody else waits for
+        self._charges: set[asyncio.Task[tuple[Bucket, bool]]] = set()
+
+    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, self._take, draw)
+        except ServerError:  # said in the log by the database
+            return await self._own.take(draw)
+
+    def charge(self, draw: Draw) -> None:
+        task = asyncio.create_task(self.take(draw), name="charge")
+        self._charges.add(task)
+        task.add_done_callback(self._charges.discard)
+
+    def enter(self, most: int | None) -> bool:
+        return self._own.enter(most)
+
+    def leave(self, most: int | None) -> None:
+        self._own.leave(most)
+
+    def running(self, most: int | None) -> int:
+        return self._own.running(most)
+
+    async def settled(self) -> None:
+        """Wait until what was charged is written."""
+        await asyncio.gather(*self._charges)
+
+    def _take(self, draw: Draw) -> tuple[Bucket, bool]:
+        if self._turn.has_come():
+            with self._database.transaction(alone=True) as transaction:
+                forget_oldest(transaction)
+        with self._database.transaction() as transaction:
+            return drawn(transaction, replace(draw, now=self._clock()))

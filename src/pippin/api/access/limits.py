@@ -3,8 +3,7 @@
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -45,16 +44,42 @@ class Bucket:
         self.level *= size / self.size
         self.size = size
 
+    def take(self, draw: "Draw") -> bool:
+        """Fill the bucket up to now, and take out of it what is wanted, if it has enough; whether it had."""
+        self.fill(max(draw.now, self.filled))  # the clock of who did so before may have been a little ahead
+        if self.size != draw.size:
+            self.resize(draw.size)
+        if self.level < draw.least:
+            return False
+        self.level -= draw.amount
+        return True
+
     def until(self, level: float) -> float:
         """Seconds until the bucket has filled to `level`."""
         return max(0.0, (level - self.level) * MINUTE / self.size)
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What is to be taken out of the bucket of an account."""
+
+    what: What
+    account: str
+    size: int  # its limit as it is now
+    now: float
+    amount: float
+    least: float = -math.inf  # that the bucket must have
+
+
 class Ledger(Protocol):
     """Counts what callers have used, and how many requests run."""
 
-    def bucket(self, what: What, account: str, size: int, now: float) -> AbstractContextManager[Bucket]:
-        """The bucket of an account, filled up to `now`, to be changed; a full one for a new account."""
+    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
+        """The bucket as it is then, and whether it had enough; a full one is made for a new account."""
+        ...
+
+    def charge(self, draw: Draw) -> None:
+        """As `take`, for who does not wait for it."""
         ...
 
     def enter(self, most: int | None) -> bool:
@@ -78,17 +103,21 @@ class OwnLedger:
         }
         self._running = 0
 
-    @contextmanager
-    def bucket(self, what: What, account: str, size: int, now: float) -> Iterator[Bucket]:
-        buckets = self._buckets[what]
-        bucket = buckets.get(account)
+    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
+        return self._take(draw)
+
+    def charge(self, draw: Draw) -> None:
+        self._take(draw)
+
+    def _take(self, draw: Draw) -> tuple[Bucket, bool]:
+        buckets = self._buckets[draw.what]
+        bucket = buckets.get(draw.account)
         if bucket is None:
-            bucket = buckets[account] = Bucket(size, size, now)
+            bucket = buckets[draw.account] = Bucket(draw.size, draw.size, draw.now)
             if len(buckets) > REMEMBERED:
                 buckets.popitem(last=False)
-        buckets.move_to_end(account)
-        brought_up_to_date(bucket, size, now)
-        yield bucket
+        buckets.move_to_end(draw.account)
+        return bucket, bucket.take(draw)
 
     def enter(self, most: int | None) -> bool:
         if most is not None and self._running >= most:
@@ -101,12 +130,6 @@ class OwnLedger:
 
     def running(self, most: int | None) -> int:
         return self._running
-
-
-def brought_up_to_date(bucket: Bucket, size: int, now: float) -> None:
-    bucket.fill(now)
-    if bucket.size != size:
-        bucket.resize(size)
 
 
 class Limits:
@@ -131,7 +154,7 @@ class Limits:
         self._default = default
         self._max_concurrent = max_concurrent
 
-    def admit(self, exchange: Exchange) -> None:
+    async def admit(self, exchange: Exchange) -> None:
         """Count one request of a caller, and tell where it stands in headers. Raises `ServerError`.
 
         A request beyond what may run at once is refused here, before its body is read.
@@ -142,15 +165,14 @@ class Limits:
         allowance = self._allowance_of(exchange)
         now = self._clock()
         if allowance.requests:
-            with self._ledger.bucket("requests", exchange.account, allowance.requests, now) as bucket:
-                refused = bucket.level < 1
-                bucket.level -= not refused
+            draw = Draw("requests", exchange.account, allowance.requests, now, 1, least=1)
+            bucket, taken = await self._ledger.take(draw)
             _report(exchange, "requests", bucket)
-            if refused:
+            if not taken:
                 raise _exceeded("requests", allowance.requests, bucket.until(1))
         if allowance.tokens:
-            with self._ledger.bucket("tokens", exchange.account, allowance.tokens, now) as bucket:
-                pass  # what is used is known at the end
+            # What is used is known at the end.
+            bucket, _ = await self._ledger.take(Draw("tokens", exchange.account, allowance.tokens, now, 0))
             _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
@@ -159,20 +181,17 @@ class Limits:
         """Undo what `admit` has counted: the request is answered elsewhere, where it is counted again."""
         allowance = self._allowance_of(exchange)
         if allowance.requests and not exchange.background:
-            with self._ledger.bucket(
-                "requests", exchange.account, allowance.requests, self._clock()
-            ) as bucket:
-                bucket.level += 1
+            self._ledger.charge(Draw("requests", exchange.account, allowance.requests, self._clock(), -1))
 
-    def standing(self, key: Key) -> dict[What, tuple[int, int]]:
+    async def standing(self, key: Key) -> dict[What, tuple[int, int]]:
         """Of each limit of a key, how much it is a minute and how much is left now; nothing for what has no limit."""
         allowance = key.allowance or self._default
         sizes: dict[What, int] = {"requests": allowance.requests, "tokens": allowance.tokens}
         found: dict[What, tuple[int, int]] = {}
         for what, size in sizes.items():
             if size:
-                with self._ledger.bucket(what, key.owner, size, self._clock()) as bucket:
-                    found[what] = (size, max(0, math.floor(bucket.level)))
+                bucket, _ = await self._ledger.take(Draw(what, key.owner, size, self._clock(), 0))
+                found[what] = (size, max(0, math.floor(bucket.level)))
         return found
 
     def enter(self) -> None:
@@ -192,8 +211,7 @@ class Limits:
             return
         allowance = self._allowance_of(exchange)
         if allowance.tokens:
-            with self._ledger.bucket("tokens", exchange.account, allowance.tokens, self._clock()) as bucket:
-                bucket.level -= tokens
+            self._ledger.charge(Draw("tokens", exchange.account, allowance.tokens, self._clock(), tokens))
 
     def _allowance_of(self, exchange: Exchange) -> Allowance:
         if exchange.key is None or exchange.key.allowance is None:

@@ -11,7 +11,9 @@ from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches import anthropic, openai
 from pippin.api.batches.inside import Inside, Reply
 from pippin.api.batches.runner import Answers, BatchRunner, refused
+from pippin.api.batches.shelves import Folder, Shared, Shelf
 from pippin.api.batches.store import Batch, BatchStore
+from pippin.api.databases.postgres import Postgres
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -24,12 +26,14 @@ WITHDRAWN: Final = ErrorReport(
 class Batches:
     """Made before the application whose routes it asks; `connect` brings the two together."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, state: Postgres | None = None) -> None:
+        """`state` is what several servers share; without it files and batches lie in a folder."""
         self._keyring = load_keyring(options)
         self._salted = salts_by_owner(options, self._keyring)
         self._inside = Inside()
         self._running: RunningAnswers | None = None
-        self.store = BatchStore(folder_of(options), megabytes=options.files_mb)
+        shelf: Shelf = Folder(folder_of(options)) if state is None else Shared(state)
+        self.store = BatchStore(shelf, megabytes=options.files_mb)
         self.runner = BatchRunner(
             self.store, self._ask, self.others, self._answers, options.batch_concurrency
         )

@@ -4,8 +4,7 @@ Forms are those of https://platform.openai.com/docs/api-reference/batch.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import IO, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -51,12 +50,12 @@ class ResultLine(Struct, kw_only=True):
     error: ResultError | None
 
 
-def read_lines(path: Path, endpoint: str) -> tuple[list[Line], list[Problem]]:
+def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem]]:
     """The requests of an input file, and what is wrong with it: then there is no request."""
     lines: list[Line] = []
     problems: list[Problem] = []
     seen: set[str] = set()
-    for number, (start, length, text) in enumerate(spans(path)):
+    for number, (start, length, text) in enumerate(spans(file)):
         if number >= MOST_LINES:
             problems.append(
                 Problem(code="too_many_tasks", message=f"The file has more than {MOST_LINES} requests.")

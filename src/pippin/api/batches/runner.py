@@ -1,13 +1,13 @@
 """Answers the lines of batches, in the background of all other requests."""
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 from uuid import uuid4
 
 from msgspec import Struct, field
@@ -29,6 +29,11 @@ LONGEST_WAIT: Final = 30.0
 FAULT_SECONDS: Final = 30.0
 """After which a disk that was full is tried again."""
 PAUSE: Final = 0.25  # seconds between looks at whether others need the model
+AWAY: Final = "overloaded"
+"""The kind of error where the database that servers share can't be reached."""
+CLAIM_EVERY: Final = 1.0  # seconds
+MOST_CLAIMED: Final = 4
+"""Batches that one of several servers does at a time; the others are for the others."""
 SWEEP_SECONDS: Final = 600.0
 CAME_TO_NOTHING: Final = (429, 503, 529)  # which pass, however often it takes
 SERVERS_FAULT: Final = 500
@@ -106,10 +111,15 @@ class BatchRunner:
         self._active: dict[asyncio.Task[None], str] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._claiming: asyncio.Task[None] | None = None
+        self._claim_now = asyncio.Event()
         self._swept = 0.0
 
     def start(self) -> None:
-        """Go on with what an earlier server left unfinished."""
+        """Go on with what an earlier server left unfinished, or with what none of several servers does."""
+        if self._store.holder is not None:
+            self._claiming = asyncio.create_task(self._claim(), name="claims of batches")
+            return
         if not self._store.exists:
             return
         try:
@@ -122,17 +132,28 @@ class BatchRunner:
             self._wake()
 
     def add(self, batch: Batch) -> None:
-        """Begin with a batch, whose lines are in the store."""
+        """Begin with a batch, whose lines are in the store; of several servers whoever claims it first."""
+        if self._store.holder is not None:
+            self._claim_now.set()
+            return
         self._turns.append(batch)
         self._wake()
 
     async def cancel(self, batch: Batch) -> Batch:
         """Stop a batch: what was answered stays. One that has ended, or whose results are written, stays as it is."""
         own = next((each for each in self._turns if each.id == batch.id), None)
+        if (
+            own is None
+            and self._store.holder is not None
+            and not batch.ended
+            and batch.status != "finalizing"
+        ):
+            await asyncio.to_thread(self._store.ask_to_cancel, batch)
+            _begin(batch, "cancelling")
         if own is None or own.ended or own.status == "finalizing":
             return batch
         if own.status != "cancelling":
-            self._enter(own, "cancelling")
+            await self._enter(own, "cancelling")
             for task, of in self._active.items():
                 if of == own.id:
                     task.cancel()
@@ -140,14 +161,49 @@ class BatchRunner:
         return own
 
     async def close(self) -> None:
-        """Stop; lines that run are begun anew by the next server."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Stop; lines that run are begun anew by the next server, or by another one."""
+        tasks = [task for task in (self._task, self._claiming) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for task in self._active:
             task.cancel()
         await asyncio.gather(*self._active, return_exceptions=True)
+        if self._store.holder is not None:
+            with contextlib.suppress(ServerError):  # then the others wait until the claims are old
+                await asyncio.to_thread(self._store.give_up)
         self._store.close()
+
+    async def _claim(self) -> None:
+        """Hold what this server does against others, and take over what none does."""
+        while True:
+            with contextlib.suppress(ServerError):  # said in the log by the database
+                held = await asyncio.to_thread(self._store.renew)
+                for batch in list(self._turns):
+                    if batch.ended:
+                        continue  # it is being written
+                    if batch.id not in held:
+                        self._drop(batch)
+                    elif held[batch.id]:
+                        await self.cancel(batch)
+                if len(self._turns) < MOST_CLAIMED:
+                    self._turns.extend(
+                        await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns))
+                    )
+                if self._turns:
+                    self._wake()
+            self._claim_now.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._claim_now.wait(), CLAIM_EVERY)
+
+    def _drop(self, batch: Batch) -> None:
+        """Leave a batch to the server that has taken it over."""
+        log.warning("The batch %s is done by another server by now.", batch.id)
+        self._turns.remove(batch)
+        self._reading.pop(batch.id, None)
+        for task, of in self._active.items():
+            if of == batch.id:
+                task.cancel()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -158,12 +214,10 @@ class BatchRunner:
         while True:
             try:
                 await self._end_finished()
-                self._sweep()
-                self._fill()
+                await self._sweep()
+                await self._fill()
             except (ServerError, sqlite3.Error, OSError) as error:
-                reason = error.report.message if isinstance(error, ServerError) else error
-                log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, reason)
-                await asyncio.sleep(FAULT_SECONDS)
+                await self._rest(error)
                 continue
             if not self._turns:
                 return
@@ -172,18 +226,29 @@ class BatchRunner:
             await asyncio.wait({waiting, *self._active}, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
 
-    def _fill(self) -> None:
+    async def _rest(self, error: Exception) -> None:
+        """Wait where nothing can be written."""
+        if (
+            self._store.holder is not None
+        ):  # the database says so in the log, and may be there again in a moment
+            await asyncio.sleep(CLAIM_EVERY)
+            return
+        reason = error.report.message if isinstance(error, ServerError) else error
+        log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, reason)
+        await asyncio.sleep(FAULT_SECONDS)
+
+    async def _fill(self) -> None:
         """Start lines, one batch after the other, while there is room for them."""
         idle = 0
         while len(self._active) < self._allowed() and idle < len(self._turns):
             batch = self._turns[0]
             self._turns.rotate(-1)
-            line = self._next(batch)
-            if line is None:
+            line = await self._next(batch)
+            reading = self._reading.get(batch.id)
+            if line is None or reading is None:
                 idle += 1
                 continue
             idle = 0
-            reading = self._reading[batch.id]
             reading.active += 1
             task = asyncio.create_task(self._do(batch, line), name=f"line {line.number} of {batch.id}")
             self._active[task] = batch.id
@@ -192,20 +257,24 @@ class BatchRunner:
     def _allowed(self) -> int:
         return 1 if self._others() else self._concurrency
 
-    def _next(self, batch: Batch) -> Line | None:
+    async def _next(self, batch: Batch) -> Line | None:
         if batch.status == "validating":
-            self._enter(batch, "in_progress")
+            await self._enter(batch, "in_progress")
         if batch.status != "in_progress":
             return None
         if time.time() >= batch.expires_at:
             batch.times["expired"] = int(time.time())
-            self._enter(batch, "finalizing")
+            await self._enter(batch, "finalizing")
             return None
         reading = self._reading.setdefault(batch.id, _Reading(deque()))
         if reading.rests:
             return None
         if not reading.ahead:
-            reading.ahead.extend(self._store.open_lines(batch.id, reading.last, LOOKED_AHEAD))
+            reading.ahead.extend(
+                await asyncio.to_thread(self._store.open_lines, batch.id, reading.last, LOOKED_AHEAD)
+            )
+            if batch.status != "in_progress":
+                return None  # it was cancelled meanwhile
         if not reading.ahead:
             if not reading.active:
                 reading.last = -1  # a line that failed for want of disk is still open
@@ -215,12 +284,18 @@ class BatchRunner:
         return line
 
     async def _do(self, batch: Batch, line: Line) -> None:
+        reading = self._reading.get(batch.id)
+        if reading is None:
+            return  # another server does the batch
         try:
             text = await asyncio.to_thread(self._text, batch, line)
-        except (ServerError, OSError) as error:  # the file was deleted behind our back
+        except (ServerError, OSError) as error:
+            if isinstance(error, ServerError) and error.report.kind == AWAY:
+                reading.again(line)
+                return
+            # The file was deleted behind our back, or there is no room for the answer.
             await self._answered(batch, line, self._refused(batch, error))
             return
-        reading = self._reading[batch.id]
         reply = await self._asked(batch, text)
         if reply.status in CAME_TO_NOTHING:
             reading.again(line)
@@ -241,13 +316,21 @@ class BatchRunner:
             return refused(self._answers(batch), INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
-        await asyncio.to_thread(
-            self._store.answered, batch, line.number, reply.status, reply.request, reply.body
-        )
+        """Write the answer of a line, as soon as it can be."""
+        while True:
+            try:
+                return await asyncio.to_thread(
+                    self._store.answered, batch, line.number, reply.status, reply.request, reply.body
+                )
+            except ServerError as error:
+                if error.report.kind != AWAY:
+                    raise
+                await asyncio.sleep(CLAIM_EVERY)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         batch = self._active.pop(task)
-        self._reading[batch].active -= 1
+        if (reading := self._reading.get(batch)) is not None:
+            reading.active -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A line of the batch %s could not be answered: %r", batch, error)
         self._changed.set()
@@ -260,7 +343,7 @@ class BatchRunner:
 
     def _text(self, batch: Batch, line: Line) -> bytes:
         self._store.check_room(batch.owner)
-        with self._store.path_of(batch.owner, batch.input_file).open("rb") as file:
+        with self._store.open_file(batch.owner, batch.input_file) as file:
             file.seek(line.start)
             return file.read(line.length)
 
@@ -271,8 +354,10 @@ class BatchRunner:
                 continue
             if reading is not None and (reading.active or (reading.ahead and batch.status == "in_progress")):
                 continue
-            if batch.status == "in_progress" and self._store.open_lines(batch.id, -1, 1):
-                continue
+            if batch.status == "in_progress":
+                left = await asyncio.to_thread(self._store.open_lines, batch.id, -1, 1)
+                if left:
+                    continue
             await self._end(batch)
 
     async def _end(self, batch: Batch) -> None:
@@ -282,12 +367,13 @@ class BatchRunner:
         elif "expired" in batch.times:
             last = "expired"
         if last == "completed":
-            self._enter(batch, "finalizing")
+            await self._enter(batch, "finalizing")
         if batch.api == "openai":
             await asyncio.to_thread(self._write_results, batch)
         _begin(batch, last)
         await asyncio.to_thread(self._store.end, batch)
-        self._turns.remove(batch)
+        if batch in self._turns:
+            self._turns.remove(batch)
         self._reading.pop(batch.id, None)
         log.info("The batch %s is %s.", batch.id, last)
 
@@ -318,15 +404,15 @@ class BatchRunner:
             expires_at=None if lasts is None else int(time.time()) + lasts,
         )
 
-    def _enter(self, batch: Batch, status: Status) -> None:
+    async def _enter(self, batch: Batch, status: Status) -> None:
         _begin(batch, status)
-        self._store.put(batch)
+        await asyncio.to_thread(self._store.put, batch)
 
-    def _sweep(self) -> None:
+    async def _sweep(self) -> None:
         now = time.monotonic()
         if now - self._swept > SWEEP_SECONDS:
             self._swept = now
-            self._store.sweep()
+            await asyncio.to_thread(self._store.sweep)
 
 
 def _begin(batch: Batch, status: Status) -> None:
@@ -345,12 +431,11 @@ def new_id(prefix: str) -> str:
     return prefix + uuid4().hex
 
 
-def spans(path: Path) -> Iterator[tuple[int, int, bytes]]:
+def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
     """The lines of a file that are not blank: where each begins, how long it is, and its bytes."""
     start = 0
-    with path.open("rb") as file:
-        for raw in file:
-            text = raw.strip(BLANKS)
-            if text:
-                yield start, len(raw), text
-            start += len(raw)
+    for raw in file:
+        text = raw.strip(BLANKS)
+        if text:
+            yield start, len(raw), text
+        start += len(raw)

@@ -1,24 +1,22 @@
-"""Files, batches and the lines of batches in a folder: an SQLite database beside the files' bytes.
+"""Files, batches and the lines of batches, kept on a shelf: in a folder, or in the database of several servers.
 
 A line's answer is written in a transaction of its own before the next line begins, so that after a crash each line is
-either answered or to be answered, and never both.
+either answered or to be answered, and never both. Of several servers one does a batch at a time: it has claimed it, and
+says again and again that it is still there.
 """
 
 import contextlib
-import fcntl
-import os
-import shutil
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import IO, Final, Literal
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct, field
 
+from pippin.api.batches.shelves import Shelf
+from pippin.api.databases.database import Transaction
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
@@ -36,23 +34,13 @@ Status = Literal[
 ENDED: Final = ("completed", "failed", "expired", "cancelled")
 MIB: Final = 1 << 20
 
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS files (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS batches (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, ended INTEGER NOT NULL, body BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS lines (
-    batch TEXT NOT NULL, number INTEGER NOT NULL, custom_id TEXT NOT NULL,
-    start INTEGER NOT NULL, length INTEGER NOT NULL, status INTEGER, request TEXT, reply BLOB,
-    PRIMARY KEY (batch, number)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS lines_open ON lines (batch, number) WHERE status IS NULL;
-"""
-_VERSION: Final = 1
 LEAST_FILE: Final = 4096
 """Bytes that a file counts at least: of small ones the disk holds a block, and the database what is known of them."""
+_REPLIES: Final = """SELECT COALESCE(SUM(LENGTH(reply)), 0) FROM lines JOIN batches ON batches.id = lines.batch
+    WHERE owner = ?"""
+_BATCHES: Final = "SELECT body, cancelled FROM batches LEFT JOIN claims ON claims.batch = batches.id"
+CLAIM_SECONDS: Final = 30.0
+"""After which the batches of a server that says nothing any more are done by others."""
 MOST_ENDED: Final = 1000
 """Batches of OpenAI's API that are kept for one owner after their end; that API has no way to delete one."""
 
@@ -127,29 +115,24 @@ class Line(Struct, frozen=True):
 class BatchStore:
     """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
 
-    def __init__(self, folder: Path, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, shelf: Shelf, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
         """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
-        self._folder = folder
+        self._shelf = shelf
         self._most = int(megabytes * MIB)
         self._clock = clock
         self._lock = threading.RLock()
-        self._open_database: sqlite3.Connection | None = None
-        self._held: IO[bytes] | None = None  # the lock on the folder
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
+        self.holder = uuid4().hex if shelf.is_shared else None
+        """By which this server claims batches that others could do too."""
 
     @property
     def exists(self) -> bool:
         """Whether anything was ever stored; the folder is made for the first file."""
-        return (self._folder / "batches.sqlite").exists()
+        return self._shelf.exists
 
     def close(self) -> None:
         with self._lock:
-            if self._open_database is not None:
-                self._open_database.close()
-                self._open_database = None
-            if self._held is not None:
-                self._held.close()
-                self._held = None
+            self._shelf.close()
 
     # Files
 
@@ -165,29 +148,27 @@ class BatchStore:
     ) -> StoredFile:
         """Write a file. Raises `ServerError` where the owner's share of the disk is used up."""
         name = prefix + uuid4().hex
-        with self._lock:
-            left = self._most - self._used(owner)
-        path, size = self._path(name), 0
+        with self._transaction() as transaction:
+            left = self._most - self._used(transaction, owner)
+        size = 0
+
+        def bounded() -> Iterator[bytes]:
+            nonlocal size
+            for piece in pieces:
+                size += len(piece)
+                if purpose == "batch" and size > left:
+                    raise _full(self._most)
+                yield piece
+
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                for piece in pieces:
-                    size += len(piece)
-                    if purpose == "batch" and size > left:
-                        raise _full(self._most)
-                    out.write(piece)
-                out.flush()
-                os.fsync(out.fileno())
+            self._shelf.write(name, bounded())
         except OSError as error:
-            path.unlink(missing_ok=True)
             raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
-        except ServerError:
-            path.unlink(missing_ok=True)
-            raise
         now = int(self._clock())
         stored = StoredFile(
             id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
         )
-        with self._writing() as database:
+        with self._transaction() as database:
             database.execute(
                 "INSERT INTO files VALUES (?, ?, ?, ?, ?)",
                 (name, owner, now, size, msgspec.json.encode(stored)),
@@ -196,14 +177,15 @@ class BatchStore:
 
     def check_room(self, owner: str) -> None:
         """Raises `ServerError` where the owner's share of the disk is used up."""
-        with self._lock:
-            if self._used(owner) >= self._most:
-                raise _full(self._most)
+        with self._transaction() as database:
+            used = self._used(database, owner)
+        if used >= self._most:
+            raise _full(self._most)
 
     def file(self, owner: str, id: str) -> StoredFile:
         """Raises `ServerError("not_found")` for a file that this owner has not."""
-        with self._lock:
-            found = self._database.execute(
+        with self._transaction() as database:
+            found = database.execute(
                 "SELECT body FROM files WHERE id = ? AND owner = ?", (id, owner)
             ).fetchone()
         stored = from_json(found[0], StoredFile) if found else None
@@ -215,16 +197,16 @@ class BatchStore:
 
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files, oldest first."""
-        with self._lock:
-            found = self._database.execute(
+        with self._transaction() as database:
+            found = database.execute(
                 "SELECT body FROM files WHERE owner = ? ORDER BY created, id", (owner,)
             ).fetchall()
         listed = [from_json(body, StoredFile) for (body,) in found]
         return [each for each in listed if not self._is_old(each)]
 
-    def path_of(self, owner: str, id: str) -> Path:
-        """Where the bytes of a file are. Raises `ServerError("not_found")`."""
-        return self._path(self.file(owner, id).id)
+    def open_file(self, owner: str, id: str) -> IO[bytes]:
+        """The bytes of a file. Raises `ServerError`, or `OSError`, also as they are read."""
+        return self._shelf.open(self.file(owner, id).id)
 
     def delete_file(self, owner: str, id: str) -> None:
         """Raises `ServerError`: a file that a batch still reads stays."""
@@ -240,8 +222,9 @@ class BatchStore:
         """Delete the files whose time is over."""
         if not self.exists:
             return
-        with self._lock:
-            found = self._database.execute("SELECT body FROM files").fetchall()
+        self._shelf.sweep()
+        with self._transaction() as database:
+            found = database.execute("SELECT body FROM files").fetchall()
         for (body,) in found:
             stored = from_json(body, StoredFile)
             if self._is_old(stored):
@@ -250,7 +233,7 @@ class BatchStore:
     # Batches
 
     def add_batch(self, batch: Batch, lines: Iterable[Line]) -> None:
-        with self._writing() as database:
+        with self._transaction() as database:
             self._put(database, batch)
             self._forget_oldest(database, batch.owner)
             database.executemany(
@@ -259,46 +242,100 @@ class BatchStore:
             )
 
     def put(self, batch: Batch) -> None:
-        with self._writing() as database:
+        """Write what has become of a batch. Raises `ServerError("conflict")` where another server does it by now."""
+        with self._transaction() as database:
+            self._check_claim(database, batch)
             self._put(database, batch)
 
     def end(self, batch: Batch) -> None:
         """Write a batch that has ended. The answers of OpenAI's stand in files by now, so its lines go."""
         batch.counts = self.counts(batch)
-        with self._writing() as database:
+        with self._transaction() as database:
+            self._check_claim(database, batch)
             self._put(database, batch)
+            database.execute("DELETE FROM claims WHERE batch = ?", (batch.id,))
             if batch.api == "openai":
                 self._remove_lines(database, batch)
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` for a batch that this owner has not."""
-        with self._lock:
-            found = self._database.execute(
-                "SELECT body FROM batches WHERE id = ? AND owner = ?", (id, owner)
-            ).fetchone()
+        with self._transaction() as database:
+            found = database.execute(f"{_BATCHES} WHERE id = ? AND owner = ?", (id, owner)).fetchone()
         if found is None:
             raise ServerError("not_found", f"There is no batch {id!r}.", "id")
-        return from_json(found[0], Batch)
+        return _batch(*found)
 
     def batches(self, owner: str) -> list[Batch]:
         """The owner's batches, oldest first."""
-        with self._lock:
-            found = self._database.execute(
-                "SELECT body FROM batches WHERE owner = ? ORDER BY created, id", (owner,)
-            ).fetchall()
-        return [from_json(body, Batch) for (body,) in found]
+        with self._transaction() as database:
+            found = database.execute(f"{_BATCHES} WHERE owner = ? ORDER BY created, id", (owner,)).fetchall()
+        return [_batch(*each) for each in found]
 
     def unfinished(self) -> list[Batch]:
         """The batches of all owners that have not ended, oldest first."""
-        with self._lock:
-            found = self._database.execute(
+        with self._transaction() as database:
+            found = database.execute(
                 "SELECT body FROM batches WHERE ended = 0 ORDER BY created, id"
             ).fetchall()
         return [from_json(body, Batch) for (body,) in found]
 
+    # Batches that any of several servers may do
+
+    def claim(self, most: int) -> list[Batch]:
+        """Take over batches that have not ended and that no server does, the oldest first."""
+        assert self.holder is not None
+        now = self._clock()
+        with self._transaction(alone=True) as database:
+            found = database.execute(
+                f"{_BATCHES} WHERE ended = 0 AND (holder IS NULL OR until < ?) ORDER BY created, id LIMIT ?",
+                (now, most),
+            ).fetchall()
+            claimed = [from_json(body, Batch) for body, _ in found]
+            for batch in claimed:
+                database.execute(
+                    "INSERT INTO claims VALUES (?, ?, ?, 0) ON CONFLICT (batch) DO UPDATE "
+                    "SET holder = excluded.holder, until = excluded.until",
+                    (batch.id, self.holder, now + CLAIM_SECONDS),
+                )
+        return claimed
+
+    def renew(self) -> dict[str, bool]:
+        """Say that this server is still there. The batches that it has claimed, and whether each is to be cancelled."""
+        assert self.holder is not None
+        with self._lock:
+            self._replies.clear()  # others have written some, too
+        with self._transaction() as database:
+            held = database.execute(
+                "UPDATE claims SET until = ? WHERE holder = ? RETURNING batch, cancelled",
+                (self._clock() + CLAIM_SECONDS, self.holder),
+            ).fetchall()
+        return {batch: bool(cancelled) for batch, cancelled in held}
+
+    def ask_to_cancel(self, batch: Batch) -> None:
+        """Let whoever does a batch know that it is to be cancelled."""
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO claims SELECT id, '', 0, 1 FROM batches WHERE id = ? AND ended = 0 "
+                "ON CONFLICT (batch) DO UPDATE SET cancelled = 1",
+                (batch.id,),
+            )
+
+    def give_up(self) -> None:
+        """Leave the batches that this server has claimed to others."""
+        with self._transaction() as database:
+            database.execute("UPDATE claims SET holder = '', until = 0 WHERE holder = ?", (self.holder,))
+
+    def _check_claim(self, database: Transaction, batch: Batch) -> None:
+        """Raises `ServerError` where another server does the batch. Holds the claim until the transaction ends."""
+        if self.holder is None:
+            return
+        claim = "UPDATE claims SET holder = holder WHERE batch = ? AND holder = ?"
+        if not database.execute(claim, (batch.id, self.holder)).rowcount:
+            raise ServerError("conflict", f"Another server does the batch {batch.id} by now.")
+
     def delete_batch(self, batch: Batch) -> None:
         """Delete a batch that has ended, with its lines. Its files stay, but for a body that was never a file."""
-        with self._writing() as database:
+        with self._transaction() as database:
             database.execute("DELETE FROM batches WHERE id = ?", (batch.id,))
             self._remove_lines(database, batch)
         if batch.api == "anthropic":
@@ -306,8 +343,8 @@ class BatchStore:
 
     def open_lines(self, batch: str, after: int, most: int) -> list[Line]:
         """Lines without an answer whose number is above `after`, in order."""
-        with self._lock:
-            found = self._database.execute(
+        with self._transaction() as database:
+            found = database.execute(
                 "SELECT number, custom_id, start, length FROM lines "
                 "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
                 (batch, after, most),
@@ -316,12 +353,13 @@ class BatchStore:
 
     def answered(self, batch: Batch, number: int, status: int, request: str, reply: bytes) -> None:
         """Write the answer of a line; one that has an answer keeps it."""
-        with self._writing() as database:
+        with self._transaction() as database:
             written = database.execute(
                 "UPDATE lines SET status = ?, request = ?, reply = ? "
                 "WHERE batch = ? AND number = ? AND status IS NULL",
                 (status, request, reply, batch.id, number),
             )
+        with self._lock:
             if written.rowcount and batch.owner in self._replies:
                 self._replies[batch.owner] += len(reply)
 
@@ -329,8 +367,8 @@ class BatchStore:
         """All lines of a batch in order, with their answers, some at a time."""
         after = -1
         while True:
-            with self._lock:
-                found = self._database.execute(
+            with self._transaction() as database:
+                found = database.execute(
                     "SELECT number, custom_id, start, length, status, request, reply FROM lines "
                     "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
                     (batch, after),
@@ -343,114 +381,65 @@ class BatchStore:
     def counts(self, batch: Batch) -> Counts:
         if batch.counts is not None:
             return batch.counts
-        with self._lock:
-            total, succeeded, answered = self._database.execute(
-                "SELECT COUNT(*), SUM(status BETWEEN 200 AND 299), COUNT(status) FROM lines WHERE batch = ?",
+        with self._transaction() as database:
+            total, succeeded, answered = database.execute(
+                "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
+                "FROM lines WHERE batch = ?",
                 (batch.id,),
             ).fetchone()
-        return Counts(total, succeeded or 0, answered - (succeeded or 0))
+        return Counts(total, succeeded, answered - succeeded)
 
-    def _put(self, database: sqlite3.Connection, batch: Batch) -> None:
+    def _put(self, database: Transaction, batch: Batch) -> None:
         database.execute(
-            "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO batches VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+            "SET ended = excluded.ended, body = excluded.body",
             (batch.id, batch.owner, batch.created_at, int(batch.ended), msgspec.json.encode(batch)),
         )
 
-    def _remove_lines(self, database: sqlite3.Connection, batch: Batch) -> None:
+    def _remove_lines(self, database: Transaction, batch: Batch) -> None:
         database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
         self._replies.pop(batch.owner, None)
 
-    def _forget_oldest(self, database: sqlite3.Connection, owner: str) -> None:
+    def _forget_oldest(self, database: Transaction, owner: str) -> None:
         # Those of Anthropic's API hold their results, count as files, and are deleted by their owner.
         database.execute(
             "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
-            "AND id LIKE 'batch!_%' ESCAPE '!' ORDER BY created DESC, id DESC LIMIT -1 OFFSET ?)",
-            (owner, MOST_ENDED),
+            "AND id LIKE 'batch!_%' ESCAPE '!' ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)",
+            (owner, MOST_ENDED, MOST_ENDED),
         )
 
-    def _used(self, owner: str) -> int:
+    def _used(self, database: Transaction, owner: str) -> int:
         """Bytes on the disk."""
-        files = self._database.execute(
-            "SELECT SUM(MAX(bytes, ?)) FROM files WHERE owner = ?", (LEAST_FILE, owner)
-        ).fetchone()[0]
-        if owner not in self._replies:
-            self._replies[owner] = (
-                self._database.execute(
-                    "SELECT SUM(LENGTH(reply)) FROM lines JOIN batches ON batches.id = lines.batch WHERE owner = ?",
-                    (owner,),
-                ).fetchone()[0]
-                or 0
-            )
-        return int(files or 0) + self._replies[owner]
+        files = (
+            "SELECT COALESCE(SUM(CASE WHEN bytes > ? THEN bytes ELSE ? END), 0) FROM files WHERE owner = ?"
+        )
+        (used,) = database.execute(files, (LEAST_FILE, LEAST_FILE, owner)).fetchone()
+        if (replies := self._replies.get(owner)) is None:
+            replies = self._replies[owner] = int(database.execute(_REPLIES, (owner,)).fetchone()[0])
+        return int(used) + replies
 
     def _is_old(self, stored: StoredFile) -> bool:
         return stored.expires_at is not None and stored.expires_at <= self._clock()
 
     def _remove_file(self, id: str) -> None:
-        with self._writing() as database:
+        with self._transaction() as database:
             database.execute("DELETE FROM files WHERE id = ?", (id,))
-        self._path(id).unlink(missing_ok=True)
-
-    def _path(self, id: str) -> Path:
-        self._database  # noqa: B018 - makes the folder
-        return self._folder / "files" / id
+        self._shelf.remove(id)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._database as database:
-            yield database
-
-    @property
-    def _database(self) -> sqlite3.Connection:
+    def _transaction(self, *, alone: bool = False) -> Iterator[Transaction]:
         with self._lock:
-            if self._open_database is None:
-                self._held = _locked(self._folder)
-                self._open_database = _opened(self._folder)
-            return self._open_database
+            database = self._shelf.database
+        with database.transaction(alone=alone) as transaction:
+            yield transaction
 
 
-def _locked(folder: Path) -> IO[bytes]:
-    """A lock on the folder, until it is closed. Raises `ServerError` where another server has it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        message = f"Another server keeps its files in {folder}; name another folder with --files-dir."
-        raise ServerError("overloaded", message) from None
-    return lock
-
-
-def _opened(folder: Path) -> sqlite3.Connection:
-    """The database, in a folder that only its owner may read. One of another version is put aside."""
-    (folder / "files").mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-    path = folder / "batches.sqlite"
-    path.touch(0o600)
-    try:
-        return _connected(path)
-    except sqlite3.DatabaseError:
-        shutil.move(path, f"{path}.unreadable")
-        path.touch(0o600)
-        return _connected(path)
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError("another version")
-        database.executescript(_SCHEMA)
-        database.execute(f"PRAGMA user_version = {_VERSION}")
-        database.commit()
-    except sqlite3.DatabaseError:
-        database.close()
-        raise
-    return database
+def _batch(body: bytes, cancelled: int | None) -> Batch:
+    """A batch as it is told: one that somebody has cancelled is being cancelled, be it known to who does it or not."""
+    batch = from_json(body, Batch)
+    if cancelled and not batch.ended and batch.status != "finalizing":
+        batch.status = "cancelling"
+    return batch
 
 
 def _full(most: int) -> ServerError:

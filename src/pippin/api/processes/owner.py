@@ -30,7 +30,7 @@ from pippin.api.processes.logs import forward
 from pippin.api.processes.shared import is_shared
 from pippin.api.storage.borrowed import told
 from pippin.api.storage.response_store import ResponseStore
-from pippin.config.options.model import machines_of, replicas_of
+from pippin.config.options.model import machines_of
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
@@ -80,7 +80,7 @@ def check_options(settings: Settings) -> None:
     several = {
         "peer": bool(options.peers),
         "mcp-config": options.mcp_config is not None,
-        "replicas": any(len(replicas_of(each)) > 1 or each.max_replicas is not None for each in models),
+        "replicas": any(each.replicas != 1 for each in models),
         "replica-machines": any(each.replica_machines for each in models),
         "cluster": any(each.cluster is not None for each in models),
         "ranks": any(len(machines_of(each)) > 1 for each in models),
@@ -217,6 +217,8 @@ class ApiProcesses:
     async def _answer(self, store: ResponseStore, question: Keep | Recall, channel: Channel[ToOwner]) -> None:
         try:
             channel.send(await asyncio.to_thread(told, store, question))
+        except ServerError as error:
+            channel.send(Refused(question.serial, error.report))
         except Exception as error:  # who asks waits for an answer
             log.error("The store of responses could not be asked.\n%s", trace_of(error))
             message = "The request failed because of a fault in the server; its log has more."

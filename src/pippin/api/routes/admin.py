@@ -16,7 +16,7 @@ from pippin.api.routes.health import current_state, options_of, worker_body
 from pippin.config.errors import ConfigError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
-SECRET = frozenset({"api_keys", "api_key_file", "peer_api_key"})
+SECRET = frozenset({"api_keys", "api_key_file", "peer_api_key", "state"})
 PATHS = frozenset(
     {
         "adapter_path",

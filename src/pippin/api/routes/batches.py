@@ -150,17 +150,16 @@ class OpenAIBatches:
         """The caller's batches"""
         found = await asyncio.to_thread(self._found, exchange_of(request.scope).owner)
         page = page_of(found, request.query_params)
-        store = self.api.batches.store
-        page["data"] = [drawn(each["batch"], store.counts(each["batch"])) for each in page["data"]]
+        page["data"] = [await self._drawn(each["batch"]) for each in page["data"]]
         return json_reply(page)
 
     async def read(self, request: Request) -> Response:
         """How far a batch is"""
-        return json_reply(self._drawn(self._batch(request)))
+        return json_reply(await self._drawn(await self._batch(request)))
 
     async def cancel(self, request: Request) -> Response:
         """Stops a batch; what was answered stays"""
-        return json_reply(self._drawn(await self.api.batches.runner.cancel(self._batch(request))))
+        return json_reply(await self._drawn(await self.api.batches.runner.cancel(await self._batch(request))))
 
     def _created(self, owner: str, given: NewBatch) -> tuple[Batch, Counts]:
         store = self.api.batches.store
@@ -168,7 +167,8 @@ class OpenAIBatches:
             message = "This file holds results; upload one with the purpose `batch`."
             raise ServerError("invalid_request", message, "input_file_id")
         check_unfinished(store.batches(owner))
-        lines, problems = read_lines(store.path_of(owner, given.input_file_id), given.endpoint)
+        with store.open_file(owner, given.input_file_id) as file:
+            lines, problems = read_lines(file, given.endpoint)
         now = int(time.time())
         batch = Batch(
             id=new_id("batch_"),
@@ -191,14 +191,15 @@ class OpenAIBatches:
         found = self.api.batches.store.batches(owner)
         return [{"id": each.id, "batch": each} for each in found if each.api == "openai"]
 
-    def _batch(self, request: Request) -> Batch:
-        batch = self.api.batches.store.batch(exchange_of(request.scope).owner, request.path_params["id"])
+    async def _batch(self, request: Request) -> Batch:
+        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
+        batch = await asyncio.to_thread(self.api.batches.store.batch, owner, name)
         if batch.api != "openai":
             raise ServerError("not_found", "This is a batch of messages; see /v1/messages/batches.", "id")
         return batch
 
-    def _drawn(self, batch: Batch) -> BatchAnswer:
-        return drawn(batch, self.api.batches.store.counts(batch))
+    async def _drawn(self, batch: Batch) -> BatchAnswer:
+        return drawn(batch, await asyncio.to_thread(self.api.batches.store.counts, batch))
 
 
 def _fail(batch: Batch, problems: list[Problem]) -> None:

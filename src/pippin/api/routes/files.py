@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final, Literal
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -108,32 +107,33 @@ class Files:
 
     async def read(self, request: Request) -> Response:
         """What is known of a file"""
-        return json_reply(drawn(self._file(request)))
+        return json_reply(drawn(await self._file(request)))
 
     async def delete(self, request: Request) -> Response:
         """Deletes a file"""
-        stored = self._file(request)
+        stored = await self._file(request)
         store = self.api.batches.store
         await asyncio.to_thread(store.delete_file, exchange_of(request.scope).owner, stored.id)
         return json_reply(DeletedFile(id=stored.id))
 
     async def content(self, request: Request) -> Response:
         """The bytes of a file"""
-        stored = self._file(request)
-        path = self.api.batches.store.path_of(exchange_of(request.scope).owner, stored.id)
-        return EventStream(read_in_pieces(path), nothing, media="application/octet-stream")
+        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
+        file = await asyncio.to_thread(self.api.batches.store.open_file, owner, name)
+        return EventStream(read_in_pieces(file), nothing, media="application/octet-stream")
 
-    def _file(self, request: Request) -> StoredFile:
-        return self.api.batches.store.file(exchange_of(request.scope).owner, request.path_params["id"])
+    async def _file(self, request: Request) -> StoredFile:
+        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
+        return await asyncio.to_thread(self.api.batches.store.file, owner, name)
 
 
 async def nothing() -> None:
     """What is left to do at the end of a reply that holds nothing open."""
 
 
-async def read_in_pieces(path: Path) -> AsyncIterator[bytes]:
-    """The bytes of a file, read beside the event loop."""
-    with await asyncio.to_thread(path.open, "rb") as file:
+async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """The bytes of an open file, read beside the event loop."""
+    with file:
         while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
 

@@ -25,6 +25,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/health", health.show),
         Route("/healthz", health.show, methods=["GET"]),
+        Route("/readyz", health.ready, methods=["GET"]),
         Route(VERSION, welcome, methods=["GET"]),
     ]
 
@@ -45,6 +46,14 @@ class Health:
             for private in ("workers", "last_error", "api_processes"):
                 body.pop(private, None)
         return json_reply(body)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether requests should come here: 200 once the models that were named at the start have been loaded, else
+        503. Loaded once is enough; one that is unloaded later comes back with the next request."""
+        wanted = sum(entry.preload for entry in self.api.options.models)
+        loaded = sum(state.loads > 0 for state in self.api.service.pool.states())
+        status = 200 if loaded >= wanted else 503
+        return json_reply({"ready": status == 200, "loaded": loaded, "wanted": wanted}, status)
 
     def _describe(self) -> dict[str, Any]:
         options, pool = self.api.options, self.api.service.pool

@@ -54,15 +54,15 @@ def routes(api: Api) -> list[BaseRoute]:
         exchange = exchange_of(request.scope)
         if not exchange.manages:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
-        described = [_described(api, key) for key in api.keys.ring.keys]
+        described = [await _described(api, key) for key in api.keys.ring.keys]
         note = FROM_OPTIONS if api.options.api_key_file is None else FROM_FILE.format(os.getpid())
         return json_reply(Keys(data=described, note=note))
 
     return [*both("/keys", keys, answer=Keys)]
 
 
-def _described(api: Api, key: Key) -> KeyDescription:
-    rights, left = key.rights, api.limits.standing(key)
+async def _described(api: Api, key: Key) -> KeyDescription:
+    rights, left = key.rights, await api.limits.standing(key)
     return KeyDescription(
         name=key.name,
         role="admin" if key.is_admin else "user",

@@ -109,14 +109,14 @@ class MessageBatches:
             check_endpoint(exchange.key, PATH)
         batch = await asyncio.to_thread(self._created, exchange.owner, given)
         self.api.batches.runner.add(batch)
-        return json_reply(self._drawn(batch, request))
+        return json_reply(await self._drawn(batch, request))
 
     async def listed(self, request: Request) -> Response:
         """The caller's batches of messages, newest first"""
         found = await asyncio.to_thread(self.api.batches.store.batches, exchange_of(request.scope).owner)
         own = [each for each in reversed(found) if each.api == "anthropic"]
         page, more = _page(own, request)
-        data = [self._drawn(each, request) for each in page]
+        data = [await self._drawn(each, request) for each in page]
         return json_reply(
             {
                 "data": data,
@@ -128,16 +128,16 @@ class MessageBatches:
 
     async def read(self, request: Request) -> Response:
         """How far a batch of messages is"""
-        return json_reply(self._drawn(self._batch(request), request))
+        return json_reply(await self._drawn(await self._batch(request), request))
 
     async def cancel(self, request: Request) -> Response:
         """Stops a batch of messages; what was answered stays"""
-        batch = await self.api.batches.runner.cancel(self._batch(request))
-        return json_reply(self._drawn(batch, request))
+        batch = await self.api.batches.runner.cancel(await self._batch(request))
+        return json_reply(await self._drawn(batch, request))
 
     async def delete(self, request: Request) -> Response:
         """Deletes a batch of messages that has ended, and its results"""
-        batch = self._batch(request)
+        batch = await self._batch(request)
         if not batch.ended:
             raise ServerError("invalid_request", "The batch has not ended; cancel it first.", "id")
         await asyncio.to_thread(self.api.batches.store.delete_batch, batch)
@@ -145,7 +145,7 @@ class MessageBatches:
 
     async def results(self, request: Request) -> Response:
         """The results of a batch of messages, one in each line"""
-        batch = self._batch(request)
+        batch = await self._batch(request)
         if not batch.ended:
             raise ServerError("not_found", "The batch has not ended; its results come when it has.", "id")
         lines = self._results(batch)
@@ -160,11 +160,13 @@ class MessageBatches:
         check_unfinished(store.batches(owner))
         check_requests(given.requests)
         stored = store.add_file(owner, "requests.jsonl", "batch", file_of(given.requests), prefix="msgfile-")
-        placed = spans(store.path_of(owner, stored.id))
-        lines = [
-            Line(number, request.custom_id, start, length)
-            for number, (request, (start, length, _)) in enumerate(zip(given.requests, placed, strict=True))
-        ]
+        with store.open_file(owner, stored.id) as file:
+            lines = [
+                Line(number, request.custom_id, start, length)
+                for number, (request, (start, length, _)) in enumerate(
+                    zip(given.requests, spans(file), strict=True)
+                )
+            ]
         now = int(time.time())
         batch = Batch(
             id=new_id("msgbatch_"),
@@ -178,15 +180,16 @@ class MessageBatches:
         store.add_batch(batch, lines)
         return batch
 
-    def _batch(self, request: Request) -> Batch:
-        batch = self.api.batches.store.batch(exchange_of(request.scope).owner, request.path_params["id"])
+    async def _batch(self, request: Request) -> Batch:
+        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
+        batch = await asyncio.to_thread(self.api.batches.store.batch, owner, name)
         if batch.api != "anthropic":
             raise ServerError("not_found", "This is no batch of messages; see /v1/batches.", "id")
         return batch
 
-    def _drawn(self, batch: Batch, request: Request) -> MessageBatchAnswer:
+    async def _drawn(self, batch: Batch, request: Request) -> MessageBatchAnswer:
         base = str(request.base_url).rstrip("/")
-        return drawn(batch, self.api.batches.store.counts(batch), base)
+        return drawn(batch, await asyncio.to_thread(self.api.batches.store.counts, batch), base)
 
 
 def _page(batches: list[Batch], request: Request) -> tuple[list[Batch], bool]:

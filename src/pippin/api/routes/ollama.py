@@ -352,7 +352,7 @@ def generation(
     """What answers a dialect's requests; `load` answers one that says nothing, which stands for loading a model."""
 
     async def generate(request: Request) -> Response:
-        handler.admit(exchange_of(request.scope))
+        await handler.admit(exchange_of(request.scope))
         body = await handler.uncounted_json_of(request, bytes)
         given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
         if _says_nothing(given, said):

@@ -125,7 +125,7 @@ class ResponsesSocket:
         fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
         body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
-        handler.admit(exchange_of(request.scope))
+        await handler.admit(exchange_of(request.scope))
         prepared = await handler.prepare(request, self._dialect, history=self._history, body=body)
         encoder = prepared.encoder
         assert isinstance(encoder, SavingEncoder)

@@ -107,6 +107,10 @@ class BackgroundResponses:
         for key in finished[: max(0, len(finished) - FINISHED_KEPT)]:
             del self._responses[key]
 
+    def running(self) -> dict[str, BackgroundResponse]:
+        """Those that run, by their ids."""
+        return {name: one for (_, name), one in self._responses.items() if not one.finished}
+
     def find(self, owner: str, id: str) -> BackgroundResponse | None:
         return self._responses.get((owner, id))
 

@@ -1,21 +1,23 @@
 """Keeps responses and conversations for later turns: bounded in entries, bytes and age, apart for each API key.
 
-SQLite holds them, in a file where the operator names one, else in memory; the code is the same. Calls take well under
-a millisecond, so they are made on the event loop.
+SQLite holds them, in a file where the operator names one, else in memory, or the database that several servers share;
+the code is the same. Calls may wait for a disk or a network, so they are made beside the event loop.
 """
 
+import contextlib
 import logging
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
+from pippin.api.databases.database import Database, Transaction
+from pippin.api.databases.postgres import Postgres
+from pippin.api.databases.sqlite import SQLite
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 Item = dict[str, Any]
 Kind = Literal["response", "conversation"]
 
-_SCHEMA: Final = """
+TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entries (
     owner TEXT NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
     created REAL NOT NULL, used REAL NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL,
@@ -37,7 +39,11 @@ CREATE TABLE IF NOT EXISTS items (
     PRIMARY KEY (owner, item, entry)
 );
 CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
+CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
 """
+# A response that is stored again, as one that has ended, keeps the time at which it was made.
+_PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
+    SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
 _VERSION: Final = 2
 
 # Version 1 had the name of a key as the owner, and the place of a key in the list as the name of one without: whoever
@@ -76,42 +82,25 @@ class StoredConversation(Struct, kw_only=True, omit_defaults=True):
 Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
-@dataclass(slots=True)
-class Held:
-    """What one owner has in the store."""
-
-    entries: int = 0
-    bytes: int = 0
-
-
 class ResponseStore:
     """The responses and conversations of all callers. `for_owner` gives one caller's view, the only way in."""
 
     def __init__(
         self,
-        path: str | None = None,
+        database: Database | None = None,
         *,
         entries: int = 1024,
         megabytes: float = 256.0,
         hours: float = 720.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`database` has the tables of `TABLES`; without it the store is in memory. The bounds hold over all servers
+        that share it."""
         self._entries = entries
         self._bytes = int(megabytes * 2**20)
         self._seconds = hours * 3600
         self._clock = clock
-        self._lock = threading.RLock()  # large bodies are decoded beside the event loop
-        self._database = _open(path)
-        query = "SELECT owner, COUNT(*), SUM(bytes) FROM entries GROUP BY owner"
-        self._held = {owner: Held(*held) for owner, *held in self._database.execute(query)}
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(held.bytes for held in self._held.values())
-
-    @property
-    def total_entries(self) -> int:
-        return sum(held.entries for held in self._held.values())
+        self._database: Database = open_file(None) if database is None else database
 
     def for_owner(self, owner: str | None) -> "OwnedHistory":
         return OwnedHistory(self, owner or "")
@@ -124,101 +113,99 @@ class ResponseStore:
 
         That is the least recently used of the owner who holds most: who holds less than an equal share loses nothing
         to others.
-        An entry that is larger than the bound alone is not kept.
+        An entry that is larger than the bound alone is not kept. Raises `ServerError` where nothing can be written.
         """
         try:
-            with self._lock:
-                self._write(owner, id, kind, body, items)
-        except sqlite3.Error as error:  # a full disk must not cost the client its answer
-            log.error("The %s %s could not be stored: %s", kind, id, error)
+            self._write(owner, id, kind, body, items)
+        except sqlite3.Error as error:
+            raise ServerError(
+                "overloaded", f"The {kind} can't be stored: {error}.", retry_after=1.0
+            ) from None
 
     def _write(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
         now = self._clock()
-        created = self._remove(owner, id)
-        with self._database:
-            if len(body) <= self._bytes and self._entries:
-                row = (owner, id, kind, now if created is None else created, now, len(body), body)
-                self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-                self._database.executemany(
-                    "INSERT OR IGNORE INTO items VALUES (?, ?, ?)", [(owner, item, id) for item in items]
+        with self._database.transaction() as transaction:
+            if len(body) > self._bytes or not self._entries:
+                _remove(transaction, owner, id)
+            else:
+                transaction.execute(_PUT, (owner, id, kind, now, now, len(body), body))
+                transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
+                transaction.executemany(
+                    "INSERT INTO items VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                    [(owner, item, id) for item in items],
                 )
-                held = self._held.setdefault(owner, Held())
-                held.bytes += len(body)
-                held.entries += 1
-        self._make_room(now)
+            crowded = self._is_crowded(transaction, now)
+        if crowded:
+            with self._database.transaction(alone=True) as transaction:
+                self._make_room(transaction, now)
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
-        with self._lock:
-            return self._read(owner, id, kind)
-
-    def _read(self, owner: str, id: str, kind: Kind) -> bytes | None:
         now = self._clock()
-        query = "SELECT body, created FROM entries WHERE owner = ? AND id = ? AND kind = ?"
-        row = self._database.execute(query, (owner, id, kind)).fetchone()
-        if row is None:
-            return None
-        if row[1] < now - self._seconds:
-            self._remove(owner, id)
-            return None
-        with self._database:
-            self._database.execute("UPDATE entries SET used = ? WHERE owner = ? AND id = ?", (now, owner, id))
-        return bytes(row[0])
+        with self._database.transaction() as transaction:
+            row = transaction.execute(
+                "UPDATE entries SET used = ? WHERE owner = ? AND id = ? AND kind = ? AND created >= ? RETURNING body",
+                (now, owner, id, kind, now - self._seconds),
+            ).fetchone()
+        return None if row is None else bytes(row[0])
 
     def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None:
-        """The first `size` bytes of an entry's body, without reading the rest."""
-        query = "SELECT rowid FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"
-        with self._lock:
-            row = self._database.execute(query, (owner, id, kind, self._clock() - self._seconds)).fetchone()
-            if row is None:
-                return None
-            with self._database.blobopen("entries", "body", row[0], readonly=True) as blob:
-                return blob.read(size)
+        """The first `size` bytes of an entry's body."""
+        with self._database.transaction() as transaction:
+            row = transaction.execute(
+                "SELECT SUBSTR(body, 1, ?) FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?",
+                (size, owner, id, kind, self._clock() - self._seconds),
+            ).fetchone()
+        return None if row is None else bytes(row[0])
 
     def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
         """The entry that holds an item."""
         query = """SELECT entries.id, entries.kind FROM items JOIN entries
             ON entries.owner = items.owner AND entries.id = items.entry
             WHERE items.owner = ? AND items.item = ? ORDER BY entries.used DESC LIMIT 1"""
-        with self._lock:
-            row = self._database.execute(query, (owner, item)).fetchone()
+        with self._database.transaction() as transaction:
+            row = transaction.execute(query, (owner, item)).fetchone()
         return None if row is None else (row[0], row[1])
 
     def delete(self, owner: str, id: str, kind: Kind) -> bool:
-        with self._lock:
-            known = self._database.execute(
+        with self._database.transaction() as transaction:
+            known = transaction.execute(
                 "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
             ).fetchone()
-            return known is not None and self._remove(owner, id) is not None
+            return known is not None and _remove(transaction, owner, id)
 
-    def _make_room(self, now: float) -> None:
+    def _is_crowded(self, transaction: Transaction, now: float) -> bool:
+        query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"
+        entries, size, oldest = transaction.execute(query).fetchone()
+        too_old = oldest is not None and oldest < now - self._seconds
+        return bool(entries > self._entries or size > self._bytes or too_old)
+
+    def _make_room(self, transaction: Transaction, now: float) -> None:
         too_old = "SELECT owner, id FROM entries WHERE created < ?"
-        for key in self._database.execute(too_old, (now - self._seconds,)).fetchall():
-            self._remove(*key)
-        while self.total_entries > self._entries:
-            self._remove_oldest(max(self._held, key=lambda owner: self._held[owner].entries))
-        while self.total_bytes > self._bytes:
-            self._remove_oldest(max(self._held, key=lambda owner: self._held[owner].bytes))
+        for key in transaction.execute(too_old, (now - self._seconds,)).fetchall():
+            _remove(transaction, *key)
+        query = "SELECT owner, COUNT(*), SUM(bytes) FROM entries GROUP BY owner"
+        held = {owner: [entries, int(size)] for owner, entries, size in transaction.execute(query).fetchall()}
+        for figure, bound in ((0, self._entries), (1, self._bytes)):
+            while sum(each[figure] for each in held.values()) > bound:
+                owner = max(held, key=lambda owner: held[owner][figure])
+                size = _remove_oldest(transaction, owner)
+                held[owner][0] -= 1
+                held[owner][1] -= size
 
-    def _remove_oldest(self, owner: str) -> None:
-        """Delete the entry that this owner has not used for longest."""
-        query = "SELECT id FROM entries WHERE owner = ? ORDER BY used, rowid LIMIT 1"
-        self._remove(owner, self._database.execute(query, (owner,)).fetchone()[0])
 
-    def _remove(self, owner: str, id: str) -> float | None:
-        """Delete an entry; when it was made, or None if there was none."""
-        query = "SELECT bytes, created FROM entries WHERE owner = ? AND id = ?"
-        row = self._database.execute(query, (owner, id)).fetchone()
-        if row is None:
-            return None
-        with self._database:
-            self._database.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
-            self._database.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
-        held = self._held[owner]
-        held.bytes -= row[0]
-        held.entries -= 1
-        if not held.entries:
-            del self._held[owner]
-        return float(row[1])
+def _remove_oldest(transaction: Transaction, owner: str) -> int:
+    """Delete the entry that this owner has not used for longest; its bytes."""
+    query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
+    oldest, size = transaction.execute(query, (owner,)).fetchone()
+    _remove(transaction, owner, oldest)
+    return int(size)
+
+
+def _remove(transaction: Transaction, owner: str, id: str) -> bool:
+    """Delete an entry; whether there was one."""
+    removed = transaction.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
+    transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
+    return removed.rowcount > 0
 
 
 class Store(Protocol):
@@ -239,9 +226,10 @@ class OwnedHistory:
         self._owner = owner
 
     def keep(self, id: str, turn: StoredResponse) -> None:
-        """Store a response and the turn that it ends."""
+        """Store a response and the turn that it ends, where that is possible."""
         items = [*turn.input, *turn.response["output"]]
-        self._put(id, "response", turn, items)
+        with _answered_all_the_same("response", id):
+            self._put(id, "response", turn, items)
 
     def response(self, id: str) -> StoredResponse:
         return self._get(id, "response", StoredResponse)
@@ -254,14 +242,13 @@ class OwnedHistory:
         self._put(conversation.id, "conversation", conversation, conversation.items)
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
-        """Add the items that a conversation does not have yet. One that was deleted meanwhile stays deleted."""
-        try:
+        """Add the items of an answer that a conversation does not have yet, where that is possible. One that was
+        deleted meanwhile stays deleted."""
+        with _answered_all_the_same("conversation", id):
             conversation = self.stored_conversation(id)
-        except ServerError:
-            return
-        known = {item.get("id") for item in conversation.items}
-        conversation.items += [item for item in items if item.get("id") not in known]
-        self.save_conversation(conversation)
+            known = {item.get("id") for item in conversation.items}
+            conversation.items += [item for item in items if item.get("id") not in known]
+            self.save_conversation(conversation)
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
@@ -324,9 +311,20 @@ class OwnedHistory:
         return from_json(body, type)
 
 
-def open_store(options: ServerOptions) -> ResponseStore:
+@contextlib.contextmanager
+def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
+    """A full disk, or a database that is away, must not cost the client its answer."""
+    try:
+        yield
+    except ServerError as error:
+        if error.report.kind != "not_found":
+            log.error("The %s %s could not be stored: %s", kind, id, error.report.message)
+
+
+def open_store(options: ServerOptions, shared: Postgres | None = None) -> ResponseStore:
+    """The store that the options name; it is kept in `shared` where servers share their state."""
     return ResponseStore(
-        options.response_store,
+        open_file(options.response_store) if shared is None else shared,
         entries=options.response_store_entries,
         megabytes=options.response_store_mb,
         hours=options.response_store_hours,
@@ -339,17 +337,18 @@ def not_found(what: str, id: str) -> ServerError:
     )
 
 
-def _open(path: str | None) -> sqlite3.Connection:
-    """The database. A file of another version, or that is no database, is put aside: what it held was a cache."""
+def open_file(path: str | None) -> SQLite:
+    """The database in a file, or in memory. A file of another version, or that is no database, is put aside: what it
+    held was a cache."""
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     try:
-        return _connect(path)
+        return SQLite(_connect(path))
     except sqlite3.DatabaseError:
         if path is None:
             raise
         Path(path).replace(f"{path}.unreadable")
-        return _connect(path)
+        return SQLite(_connect(path))
 
 
 def _connect(path: str | None) -> sqlite3.Connection:
@@ -365,7 +364,7 @@ def _connect(path: str | None) -> sqlite3.Connection:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, 1, _VERSION):
             raise sqlite3.DatabaseError("another version")
-        database.executescript(_SCHEMA)
+        database.executescript(TABLES)
         if version == 1:
             _migrate(database)
         database.execute(f"PRAGMA user_version = {_VERSION}")

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
+from pippin.config.options.ranges import NumberOrRange, bounds
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend, Split
 from pippin.core.requests import OverflowPolicy, Sampling
@@ -278,21 +279,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
     ] = None
     replicas: Annotated[
-        int,
+        NumberOrRange,
         Meta(
-            ge=1,
-            le=64,
             description="Processes that serve the model side by side, each with weights and caches of its own. "
-            "A request goes to the one that has computed most of its prompt.",
+            "A request goes to the one that has computed most of its prompt. Of a range such as 1-6 more are started "
+            "while all are busy, and ended once fewer have enough to do; on this machine memory is set aside for all.",
         ),
     ] = 1
-    max_replicas: Annotated[
-        Annotated[int, Meta(ge=1, le=64)] | None,
-        Meta(
-            description="Most replicas on this machine, or of the cluster: more than `replicas` are started while all "
-            "are busy, and ended once fewer have enough to do. On this machine memory is set aside for all of them.",
-        ),
-    ] = None
     replica_machines: Annotated[
         tuple[str, ...],
         Meta(
@@ -370,15 +363,17 @@ def ranks_here(options: ModelOptions) -> int:
 
 
 def replicas_of(options: ModelOptions) -> tuple[str, ...]:
-    """The address of each replica's machine."""
-    return options.replica_machines or LOOPBACK[:1] * options.replicas
+    """The address of each replica's machine, for those that a load begins with."""
+    return options.replica_machines or LOOPBACK[:1] * bounds(options.replicas)[0]
 
 
 def replicas_here(options: ModelOptions) -> int:
     """How many of the replicas run on this machine at most. Those of a cluster take no memory that is planned here."""
     if options.cluster is not None:
         return 0
-    return max(sum(each in LOOPBACK for each in replicas_of(options)), options.max_replicas or 0)
+    if options.replica_machines:
+        return sum(each in LOOPBACK for each in options.replica_machines)
+    return bounds(options.replicas)[1]
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

@@ -211,6 +211,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_timeout: Annotated[float, Meta(gt=0, description="Seconds a fetch may take.")] = 30.0
 
     # Responses store, MCP
+    state: Annotated[
+        str | None,
+        Meta(
+            description="The PostgreSQL database in which several servers keep responses, files, batches and limits "
+            "together, postgresql://USER:PASSWORD@HOST/DATABASE; set PIPPIN_STATE to hide it from the process list."
+        ),
+    ] = None
     response_store: Annotated[str | None, Meta(description="SQLite file of stored responses.")] = None
     response_store_entries: Annotated[Natural, Meta(description="Most stored responses.")] = 1024
     response_store_mb: Annotated[

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from pippin.config.options.model import ModelOptions, replicas_here, replicas_of
+from pippin.config.options.ranges import bounds
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
@@ -43,8 +44,11 @@ class ReplicaLauncher:
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
         options = spec.options
-        several = any(map(options.get, ("cluster", "replica_machines", "max_replicas")))
-        alone = options.get("replicas", 1) == 1 and not several
+        alone = (
+            options.get("replicas", 1) == 1
+            and not options.get("cluster")
+            and not options.get("replica_machines")
+        )
         return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
 
 
@@ -65,11 +69,9 @@ class Scale:
 
     @classmethod
     def of(cls, options: ModelOptions) -> "Scale | None":
-        """None where the number of replicas is fixed. Raises `ServerError("load_failed")`."""
-        most = options.max_replicas
-        if most is None or most == options.replicas:
-            return None
-        return cls(options.replicas, most, options.max_num_seqs)
+        """None where the number of replicas is fixed."""
+        least, most = bounds(options.replicas)
+        return None if least == most else cls(least, most, options.max_num_seqs)
 
     def look(self, count: int, running: int) -> Literal["more", "fewer"] | None:
         """What `count` replicas with so many requests ask for."""
@@ -309,6 +311,8 @@ class Replicas:
         """Start the replica again whenever it has died, until the last one dies or all are stopped."""
         while True:
             report = await asyncio.shield(process.worker.died)
+            if process.leaving:
+                return
             if not self.weights_ready.done():
                 # The replica's own words say more than that its process has ended.
                 why = process.worker.weights_ready.exception()
@@ -368,10 +372,6 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
     """What each replica is told. Raises `ServerError("load_failed")`."""
     options = convert(spec.options, ModelOptions)
     machines = replicas_of(options)
-    most = options.max_replicas
-    if most is not None and (options.replica_machines or most < options.replicas):
-        message = "max_replicas goes with a number of replicas, not with replica_machines, and is no smaller."
-        raise ServerError("load_failed", message, "max_replicas")
     if options.replica_machines and options.replicas not in (1, len(machines)):
         message = (
             f"{options.replicas} replicas and {len(machines)} machines were asked for: leave out --replicas."
@@ -394,7 +394,7 @@ def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> li
         own = in_the_cluster(spec, cluster, need_of_each(spec, options, 1))
     else:  # the group finds its places by itself
         own = msgspec.structs.replace(spec, machine=CLUSTER)
-    return [own] * options.replicas
+    return [own] * len(replicas_of(options))
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

@@ -62,7 +62,7 @@ class Calls:
         """The answer of another model, which is closed at the end. `counted`: as a request of the caller's."""
         async with self._logged() as request:
             if counted:
-                self.api.handler.admit(exchange_of(request.scope))
+                await self.api.handler.admit(exchange_of(request.scope))
             answer = await self.api.handler.open_task(
                 request, task, model=model, operation=OPERATION, stream=True
             )

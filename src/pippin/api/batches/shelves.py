@@ -1,0 +1,263 @@
+"""Where files and batches lie: in a folder, which is one server's, or in the database that several servers share."""
+
+import fcntl
+import io
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+from pippin.api.databases.database import Database
+from pippin.api.databases.postgres import Postgres
+from pippin.api.databases.sqlite import SQLite
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, ended INTEGER NOT NULL, body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lines (
+    batch TEXT NOT NULL, number INTEGER NOT NULL, custom_id TEXT NOT NULL,
+    start INTEGER NOT NULL, length INTEGER NOT NULL, status INTEGER, request TEXT, reply BLOB,
+    PRIMARY KEY (batch, number)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS lines_open ON lines (batch, number) WHERE status IS NULL;
+CREATE TABLE IF NOT EXISTS claims (
+    batch TEXT PRIMARY KEY, holder TEXT NOT NULL, until REAL NOT NULL, cancelled INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+PIECES: Final = """
+CREATE TABLE IF NOT EXISTS pieces (
+    file TEXT NOT NULL, number INTEGER NOT NULL, written REAL NOT NULL, body BLOB NOT NULL, PRIMARY KEY (file, number)
+) WITHOUT ROWID;
+"""
+PIECE: Final = 1 << 18  # bytes
+LEFT_OVER: Final = (
+    86400.0  # seconds after which pieces without a file are those of a server that died meanwhile
+)
+_VERSION: Final = 1
+
+
+class Shelf(Protocol):
+    """Calls wait for a disk or a network."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers have it too."""
+        ...
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever stored."""
+        ...
+
+    @property
+    def database(self) -> Database:
+        """What has the tables of `TABLES`. Raises `ServerError` where another server has it."""
+        ...
+
+    def write(self, id: str, pieces: Iterable[bytes]) -> None:
+        """Write the bytes of a file. Where that fails, or `pieces` raises, nothing is left of it. Raises `OSError`."""
+        ...
+
+    def open(self, id: str) -> IO[bytes]:
+        """Raises `OSError` or `ServerError`."""
+        ...
+
+    def remove(self, id: str) -> None: ...
+    def sweep(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Folder:
+    """An SQLite database beside the files' bytes. Made for the first file, and then held by this server alone."""
+
+    is_shared = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database: SQLite | None = None
+        self._held: IO[bytes] | None = None  # the lock on the folder
+
+    @property
+    def exists(self) -> bool:
+        return (self._path / "batches.sqlite").exists()
+
+    @property
+    def database(self) -> Database:
+        if self._database is None:
+            self._held = _locked(self._path)
+            self._database = SQLite(_opened(self._path))
+        return self._database
+
+    def write(self, id: str, pieces: Iterable[bytes]) -> None:
+        path = self._file(id)
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.writelines(pieces)
+                out.flush()
+                os.fsync(out.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def open(self, id: str) -> IO[bytes]:
+        return self._file(id).open("rb")
+
+    def remove(self, id: str) -> None:
+        self._file(id).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Nothing: what is not written to its end is removed at once."""
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _file(self, id: str) -> Path:
+        self.database  # noqa: B018 - makes the folder
+        return self._path / "files" / id
+
+
+class Shared:
+    """The database of several servers, with the files' bytes in it, in pieces."""
+
+    is_shared = True
+    exists = True
+
+    def __init__(self, database: Postgres) -> None:
+        self.database: Database = database
+
+    def write(self, id: str, pieces: Iterable[bytes]) -> None:
+        try:
+            for number, piece in enumerate(_cut(pieces)):
+                with self.database.transaction() as transaction:
+                    transaction.execute(
+                        "INSERT INTO pieces VALUES (?, ?, ?, ?)", (id, number, time.time(), piece)
+                    )
+        except BaseException:
+            self.remove(id)
+            raise
+
+    def open(self, id: str) -> IO[bytes]:
+        return io.BufferedReader(PiecesReader(self.database, id), PIECE)
+
+    def remove(self, id: str) -> None:
+        with self.database.transaction() as transaction:
+            transaction.execute("DELETE FROM pieces WHERE file = ?", (id,))
+
+    def sweep(self) -> None:
+        """Delete what a server that died had begun to write."""
+        with self.database.transaction(alone=True) as transaction:
+            transaction.execute(
+                "DELETE FROM pieces WHERE written < ? AND file NOT IN (SELECT id FROM files)",
+                (time.time() - LEFT_OVER,),
+            )
+
+    def close(self) -> None:
+        """Nothing: the database is not only this one's."""
+
+
+class PiecesReader(io.RawIOBase):
+    """The bytes of a file that lies in pieces."""
+
+    def __init__(self, database: Database, id: str) -> None:
+        self._database = database
+        self._id = id
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            raise io.UnsupportedOperation("the end of a file in pieces is found by reading")
+        self._place = offset if whence == io.SEEK_SET else self._place + offset
+        return self._place
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        number, skipped = divmod(self._place, PIECE)
+        view = memoryview(buffer).cast("B")
+        with self._database.transaction() as transaction:
+            row = transaction.execute(
+                "SELECT SUBSTR(body, ?, ?) FROM pieces WHERE file = ? AND number = ?",
+                (skipped + 1, len(view), self._id, number),
+            ).fetchone()
+        if row is None:
+            return 0
+        found = bytes(row[0])
+        view[: len(found)] = found
+        self._place += len(found)
+        return len(found)
+
+
+def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of one size, but for the last."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        while len(held) >= PIECE:
+            yield bytes(held[:PIECE])
+            del held[:PIECE]
+    if held:
+        yield bytes(held)
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """A lock on the folder, until it is closed. Raises `ServerError` where another server has it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        message = f"Another server keeps its files in {folder}; name another folder with --files-dir."
+        raise ServerError("overloaded", message) from None
+    return lock
+
+
+def _opened(folder: Path) -> sqlite3.Connection:
+    """The database, in a folder that only its owner may read. One of another version is put aside."""
+    (folder / "files").mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    path = folder / "batches.sqlite"
+    path.touch(0o600)
+    try:
+        return _connected(path)
+    except sqlite3.DatabaseError:
+        shutil.move(path, f"{path}.unreadable")
+        path.touch(0o600)
+        return _connected(path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError("another version")
+        database.executescript(TABLES)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        database.commit()
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database
