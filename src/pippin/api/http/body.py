@@ -185,7 +185,7 @@ class HeldBytes:
 HELD: Final = "pippin.held"
 """The key of a WebSocket connection's `HeldBytes` in its scope."""
 ARRIVING: Final = "pippin.arriving"
-"""The key, in the `state` of a WebSocket's scope, of what counts bytes as they arrive: it has `count_with(take)`."""
+"""The key, in the `state` of a WebSocket's scope, of its `BoundedWebSocket`."""
 
 
 class BodyMemory:
