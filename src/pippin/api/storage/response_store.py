@@ -4,6 +4,8 @@ SQLite holds them, in a file where the operator names one, else in memory; the c
 a millisecond, so they are made on the event loop.
 """
 
+import contextlib
+import hashlib
 import logging
 import sqlite3
 import threading
@@ -73,6 +75,9 @@ class StoredConversation(Struct, kw_only=True, omit_defaults=True):
     items: list[Item] = field(default_factory=list)
 
 
+Change = Callable[[StoredConversation], object]
+"""Changes a conversation in place; what it raises leaves the conversation as it was."""
+
 Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
@@ -119,8 +124,19 @@ class ResponseStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+    def put(
+        self,
+        owner: str,
+        id: str,
+        kind: Kind,
+        body: bytes,
+        items: Iterable[str],
+        replaces: bytes | None = None,
+    ) -> bool:
         """Write an entry, then drop what is too old, and more until the bounds hold.
+
+        `replaces`: the `digest` of the entry's body as the caller has read it. Where it is another one by now, or there
+        is none any more, nothing is written, and the answer is False.
 
         That is the least recently used of the owner who holds most: who holds less than an equal share loses nothing
         to others.
@@ -128,9 +144,16 @@ class ResponseStore:
         """
         try:
             with self._lock:
+                if replaces is not None and replaces != self._digest(owner, id, kind):
+                    return False
                 self._write(owner, id, kind, body, items)
         except sqlite3.Error as error:  # a full disk must not cost the client its answer
             log.error("The %s %s could not be stored: %s", kind, id, error)
+        return True
+
+    def _digest(self, owner: str, id: str, kind: Kind) -> bytes | None:
+        body = self._read(owner, id, kind)
+        return None if body is None else digest(body)
 
     def _write(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
         now = self._clock()
@@ -224,7 +247,15 @@ class ResponseStore:
 class Store(Protocol):
     """What a caller's history needs of a store, be it this process's or another's; see `ResponseStore`."""
 
-    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None: ...
+    def put(
+        self,
+        owner: str,
+        id: str,
+        kind: Kind,
+        body: bytes,
+        items: Iterable[str],
+        replaces: bytes | None = None,
+    ) -> bool: ...
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None: ...
     def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None: ...
     def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None: ...
@@ -241,7 +272,7 @@ class OwnedHistory:
     def keep(self, id: str, turn: StoredResponse) -> None:
         """Store a response and the turn that it ends."""
         items = [*turn.input, *turn.response["output"]]
-        self._put(id, "response", turn, items)
+        self._put(id, "response", msgspec.json.encode(turn), items)
 
     def response(self, id: str) -> StoredResponse:
         return self._get(id, "response", StoredResponse)
@@ -251,17 +282,35 @@ class OwnedHistory:
             raise not_found("response", id)
 
     def save_conversation(self, conversation: StoredConversation) -> None:
-        self._put(conversation.id, "conversation", conversation, conversation.items)
+        """Store a new conversation; one that there is already is changed by `change_conversation`."""
+        self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
+
+    def change_conversation(self, id: str, change: Change) -> StoredConversation:
+        """The conversation after `change`, which is stored; what others do to it at the same time is kept.
+
+        `change` is called again with what they have left where they were quicker. Raises `ServerError` where there is no
+        such conversation, and what `change` raises.
+        """
+        while True:
+            body = self._store.get(self._owner, id, "conversation")
+            if body is None:
+                raise not_found("conversation", id)
+            conversation = from_json(body, StoredConversation)
+            change(conversation)
+            changed = msgspec.json.encode(conversation)
+            if self._put(id, "conversation", changed, conversation.items, digest(body)):
+                return conversation
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
         """Add the items that a conversation does not have yet. One that was deleted meanwhile stays deleted."""
-        try:
-            conversation = self.stored_conversation(id)
-        except ServerError:
-            return
-        known = {item.get("id") for item in conversation.items}
-        conversation.items += [item for item in items if item.get("id") not in known]
-        self.save_conversation(conversation)
+        given = list(items)
+
+        def add(conversation: StoredConversation) -> None:
+            known = {item.get("id") for item in conversation.items}
+            conversation.items += [item for item in given if item.get("id") not in known]
+
+        with contextlib.suppress(ServerError):
+            self.change_conversation(id, add)
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
@@ -313,15 +362,22 @@ class OwnedHistory:
                     return item
         raise not_found("item", item_id)
 
-    def _put(self, id: str, kind: Kind, body: Struct, items: Iterable[Item]) -> None:
+    def _put(
+        self, id: str, kind: Kind, body: bytes, items: Iterable[Item], replaces: bytes | None = None
+    ) -> bool:
         ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-        self._store.put(self._owner, id, kind, msgspec.json.encode(body), ids)
+        return self._store.put(self._owner, id, kind, body, ids, replaces)
 
     def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
         body = self._store.get(self._owner, id, kind)
         if body is None:
             raise not_found(kind, id)
         return from_json(body, type)
+
+
+def digest(body: bytes) -> bytes:
+    """What tells one body of an entry from another."""
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def open_store(options: ServerOptions) -> ResponseStore:
