@@ -66,6 +66,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self._unread.remove(self._transport)
         self._transport.closed()
         self._socket.connection_lost(exc)
+        self._take = self._on_stop = None  # who counts and who closes refer to this object
 
     def data_received(self, data: bytes) -> None:
         if self._refused:

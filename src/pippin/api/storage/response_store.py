@@ -288,8 +288,8 @@ class OwnedHistory:
     def change_conversation(self, id: str, change: Change) -> StoredConversation:
         """The conversation after `change`, which is stored; what others do to it at the same time is kept.
 
-        `change` is called again with what they have left where they were quicker. Raises `ServerError` where there is no
-        such conversation, and what `change` raises.
+        `change` is called again where they were quicker. Raises `ServerError` where there is no such conversation, and
+        what `change` raises.
         """
         while True:
             body = self._store.get(self._owner, id, "conversation")
