@@ -386,10 +386,6 @@ class Requests:
         """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self._leases.info(info.id) or info for info in self.catalog.models()]
 
-    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
-        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
-
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are still to be downloaded."""
         return self.catalog.missing()
@@ -604,6 +600,10 @@ class Service(Requests):
         super().__init__(options, catalog, pool, awake)
         self.pool = pool
         self._peers = peers
+
+    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
     async def meet_peers(self) -> None:
         """Look at the peers, if there are any, and watch them until the service is closed."""
