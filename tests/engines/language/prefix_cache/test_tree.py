@@ -75,6 +75,8 @@ def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | 
             assert node.parent.depth == 0 or node.parent in tree._nodes
             assert node.parent.children[node.tokens] is node
             assert node.parent.in_order == sorted(node.parent.children)
+        beginnings = {node.parent for node in held if node.depth == 1}
+        assert set(tree._roots.values()) == beginnings, "a key of which nothing is held"
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -111,6 +113,15 @@ def test_a_prompt_of_another_key_begins_nothing() -> None:
     tree.add([], b"one", tuple(range(16)), object(), 1)
     assert tree.begun(b"two", [], tuple(range(12))) is None
     assert tree.begun(b"one", [], tuple(range(12))) is not None
+
+
+def test_keys_of_which_nothing_is_kept_take_no_memory() -> None:
+    """Callers choose salts, and each salt is a key."""
+    tree = PrefixTree(SIZE, 1000)
+    for salt in range(300):
+        tree.path(str(salt).encode(), (1, 2, 3, 4))
+        keep(tree, str(salt).encode(), (1, 2), 250)
+    assert len(tree._roots) == len(tree) == 4
 
 
 def test_a_budget_in_bytes_is_kept_exactly() -> None:

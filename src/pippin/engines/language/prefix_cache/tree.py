@@ -68,7 +68,7 @@ class PrefixTree:
         self.bytes = 0
         self.evictions = 0
         self._leaf_limit = leaf_limit
-        self._roots: dict[bytes, Node] = {}
+        self._roots: dict[bytes, Node] = {}  # by the digest of their key; those alone that have children
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
@@ -76,11 +76,9 @@ class PrefixTree:
 
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key: it holds nothing."""
-        root = self._roots.get(key)
-        if root is None:
-            digest = hashlib.blake2b(key, digest_size=20).digest()
-            root = self._roots[key] = Node(None, (), digest, 0)
-        return root
+        digest = hashlib.blake2b(key, digest_size=20).digest()
+        # A new one is not kept before it has a child: callers choose salts, and so keys, without number.
+        return self._roots.get(digest) or Node(None, (), digest, 0)
 
     def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
         """The digest of the node that holds `tokens` after the node with this `digest`."""
@@ -129,6 +127,8 @@ class PrefixTree:
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
         parent.children[tokens] = node
         insort(parent.in_order, tokens)
+        if not parent.depth:
+            self._roots[parent.digest] = parent
         self._nodes[node] = None
         self.bytes += size
         path.append(node)
@@ -210,6 +210,8 @@ class PrefixTree:
         if node.parent is not None:
             del node.parent.children[node.tokens]
             del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
+            if not node.parent.depth and not node.parent.children:
+                del self._roots[node.parent.digest]
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
