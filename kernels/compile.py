@@ -31,6 +31,7 @@ X86 = {
 }
 X86 |= {
     "int8_avx512_vnni": [*X86["avx512"], "-mavx512vnni"],
+    "int8_amx": [*X86["avx512"], "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
     "int8_avx2_vnni": [*X86["avx2"], "-mavxvnni"],
     "int8_avx2": X86["avx2"],
 }

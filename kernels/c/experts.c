@@ -142,11 +142,10 @@ static void pack_int8(const mixture *mixture, const group *group)
     const pk_matrix *matrix = mixture->first;
     float *panel = group->panels;
     for (int64_t first = 0; first < group->count; first += group->width) {
-        const float *vectors[PK_MOST_WIDTH];
-        const int64_t left = group->count - first, tokens = left < group->width ? left : group->width;
-        for (int64_t token = 0; token < tokens; token++)
-            vectors[token] = row_of(mixture, group->first + first + token);
-        mixture->int8->pack(matrix, vectors, tokens, group->width, panel);
+        for (int place = 0; place < group->width; place++) {
+            const float *x = first + place < group->count ? row_of(mixture, group->first + first + place) : NULL;
+            mixture->int8->pack(matrix, x, group->width, place, panel);
+        }
         panel += mixture->int8->panel_size(matrix->columns, group->width);
     }
 }

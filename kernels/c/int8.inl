@@ -1,83 +1,18 @@
 /* Products with vectors of whole numbers: dots of 4 columns at a time, exact in integers, and one multiplication for each
  * group. A file of an instruction set defines LANES, WIDEST and PRODUCTS, includes this, and puts INT8_FUNCTIONS into its
  * `pk_int8`, EXACT_FUNCTIONS into another. PRODUCTS is PK_VNNI, PK_MADD, PK_DOT, PK_USDOT or PK_PLAIN; SUMS is how many sums of
- * integers the registers hold beside what they are made of.
- *
- * A vector's number is one byte, or DIGITS of them, the highest first, to the base 256: 23 bits of the largest number of
- * its 32 columns, whose product is as exact as a sum of float32 numbers, in a third of the instructions.
- *
- * A panel holds, for each of its vectors side by side: dwords of 4 bytes [columns / 4, width * digits]; the factors of
- * groups [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32 columns, or
- * of 16 in NVFP4, with their factor. Which columns share a dword depends on how the weights are packed: those that one
- * shift and one mask bring into the four bytes of a word. */
+ * integers the registers hold beside what they are made of, and DEEP, where there are 32 registers, how many beside the bytes of
+ * a whole group. */
+#ifndef DEEP
+#define DEEP 0
+#endif
 #define PK_PLAIN 0
 #define PK_MADD 1
 #define PK_VNNI 2
 #define PK_DOT 3
 #define PK_USDOT 4
 
-#include "isa.h"
-#include "tile.h"
-#include "vector.h"
-
-#include <float.h>
-#include <math.h>
-
-typedef uint8_t Q __attribute__((vector_size(LANES * 4)));
-typedef int8_t S __attribute__((vector_size(LANES * 4)));
-
-/* Weights as bytes */
-
-/* Twice a number of fp4, and 12, in each byte: from 0 to 24. */
-INLINE U fp4_bytes(U nibbles)
-{
-#if LANES == 16
-    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    return (U)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), (__m512i)nibbles);
-#elif LANES == 8
-    const __m256i table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    return (U)_mm256_shuffle_epi8(table, (__m256i)nibbles);
-#elif defined(__aarch64__)
-    const uint8x16_t table = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-    return (U)vqtbl1q_u8(table, (uint8x16_t)nibbles);
-#else
-    const S size = (S)nibbles & 7;
-    const S twice = size + ((size > 4) & (size - 4)) + ((size > 6) & 2), negative = ((S)nibbles > 7);
-    return (U)(((twice ^ negative) - negative) + 12);
-#endif
-}
-
-/* Dword `place` of the eight that 32 columns are. */
-INLINE U quad(const U *words, const int format, const int bits, int place)
-{
-    if (bits == 8)
-        return words[place];
-    if (bits == 4) {
-        U nibbles = (words[place / 2] >> (4 * (place % 2))) & 0x0f0f0f0f;
-        return format == PK_AFFINE ? nibbles : fp4_bytes(nibbles);
-    }
-    if (bits == 2)
-        return (words[place / 4] >> (2 * (place % 4))) & 0x03030303;
-    U found = {0};
-    for (int byte = 0; byte < 4; byte++) {
-        const int bit = (4 * place + byte) * bits, shift = bit % 32;
-        U field = words[bit / 32] >> shift;
-        if (shift + bits > 32)
-            field |= words[bit / 32 + 1] << (32 - shift);
-        found |= (field & ((1u << bits) - 1)) << (8 * byte);
-    }
-    return found;
-}
-
-/* Which of 32 columns is byte `byte` of dword `place`. */
-static int column_of(int bits, int place, int byte)
-{
-    if (bits != 2 && bits != 4)
-        return 4 * place + byte;
-    const int quads = 8 / bits;
-    return place / quads * (32 / bits) + place % quads + byte * quads;
-}
+#include "int8_panels.inl"
 
 /* sum + four products of a lane's bytes: weights from 0 to 255 with numbers from -127 to 127. */
 INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
@@ -111,116 +46,6 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
 #endif
 }
 
-/* Panels */
-
-enum { DIGITS = 3 };
-
-/* The largest number of a vector: a byte, or what DIGITS of them hold and `quantise` can round to. */
-static int32_t largest_number(int digits) { return digits == 1 ? 127 : 63 * 65536 + 127 * 256 + 127; }
-
-INLINE int64_t size_of_panel(int64_t columns, int width, int digits)
-{
-    return (columns / 4 * digits + (columns + 31) / 32 + (columns + 15) / 16) * width;
-}
-
-static int64_t panel_size(int64_t columns, int width) { return size_of_panel(columns, width, 1); }
-
-INLINE int run_of(int format) { return format == PK_NVFP4 ? 16 : PK_QUANTISED; }
-
-typedef struct panel {
-    uint32_t *dwords;
-    float *factors, *sums;
-} panel;
-
-static panel panel_at(const float *memory, int64_t columns, int width, int digits)
-{
-    float *dwords = (float *)memory, *factors = dwords + columns / 4 * width * digits;
-    return (panel){(uint32_t *)dwords, factors, factors + (columns + 31) / 32 * width};
-}
-
-/* Whole numbers of 16 or 32 columns, none larger than `most_number`, and their factor. What is not finite gives a factor
- * that is not. */
-static float quantise(const float *x, int count, int32_t most_number, int32_t *numbers)
-{
-    const float rounding = 0x1.8p23f; /* leaves the nearest integer in the lowest bits, up to 2^22 */
-    const float end = (float)most_number;
-    F most = {0}, wrong = {0};
-    for (int index = 0; index < count; index += LANES) {
-        const F v = load(x + index);
-        most = larger(most, larger(v, -v));
-        wrong += v - v;
-    }
-    const float largest = largest_of(most);
-    const int finite = sum_of(wrong) == 0.0f;
-    memset(numbers, 0, PK_QUANTISED * sizeof *numbers);
-    if (!finite || largest <= FLT_MIN * end)
-        return finite ? 0.0f : NAN;
-    for (int index = 0; index < count; index += LANES) {
-        const F shifted = load(x + index) * (end / largest) + rounding;
-        const U found = (U)shifted - 0x4b400000;
-        memcpy(numbers + index, &found, sizeof found);
-    }
-    return largest / end;
-}
-
-/* Take the lowest digit of each number away. */
-static void split(int32_t *numbers, int8_t *digit)
-{
-    for (int index = 0; index < PK_QUANTISED; index++) {
-        digit[index] = (int8_t)(uint8_t)numbers[index];
-        numbers[index] = (numbers[index] - digit[index]) >> 8;
-    }
-}
-
-/* `order` tells which column each byte of a group is. */
-INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, const int digits, const uint8_t *order,
-                        panel at)
-{
-    const int run = run_of(matrix->format);
-    for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
-        const int64_t left = matrix->columns - column;
-        const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
-        int32_t numbers[PK_QUANTISED];
-        const float factor = quantise(x + column, count, largest_number(digits), numbers);
-        at.factors[column / PK_QUANTISED * width] = factor;
-        for (int start = 0; start < count; start += run) {
-            int32_t total = 0;
-            for (int index = 0; index < run; index++)
-                total += numbers[start + index];
-            at.sums[(column + start) / run * width] = (float)total * factor;
-        }
-        int32_t ordered[PK_QUANTISED];
-        for (int index = 0; index < PK_QUANTISED; index++)
-            ordered[index] = numbers[order[index]];
-        for (int digit = digits - 1; digit >= 0; digit--) {
-            uint32_t dwords[PK_QUANTISED / 4];
-            int8_t bytes[PK_QUANTISED];
-            split(ordered, bytes);
-            memcpy(dwords, bytes, sizeof dwords);
-            for (int place = 0; place < count / 4; place++)
-                at.dwords[(column / 4 + place) * width * digits + digit] = dwords[place];
-        }
-    }
-}
-
-INLINE void pack_all(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, const int digits,
-                     float *memory)
-{
-    memset(memory, 0, (size_t)size_of_panel(matrix->columns, width, digits) * sizeof *memory);
-    const panel first = panel_at(memory, matrix->columns, width, digits);
-    uint8_t order[PK_QUANTISED];
-    for (int index = 0; index < PK_QUANTISED; index++)
-        order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
-    for (int64_t token = 0; token < tokens; token++)
-        pack_vector(matrix, vectors[token], width, digits, order,
-                    (panel){first.dwords + token * digits, first.factors + token, first.sums + token});
-}
-
-static void pack(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
-{
-    pack_all(matrix, vectors, tokens, width, 1, memory);
-}
-
 /* Products */
 
 enum { MOST_BYTES = WIDEST > 4 * DIGITS ? WIDEST : 4 * DIGITS, MOST_PARTS = PK_BLOCK / LANES };
@@ -234,17 +59,6 @@ INLINE int parts_for(int bits, int bytes)
     while (parts > 1 && parts * bytes > (crosses ? SUMS / 2 : SUMS))
         parts /= 2;
     return parts;
-}
-
-INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F *scale, F *bias)
-{
-    if (format == PK_AFFINE) {
-        *scale = load_as(matrix->type, matrix->scales, at);
-        *bias = load_as(matrix->type, matrix->biases, at);
-        return;
-    }
-    *scale = load_scale(format, matrix->scales, at) * 0.5f; /* as the bytes of fp4 are twice its numbers, and 12 */
-    *bias = *scale * -12.0f;
 }
 
 /* As many rows as `parts_for` says, from `row` on. */
@@ -318,91 +132,215 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int 
             finish(tile, which * width + token, row + part * LANES, sums[token][part]);
 }
 
-#define PRODUCT(FORMAT, BITS, WIDTH, DIGITS)                                                                           \
+#if DEEP
+/* The same for DEEP vectors or half as many, one register of rows: the bytes of a run are made once for all of them. The digits
+ * of a number are added up in one sum, which is multiplied by their base in between; where weights of more than 4 bits would
+ * leave 32 bits by that, the lowest digit has a sum of its own. */
+INLINE void deep_products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits,
+                          const int width, const int digits)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t block = row / PK_BLOCK, columns = matrix->columns;
+    const int run = run_of(format), words_a_run = bits * run / 32;
+    const int64_t runs = columns / run, runs_a_group = matrix->group / run, groups = runs / runs_a_group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK;
+    const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
+    const int apart = digits > 1 && bits > 4, vectors = apart && width > DEEP / 2 ? DEEP / 2 : width;
+    const int bytes = width * digits; /* for each column */
+    const uint32_t *dwords = x.dwords;
+    F sums[DEEP], scale = {0}, bias = {0};
+    for (int token = 0; token < width; token++)
+        sums[token] = beginning(tile, which * width + token, row, 0);
+    for (int64_t place = 0; place < runs; place++) {
+        if (place % runs_a_group == 0)
+            load_group(matrix, format, (block * groups + place / runs_a_group) * PK_BLOCK, &scale, &bias);
+        U held[9], weights[PK_QUANTISED / 4];
+        for (int word = 0; word < words_a_run; word++)
+            held[word] = load_words(words + word * PK_BLOCK);
+        held[words_a_run] = held[0]; /* fields cross words, but for the last */
+        fetch_ahead(words, words_a_run * PK_BLOCK * 4);
+        words += words_a_run * PK_BLOCK;
+#pragma GCC unroll 8
+        for (int index = 0; index < run / 4; index++)
+            weights[index] = quad(held, format, bits, index);
+        const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
+#pragma GCC unroll 1
+        for (int first = 0; first < width; first += vectors) {
+            I dots[DEEP], lowest[DEEP];
+#pragma GCC unroll 16
+            for (int token = 0; token < vectors; token++)
+                dots[token] = lowest[token] = (I){0};
+#pragma GCC unroll 4
+            for (int digit = 0; digit < digits; digit++) {
+                const int last = apart && digit == digits - 1;
+                if (digit > 0 && !last)
+#pragma GCC unroll 16
+                    for (int token = 0; token < vectors; token++)
+                        dots[token] <<= 8;
+#pragma GCC unroll 8
+                for (int index = 0; index < run / 4; index++)
+#pragma GCC unroll 16
+                    for (int token = 0; token < vectors; token++) {
+                        I *const sum = last ? &lowest[token] : &dots[token];
+                        *sum = add_products(*sum, weights[index],
+                                            dwords[index * bytes + (first + token) * digits + digit], bits);
+                    }
+            }
+#pragma GCC unroll 16
+            for (int token = 0; token < vectors; token++) {
+                F dot = __builtin_convertvector(dots[token], F);
+                if (apart)
+                    dot = dot * 256.0f + __builtin_convertvector(lowest[token], F);
+                F sum = sums[first + token] + dot * (scale * factors[first + token]);
+                sums[first + token] = sum + bias * totals[first + token];
+            }
+        }
+        dwords += run / 4 * bytes;
+    }
+    for (int token = 0; token < width; token++)
+        finish(tile, which * width + token, row, sums[token]);
+}
+#endif
+
+#define PRODUCT(HOW, FORMAT, BITS, WIDTH, DIGITS)                                                                      \
     static void products_##FORMAT##_##BITS##_##WIDTH##_##DIGITS(const pk_tile *tile, int64_t panel, int64_t row)       \
     {                                                                                                                  \
-        products(tile, panel, row, FORMAT, BITS, WIDTH, DIGITS);                                                       \
+        HOW(tile, panel, row, FORMAT, BITS, WIDTH, DIGITS);                                                            \
     }
-#define AFFINES(WIDTH, DIGITS)                                                                                         \
-    PRODUCT(PK_AFFINE, 2, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 3, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 4, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 5, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 6, WIDTH, DIGITS)                                                                               \
-    PRODUCT(PK_AFFINE, 8, WIDTH, DIGITS)
+#define AFFINES(HOW, WIDTH, DIGITS)                                                                                    \
+    PRODUCT(HOW, PK_AFFINE, 2, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 3, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 4, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 5, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 6, WIDTH, DIGITS)                                                                          \
+    PRODUCT(HOW, PK_AFFINE, 8, WIDTH, DIGITS)
 #define NAMES_OF_AFFINES(WIDTH, DIGITS)                                                                                \
     [2] = products_PK_AFFINE_2_##WIDTH##_##DIGITS, [3] = products_PK_AFFINE_3_##WIDTH##_##DIGITS,                      \
     [4] = products_PK_AFFINE_4_##WIDTH##_##DIGITS, [5] = products_PK_AFFINE_5_##WIDTH##_##DIGITS,                      \
     [6] = products_PK_AFFINE_6_##WIDTH##_##DIGITS, [8] = products_PK_AFFINE_8_##WIDTH##_##DIGITS
-#define ROUNDED(WIDTH)                                                                                                 \
-    AFFINES(WIDTH, 1)                                                                                                  \
-    PRODUCT(PK_MXFP4, 4, WIDTH, 1)                                                                                     \
-    PRODUCT(PK_NVFP4, 4, WIDTH, 1)                                                                                     \
+#define ROUNDED(HOW, WIDTH)                                                                                            \
+    AFFINES(HOW, WIDTH, 1)                                                                                             \
+    PRODUCT(HOW, PK_MXFP4, 4, WIDTH, 1)                                                                                \
+    PRODUCT(HOW, PK_NVFP4, 4, WIDTH, 1)                                                                                \
     static const kernel rounded_##WIDTH[] = {NAMES_OF_AFFINES(WIDTH, 1), [9] = products_PK_MXFP4_4_##WIDTH##_1,        \
                                              [10] = products_PK_NVFP4_4_##WIDTH##_1};
-#define EXACT(WIDTH)                                                                                                   \
-    AFFINES(WIDTH, 3)                                                                                                  \
-    static const kernel exact_##WIDTH[] = {NAMES_OF_AFFINES(WIDTH, 3)};
+#define EXACT(HOW, WIDTH)                                                                                              \
+    PRODUCT(HOW, PK_AFFINE, 2, WIDTH, 3)                                                                               \
+    PRODUCT(HOW, PK_AFFINE, 4, WIDTH, 3)                                                                               \
+    PRODUCT(HOW, PK_AFFINE, 8, WIDTH, 3)                                                                               \
+    static const kernel exact_##WIDTH[] = {[2] = products_PK_AFFINE_2_##WIDTH##_3,                                     \
+                                           [4] = products_PK_AFFINE_4_##WIDTH##_3,                                     \
+                                           [8] = products_PK_AFFINE_8_##WIDTH##_3};
 
 typedef void (*kernel)(const pk_tile *tile, int64_t panel, int64_t row);
 
-ROUNDED(1)
-ROUNDED(4)
-#if WIDEST >= 8
-ROUNDED(8)
+ROUNDED(products, 1)
+ROUNDED(products, 4)
+#if DEEP
+ROUNDED(deep_products, 8)
+ROUNDED(deep_products, 16)
+#elif WIDEST >= 8
+ROUNDED(products, 8)
 #endif
 #if PRODUCTS != PK_PLAIN
-EXACT(1)
-EXACT(4)
+EXACT(products, 1)
+EXACT(products, 4)
+#if DEEP
+EXACT(deep_products, 8)
+EXACT(deep_products, 16)
+#endif
 #endif
 
-static int width_for(int64_t tokens)
+static int width_of(int64_t tokens, int widest)
 {
-    return tokens == 1 ? 1 : tokens <= 4 || WIDEST == 4 ? 4 : 8;
+    int width = tokens == 1 ? 1 : 4;
+    while (width < widest && width < tokens)
+        width *= 2;
+    return width;
 }
+
+static int width_for(int64_t tokens) { return width_of(tokens, WIDEST); }
+
+/* Bytes of panels that stay near while all rows are multiplied with them. */
+enum { NEAR = 1 << 20 };
 
 static void multiply_by(const kernel *kernels, const int digits, const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
     const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
-    const int rows = LANES * parts_for(matrix->bits, tile->width * digits);
-    for (int64_t row = first; row < last; row += PK_BLOCK)
-        for (int64_t panel = 0; panel * tile->width < tile->tokens; panel++)
-            for (int lane = 0; lane < PK_BLOCK; lane += rows)
-                chosen(tile, panel, row + lane);
+    const int64_t size = size_of_panel(matrix->columns, tile->width, digits) * (int64_t)sizeof(float);
+    const int64_t near = size < NEAR ? NEAR / size : 1;
+    const int deep = DEEP > 0 && tile->width * 2 >= DEEP;
+    const int rows = deep ? LANES : LANES * parts_for(matrix->bits, tile->width * digits);
+    const int64_t panels = (tile->tokens + tile->width - 1) / tile->width;
+    for (int64_t some = 0; some < panels; some += near)
+        for (int64_t row = first; row < last; row += PK_BLOCK)
+            for (int64_t panel = some; panel < some + near && panel < panels; panel++)
+                for (int lane = 0; lane < PK_BLOCK; lane += rows)
+                    chosen(tile, panel, row + lane);
 }
 
 static void multiply(const pk_tile *tile, int64_t first, int64_t last)
 {
+    static const kernel *const of_width[] = {
+        [1] = rounded_1,
+        [4] = rounded_4,
 #if WIDEST >= 8
-    if (tile->width == 8) {
-        multiply_by(rounded_8, 1, tile, first, last);
-        return;
-    }
+        [8] = rounded_8,
 #endif
-    multiply_by(tile->width == 1 ? rounded_1 : rounded_4, 1, tile, first, last);
+#if DEEP
+        [16] = rounded_16,
+#endif
+    };
+    multiply_by(of_width[tile->width], 1, tile, first, last);
+}
+
+static int always_pays(int bits, int64_t tokens)
+{
+    (void)bits;
+    (void)tokens;
+    return 1;
 }
 
 #define INT8_FUNCTIONS                                                                                                 \
-    .most_tokens = INT64_MAX, .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
+    .pays = always_pays, .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
 
 #if PRODUCTS != PK_PLAIN
 static int64_t exact_panel_size(int64_t columns, int width) { return size_of_panel(columns, width, DIGITS); }
 
-static void pack_exact(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+static void pack_exact(const pk_matrix *matrix, const float *x, int width, int place, float *memory)
 {
-    pack_all(matrix, vectors, tokens, width, DIGITS, memory);
+    pack_one(matrix, x, width, place, DIGITS, memory);
 }
 
-static int exact_width_for(int64_t tokens) { return tokens == 1 ? 1 : 4; }
+enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
+
+static int exact_width_for(int64_t tokens) { return width_of(tokens, WIDEST_EXACT); }
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 {
-    multiply_by(tile->width == 1 ? exact_1 : exact_4, DIGITS, tile, first, last);
+    static const kernel *const of_width[] = {
+        [1] = exact_1,
+        [4] = exact_4,
+#if DEEP
+        [8] = exact_8,
+        [16] = exact_16,
+#endif
+    };
+    multiply_by(of_width[tile->width], DIGITS, tile, first, last);
 }
 
-/* More vectors are multiplied in less time in float32, whose weights are made once for all of them. */
+/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do two instructions
+ * for what VNNI has one for, but with a single vector. Without DEEP sums, float32 is quicker for more than four vectors, whose
+ * weights it makes once for all of them. */
+static int exact_pays(int bits, int64_t tokens)
+{
+    if (bits & (bits - 1))
+        return 0;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens == 1 : DEEP || tokens <= 4;
+}
+
 #define EXACT_FUNCTIONS                                                                                                \
-    .most_tokens = 4, .width = exact_width_for, .panel_size = exact_panel_size, .pack = pack_exact,                    \
+    .pays = exact_pays, .width = exact_width_for, .panel_size = exact_panel_size, .pack = pack_exact,                  \
     .multiply = multiply_exactly
 #endif

@@ -2,7 +2,8 @@
 #include "isa.h"
 #if defined(__AVX512VNNI__)
 #define LANES 16
-#define WIDEST 8
+#define WIDEST 16
+#define DEEP 16
 #define PRODUCTS PK_VNNI
 #define SUMS 16
 #include "int8.inl"

@@ -65,16 +65,18 @@ typedef struct pk_isa {
 
 /* Products with vectors of whole numbers, each group of PK_QUANTISED columns with a factor of its own. Its panels lie as
  * `int8.inl` says. */
-enum { PK_QUANTISED = 32, PK_MOST_WIDTH = 16 /* of any panel */ };
+enum { PK_QUANTISED = 32 };
 
 typedef struct pk_int8 {
     const char *name;
     const struct pk_int8 *exact; /* the same with vectors of 23 bits, or NULL */
-    int64_t most_tokens;         /* that it is worth while for */
+    int (*permit)(void); /* whether the system lets this process use it, from then on; NULL where none need ask */
+    int (*pays)(int bits, int64_t tokens); /* for so many vectors, with weights of so many bits */
+    const struct pk_int8 *(*few)(void);    /* what is used where it does not pay; NULL for float32 */
     int (*width)(int64_t tokens);
     int64_t (*panel_size)(int64_t columns, int width); /* in floats */
-    /* `tokens` vectors, at most `width`, for matrices that are stored as `matrix` is. */
-    void (*pack)(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *panel);
+    /* Vector `place` of a panel, NULL for none, for matrices that are stored as `matrix` is. */
+    void (*pack)(const pk_matrix *matrix, const float *x, int width, int place, float *panel);
     void (*multiply)(const pk_tile *tile, int64_t first, int64_t last); /* as `pk_isa`'s */
 } pk_int8;
 
@@ -83,6 +85,7 @@ const pk_isa *pk_isa_avx512(void);
 const pk_isa *pk_isa_avx2(void);
 const pk_isa *pk_isa_baseline(void);
 const pk_int8 *pk_int8_avx512_vnni(void);
+const pk_int8 *pk_int8_amx(void);
 const pk_int8 *pk_int8_avx2_vnni(void);
 const pk_int8 *pk_int8_avx2(void);
 const pk_int8 *pk_int8_neon_i8mm(void);

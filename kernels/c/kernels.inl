@@ -616,6 +616,22 @@ static float dot(const float *a, const float *b, int dim)
     return found;
 }
 
+/* The products of one vector with LANES others [LANES, dim], in their order; dim is whole registers. */
+INLINE F dots(const float *x, const float *others, int dim)
+{
+    F sums[LANES];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; lane++)
+        sums[lane] = (F){0};
+    for (int index = 0; index < dim; index += LANES) {
+        const F held = load(x + index);
+#pragma GCC unroll 16
+        for (int lane = 0; lane < LANES; lane++)
+            sums[lane] += load(others + (int64_t)lane * dim + index) * held;
+    }
+    return sums_of(sums);
+}
+
 /* Scores become exponentials less the largest so far; gives by what earlier ones are to be multiplied. */
 static float soften(float *scores, int count, const pk_attend *a, progress *state)
 {
@@ -686,7 +702,7 @@ static void transpose(const float *keys, int count, int dim, float *out)
 
 /* Queries whose scores, and then whose sums of values, are added up side by side, so that keys and values are read once for
  * all of them: as many as there are registers for. */
-enum { TOGETHER = LANES == 16 ? 4 : 1, PARTS = PK_KEYS / LANES };
+enum { TOGETHER = LANES == 16 ? 4 : 1, HEADS = 4 /* that values are read once for */, PARTS = PK_KEYS / LANES };
 
 typedef struct query {
     const float *numbers;
@@ -720,33 +736,35 @@ INLINE void score_queries(const query *queries, const int count, const float *tr
             store(scores + place * PK_KEYS + part * LANES, sums[place][part]);
 }
 
-/* As `add_values`, for TOGETHER queries, whose scores are zero where they see nothing; dim is whole registers. */
-static void add_values_together(const query *queries, const float *scores, const float *values, int count, int dim)
+/* As `add_values`, for several queries, whose scores are zero where they see nothing; dim is whole registers. */
+INLINE void add_values_together(const query *queries, const int queried, const float *scores, const float *values, int count,
+                                int dim)
 {
+    enum { ACROSS = LANES == 16 ? 4 : 2 };
     int index = 0;
-    for (; index + 4 * LANES <= dim; index += 4 * LANES) {
-        F sums[TOGETHER][4];
+    for (; index + ACROSS * LANES <= dim; index += ACROSS * LANES) {
+        F sums[HEADS][ACROSS];
 #pragma GCC unroll 4
-        for (int place = 0; place < TOGETHER; place++)
+        for (int place = 0; place < queried; place++)
 #pragma GCC unroll 4
-            for (int part = 0; part < 4; part++)
+            for (int part = 0; part < ACROSS; part++)
                 sums[place][part] = load(queries[place].out + index + part * LANES) * queries[place].factor;
         for (int key = 0; key < count; key++)
 #pragma GCC unroll 4
-            for (int part = 0; part < 4; part++) {
+            for (int part = 0; part < ACROSS; part++) {
                 const F held = load(values + (int64_t)key * dim + index + part * LANES);
 #pragma GCC unroll 4
-                for (int place = 0; place < TOGETHER; place++)
+                for (int place = 0; place < queried; place++)
                     sums[place][part] += held * scores[place * PK_KEYS + key];
             }
 #pragma GCC unroll 4
-        for (int place = 0; place < TOGETHER; place++)
+        for (int place = 0; place < queried; place++)
 #pragma GCC unroll 4
-            for (int part = 0; part < 4; part++)
+            for (int part = 0; part < ACROSS; part++)
                 store(queries[place].out + index + part * LANES, sums[place][part]);
     }
     for (; index < dim; index += LANES)
-        for (int place = 0; place < TOGETHER; place++) {
+        for (int place = 0; place < queried; place++) {
             F sum = load(queries[place].out + index) * queries[place].factor;
             for (int key = 0; key < count; key++)
                 sum += load(values + (int64_t)key * dim + index) * scores[place * PK_KEYS + key];
@@ -815,11 +833,30 @@ INLINE void find_positions(const pk_attend *a, int64_t at, int count, float *mem
 /* Scores of one query, from the keys as they lie, become exponentials. */
 static void weigh(const pk_attend *a, query *query, const float *keys, float *scores)
 {
-    for (int key = query->first; key < query->last; key++)
+    int key = query->first;
+    for (; key + LANES <= query->last && a->dim % LANES == 0; key += LANES)
+        store(scores + key, dots(query->numbers, keys + (int64_t)key * a->dim, a->dim));
+    for (; key < query->last; key++)
         scores[key] = dot(query->numbers, keys + (int64_t)key * a->dim, a->dim);
-    for (int key = 0; key < query->first; key++)
+    for (key = 0; key < query->first; key++)
         scores[key] = -INFINITY;
     query->factor = soften(scores, query->last, a, query->state);
+}
+
+/* Heads of one token, `held` of them, which see the same keys. */
+static void weigh_heads(const pk_attend *a, query *queries, int held, const float *keys, const float *values, float *scores)
+{
+    for (int place = 0; place < held; place++)
+        weigh(a, &queries[place], keys, scores + place * PK_KEYS);
+    if (a->dim % LANES == 0 && held > 1)
+        switch (held) {
+        case 2: add_values_together(queries, 2, scores, values, queries->last, a->dim); return;
+        case 3: add_values_together(queries, 3, scores, values, queries->last, a->dim); return;
+        default: add_values_together(queries, HEADS, scores, values, queries->last, a->dim); return;
+        }
+    for (int place = 0; place < held; place++)
+        add_values(queries[place].out, queries[place].factor, scores + place * PK_KEYS, values, queries[place].last,
+                   a->dim);
 }
 
 /* The same of `count` queries, from keys that lie side by side, and their sums of values. */
@@ -842,7 +879,7 @@ static void weigh_together(const pk_attend *a, query *queries, const int count, 
         most = query->last > most ? query->last : most;
     }
     if (count == TOGETHER && TOGETHER > 1 && a->dim % LANES == 0) {
-        add_values_together(queries, scores, values, most, a->dim);
+        add_values_together(queries, TOGETHER, scores, values, most, a->dim);
         return;
     }
     for (int place = 0; place < count; place++)
@@ -853,11 +890,11 @@ static void weigh_together(const pk_attend *a, query *queries, const int count, 
 static void attend_piece(const pk_attend *a, int64_t position, int count, progress *states, float *scratch)
 {
     const float *keys, *values;
-    float *scores = scratch, *transposed = scratch + TOGETHER * PK_KEYS;
+    float *scores = scratch, *transposed = scratch + HEADS * PK_KEYS;
     find_positions(a, (position + a->kv->shift) % a->kv->capacity, count, transposed + PK_KEYS * a->dim, &keys,
                    &values);
     const int many = (a->last - a->first) * a->group >= 12;
-    query waiting[TOGETHER];
+    query waiting[HEADS];
     int held = 0;
     if (many)
         transpose(keys, count, a->dim, transposed);
@@ -872,12 +909,11 @@ static void attend_piece(const pk_attend *a, int64_t position, int count, progre
                                       .first = from > 0 ? (int)from : 0,
                                       .last = to < count ? (int)to : count,
                                       .state = &states[(token - a->first) * a->group + head]};
-            if (!many) {
-                weigh(a, waiting, keys, scores);
-                add_values(waiting->out, waiting->factor, scores, values, waiting->last, a->dim);
-                held = 0;
-            } else if (held == TOGETHER) {
+            if (many && held == TOGETHER) {
                 weigh_together(a, waiting, held, transposed, values, scores);
+                held = 0;
+            } else if (!many && (held == HEADS || head + 1 == a->group)) {
+                weigh_heads(a, waiting, held, keys, values, scores);
                 held = 0;
             }
         }

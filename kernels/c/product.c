@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PARTS_A_THREAD = 4 }; /* of a product: small enough that threads end at about the same time */
+enum { PARTS_A_THREAD = 8 }; /* of a product: small enough that threads end at about the same time */
 
 static int64_t blocks_of(const pk_matrix *matrix) { return (matrix->rows + PK_BLOCK - 1) / PK_BLOCK; }
 
@@ -123,6 +123,9 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
     }
 }
 
+/* Vectors of whole numbers that one thread packs at a time. */
+static int vectors_together(int width) { return width < 4 ? width : 4; }
+
 typedef struct pack_job {
     const product_job *job;
     const float *x;
@@ -130,24 +133,24 @@ typedef struct pack_job {
     float *panels;
 } pack_job;
 
-static void pack_panel(void *argument, int64_t panel, int thread)
+/* A panel of float32, or a few vectors of whole numbers, which take longer to make. */
+static void pack_panel(void *argument, int64_t chunk, int thread)
 {
     const pack_job *packing = argument;
     const product_job *job = packing->job;
     (void)thread;
     const pk_matrix *matrix = job->products->matrices[0];
-    const int64_t first = panel * job->width, left = job->tokens - first;
-    const int64_t tokens = left < job->width ? left : job->width;
-    const float *x = packing->x + first * packing->stride;
-    if (job->int8 != NULL) {
-        const float *vectors[PK_MOST_WIDTH];
-        for (int64_t token = 0; token < tokens; token++)
-            vectors[token] = x + token * packing->stride;
-        job->int8->pack(matrix, vectors, tokens, job->width,
-                        packing->panels + panel * job->int8->panel_size(matrix->columns, job->width));
-    } else
-        job->context->isa->pack(x, packing->stride, tokens, matrix->columns, job->width,
-                                packing->panels + first * matrix->columns);
+    if (job->int8 == NULL) {
+        const int64_t first = chunk * job->width, left = job->tokens - first;
+        job->context->isa->pack(packing->x + first * packing->stride, packing->stride, left < job->width ? left : job->width,
+                                matrix->columns, job->width, packing->panels + first * matrix->columns);
+        return;
+    }
+    const int together = vectors_together(job->width);
+    const int64_t size = job->int8->panel_size(matrix->columns, job->width);
+    for (int64_t token = chunk * together; token < (chunk + 1) * together; token++)
+        job->int8->pack(matrix, token < job->tokens ? packing->x + token * packing->stride : NULL, job->width,
+                        (int)(token % job->width), packing->panels + token / job->width * size);
 }
 
 /* Bring the vectors into panels, or one vector's sums of groups beside it. */
@@ -171,7 +174,8 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
         return PK_REFUSED;
     job->panels = context->panels;
     pack_job packing = {job, x, stride, context->panels};
-    pk_pool_run(context->pool, pack_panel, &packing, panels);
+    pk_pool_run(context->pool, pack_panel, &packing,
+                job->int8 == NULL ? panels : panels * (job->width / vectors_together(job->width)));
     return PK_OK;
 }
 
@@ -184,11 +188,15 @@ int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_ma
 
 const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, int64_t tokens)
 {
-    if (matrix->format == PK_DENSE || context->int8 != NULL)
-        return matrix->format == PK_DENSE ? NULL : context->int8;
+    if (matrix->format == PK_DENSE)
+        return NULL;
+    const pk_int8 *set = context->int8;
     /* As bytes the numbers of fp4 have an offset, which float32 does not hold for the largest of their scales. */
-    const int exact = context->exact != NULL && is_affine(matrix) && tokens <= context->exact->most_tokens;
-    return exact ? context->exact : NULL;
+    if (set == NULL)
+        set = is_affine(matrix) ? context->exact : NULL;
+    while (set != NULL && !set->pays(matrix->bits, tokens))
+        set = set->few == NULL ? NULL : set->few();
+    return set;
 }
 
 static int are_alike(const pk_context *context, const pk_products *products)

@@ -101,6 +101,36 @@ INLINE float sum_of(F v)
 #endif
 }
 
+#if LANES == 16
+INLINE F fold_words(F a, F b) { return _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b); }
+INLINE F fold_pairs(F a, F b)
+{
+    return (F)_mm512_unpacklo_pd((__m512d)a, (__m512d)b) + (F)_mm512_unpackhi_pd((__m512d)a, (__m512d)b);
+}
+INLINE F fold_quarters(F a, F b) { return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd); }
+#endif
+
+/* The sum of each of LANES vectors: half as many vectors with halves of the sums side by side, again and again. */
+INLINE F sums_of(const F *vectors)
+{
+#if LANES == 16
+    F four[4];
+#pragma GCC unroll 4
+    for (int first = 0; first < 16; first += 4) {
+        const F *v = vectors + first;
+        /* Each quarter of a register has a part of the sums of four vectors, in their order. */
+        four[first / 4] = fold_pairs(fold_words(v[0], v[1]), fold_words(v[2], v[3]));
+    }
+    return fold_quarters(fold_quarters(four[0], four[1]), fold_quarters(four[2], four[3]));
+#else
+    F found;
+#pragma GCC unroll 8
+    for (int lane = 0; lane < LANES; lane++)
+        found[lane] = sum_of(vectors[lane]);
+    return found;
+#endif
+}
+
 INLINE float largest_of(F v)
 {
 #if LANES == 16

@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 
 from pippin.catalog import footprint, read_info
-from pippin.catalog.footprint import IN_KERNELS, KERNEL_DECODERS, PROCESS_BYTES, AutoDtype, weight_bytes
+from pippin.catalog.footprint import (
+    ENCODER_PROCESS_BYTES,
+    IN_KERNELS,
+    KERNEL_DECODERS,
+    PROCESS_BYTES,
+    AutoDtype,
+    weight_bytes,
+)
 from pippin.config.options.model import ModelOptions
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind
 from tests.catalog.folders import write_model, write_safetensors
 
 
@@ -107,6 +114,30 @@ def test_the_kernels_for_cpus_hold_weights_as_they_are_stored(
     assert footprint(read_info(folder), options) == PROCESS_BYTES + expected
     other = write_model(tmp_path / "other", {"model_type": "mamba2"})
     assert footprint(read_info(other), options) == PROCESS_BYTES + weight_bytes(other, 4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "expected"),
+    [
+        ("bert", "embeddings", ENCODER_PROCESS_BYTES + 4 * 1000 + int(2 * 500 * IN_KERNELS)),
+        ("bert", "reranking", ENCODER_PROCESS_BYTES + 4 * 1000 + int(2 * 500 * IN_KERNELS)),
+        ("qwen3", "embeddings", PROCESS_BYTES + int(2 * 1500 * IN_KERNELS)),
+        ("gemma3_text", "embeddings", PROCESS_BYTES + 4 * 1500),  # MLX runs EmbeddingGemma, in float32
+        ("gemma3_text", "language", PROCESS_BYTES + int(2 * 1500 * IN_KERNELS)),
+        ("lfm2", "embeddings", PROCESS_BYTES + 4 * 1500),
+    ],
+)
+def test_what_embeds_counts_as_its_layers_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, kind: ModelKind, expected: int
+) -> None:
+    module = sys.modules["pippin.catalog.footprint"]
+    monkeypatch.setattr(module, "accelerator", lambda: "cpu")
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: True)
+    folder = write_model(tmp_path / "m", {"model_type": architecture})
+    arrays = {"embeddings.word_embeddings.weight": ("BF16", [100, 10]), "layer.weight": ("BF16", [50, 10])}
+    write_safetensors(folder / "model.safetensors", arrays)
+    info = ModelInfo(id="m", kind=kind, path=str(folder))
+    assert footprint(info, ModelOptions()) == expected
 
 
 def test_the_decoders_that_count_as_packed_are_those_that_the_kernels_run() -> None:

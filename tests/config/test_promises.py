@@ -25,6 +25,19 @@ VISION = "engines/language/vision/"
 
 SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
     "mlx-vlm": {
+        "`p_less`": (
+            "engines/language/sampling/test_sampling.py::test_a_filter_keeps_what_its_definition_keeps",
+            "engines/language/sampling/test_sampling.py::test_p_less_keeps_what_mlx_vlm_keeps",
+        ),
+        "image pipelines of its own": (
+            "engines/images/test_library_images.py::test_a_picture_is_mlx_vlms",
+            "engines/images/test_library_images.py::test_an_edited_picture_is_mlx_vlms",
+            "engines/images/test_library_images.py::test_pictures_come_from_the_addresses_of_openai",
+        ),
+        "diffusion language models": (
+            "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
+            "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",
+        ),
         "a request's `model` downloads it": (
             CATALOG + "test_requests_may_download_where_the_operator_allows_it",
             COMPAT + "test_profiles_serve_and_download_as_their_servers_did",

@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import httpx
 import mlx.core as mx
 import msgspec
 import numpy as np
@@ -12,14 +13,16 @@ import pytest
 
 from pippin.catalog.info import read_info
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Image, Inline
+from pippin.core.conversation import Image, Inline, Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed
 from pippin.engines import embeddings
+from pippin.engines.conversations import ConversationStates
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.trial import logits_by_library
 from tests.engines.driving import no_progress, run
 from tests.engines.language.bench import PLAN
 from tests.engines.language.vision.tiny_vision_models import FAMILIES, picture, tiny_vision_model
@@ -70,11 +73,21 @@ def test_texts_are_embedded_alike_in_any_company(family: Path) -> None:
     np.testing.assert_allclose(mean[2], together[2], atol=1e-5)  # one token is its own mean
 
 
-def test_pictures_are_no_input_of_embeddings(family: Path) -> None:
+def test_a_pictures_state_is_what_the_head_reads_in_mlx_vlm(family: Path) -> None:
     preparer = embeddings.open_preparer(spec_of(family))
-    with pytest.raises(ServerError, match="embeds text only") as caught:
-        preparer.prepare("one", Embed(inputs=("a",), content=((Image(Inline(picture(8, 8))),),)))
-    assert caught.value.report.param == "input"
+    asked = Message("user", (Image(Inline(picture(30, 40, 2))), Text("What?")))
+    assert preparer.conversations is not None
+    sequence = preparer.conversations.sequence((asked,), "input[0]")
+    assert sequence.media is not None
+    model, _ = load_weights(read_info(family), PLAN, no_progress, trust_remote_code=False)
+    assert isinstance(model, VisionModel)
+    preparer.conversations.try_media(model)
+    states = ConversationStates(model, ModelOptions()).states(sequence)
+    language = model.inner.language_model
+    head = language.lm_head if "lm_head" in language else language.logits_from_hidden
+    [placed] = sequence.media.placed
+    expected = logits_by_library(model, sequence.tokens, placed)
+    assert float(mx.abs(head(states[None])[0, -1] - expected).max()) < 1e-4
 
 
 def test_poolings_that_mean_nothing_here_are_refused(tmp_path: Path) -> None:
@@ -105,6 +118,20 @@ def embedded(address: str, model: str) -> np.ndarray[Any, Any]:
     return np.array([item.embedding for item in found.data])
 
 
+URI = "data:image/png;base64," + base64.b64encode(picture(60, 28)).decode()
+
+
+def seen(address: str, given: Any) -> np.ndarray[Any, Any]:
+    """The vector of an input, or of a conversation about a picture."""
+    body: dict[str, Any] = {"input": given}
+    if isinstance(given, list):
+        shown = {"type": "image_url", "image_url": {"url": URI}}
+        body = {"messages": [{"role": "user", "content": [shown, *given]}]}
+    reply = httpx.post(f"{address}/v1/embeddings", json={"model": "qwen2_5_vl", **body}, timeout=300)
+    assert reply.status_code == 200, reply.text
+    return np.array(reply.json()["data"][0]["embedding"])
+
+
 @pytest.mark.timeout(600)  # a server of its own on a machine that is shared
 def test_a_vision_language_model_is_served_for_embeddings(tmp_path: Path) -> None:
     folder = tiny_vision_model("qwen2_5_vl", tmp_path / "qwen2_5_vl")
@@ -112,6 +139,11 @@ def test_a_vision_language_model_is_served_for_embeddings(tmp_path: Path) -> Non
     home.mkdir()
     with running_server(home, str(folder), "--model-kind", "embeddings") as address:
         np.testing.assert_allclose(embedded(address, "qwen2_5_vl"), embed(folder, *TEXTS), atol=1e-5)
+        first, again, asked = (
+            seen(address, each) for each in ({"image": URI}, URI, [{"type": "text", "text": "?"}])
+        )
+        np.testing.assert_allclose(first, again, atol=1e-6)
+        assert np.abs(first - asked).max() > 1e-3
 
 
 @pytest.mark.model

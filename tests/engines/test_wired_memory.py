@@ -15,7 +15,7 @@ from pippin.core.events import Event
 from pippin.core.models import ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Embed, Generate, GenerateImages, Rerank, RerankDocument, Speak, Task, Transcribe
-from pippin.engines import images
+from pippin.engines.images import painting
 from tests.engines.driving import no_progress, run
 from tests.engines.images.test_images import Drawing
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
@@ -120,7 +120,7 @@ def test_an_image_model_wires_nothing(wired: Calls, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(
-        images, "load_pipeline", lambda folder, preset, _: images.Pipeline(Wiring(), preset, None)
+        painting, "load_pipeline", lambda folder, preset, _: painting.Pipeline(Wiring(), preset, None)
     )
     (tmp_path / "flux-dev").mkdir()
     mx.save_safetensors(str(tmp_path / "flux-dev" / "model.safetensors"), {"weight": mx.zeros(1)})

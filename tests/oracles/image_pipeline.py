@@ -31,8 +31,8 @@ from pippin.core.image_presets import PRESETS, ImagePreset  # noqa: E402
 from pippin.core.models import ModelInfo, WorkerSpec  # noqa: E402
 from pippin.core.tasks import GenerateImages  # noqa: E402
 from pippin.engines import images  # noqa: E402
-from pippin.engines.images import mflux_named  # noqa: E402
-from pippin.engines.mflux_classes import CLASSES  # noqa: E402
+from pippin.engines.images.mflux_classes import CLASSES  # noqa: E402
+from pippin.engines.images.painting import mflux_named  # noqa: E402
 
 Ran = dict[str, Any]
 

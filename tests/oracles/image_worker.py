@@ -22,8 +22,8 @@ small_mflux.shrink()
 
 
 def write(folder: Path, name: str) -> None:
-    from pippin.engines.images import mflux_named
-    from pippin.engines.mflux_classes import CLASSES
+    from pippin.engines.images.mflux_classes import CLASSES
+    from pippin.engines.images.painting import mflux_named
 
     classes = CLASSES[name]
     config = getattr(mflux_named("common.config.model_config:ModelConfig"), classes.config)()

@@ -1,20 +1,23 @@
 """Estimates the memory that a loaded model takes, from the headers of its weight files."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
 from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, read_header
 
 AutoDtype = Literal["stored", "float32"]
 """What `dtype: auto` comes to: "float32" on a CPU, where weights are dequantised, else "stored"."""
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
+ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
+"""The same with a BERT, whose tokenizer is small. Measured: with 91 MB of float32 229 MB at the peak of a load; with
+the same weights as 45 MB of bfloat16, half of them embeddings, 233 MB."""
 BYTES: Final = {
     "F64": 8,
     "I64": 8,
@@ -34,6 +37,10 @@ KERNEL_DECODERS: Final = frozenset(
     "gemma gemma2 gemma3_text gpt_oss granite llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe smollm3".split()
 )
 """`model_type` of the decoders that the kernels run as a whole; `engines/cpu/architectures.py` says what that takes."""
+KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
+"""Of the encoders whose layers they run. Their embeddings are float32, which MLX looks up."""
+FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
+"""Of decoders that are other models where they embed, which the kernels do not know: EmbeddingGemma looks both ways."""
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
@@ -44,10 +51,18 @@ def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = N
     """
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
-    folder, process = Path(info.path), PROCESS_BYTES + drafter_bytes(options, auto)
-    if auto is None and runs_on_kernels(find_json(folder / "config.json") or {}, options):
-        return process + int((weight_bytes(folder, None) or info.size_bytes) * IN_KERNELS)
-    return process + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+    folder, drafters = Path(info.path), drafter_bytes(options, auto)
+    if auto is None:
+        config = find_json(folder / "config.json") or {}
+        weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
+        return process_bytes(config, info.kind) + drafters + (weights or info.size_bytes)
+    return PROCESS_BYTES + drafters + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+
+
+def process_bytes(config: Json, kind: ModelKind) -> int:
+    """What a worker takes beside the weights of such a model."""
+    encodes = kind in ("embeddings", "reranking") and config.get("model_type") in KERNEL_ENCODERS
+    return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
 def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
@@ -58,10 +73,15 @@ def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
     return sum(weight_bytes(folder, _value_bytes(options, auto)) for folder in folders)
 
 
-def runs_on_kernels(config: Json, options: ModelOptions) -> bool:
+def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
     """Whether the kernels for CPUs will hold the weights of this model as they are stored."""
     wanted = options.cpu_kernels == "auto" and options.dtype in ("auto", "float32")
-    known = config.get("model_type") in KERNEL_DECODERS and not table(config.get("vision_config"))
+    name = config.get("model_type")
+    known = name in KERNEL_DECODERS and not table(config.get("vision_config"))
+    if kind == "embeddings":
+        known = name in KERNEL_ENCODERS or (known and name not in FOREIGN_EMBEDDERS)
+    elif kind == "reranking":
+        known = known or name in KERNEL_ENCODERS
     return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
 
 
@@ -70,23 +90,40 @@ def weight_bytes(folder: Path, value_bytes: int | None) -> int:
 
     Files that cannot be read count nothing.
     """
-    config = find_json(folder / "config.json") or {}
-    settings = table(config.get("quantization")) or table(config.get("quantization_config"))
-    total = 0
-    for pattern in ("*.safetensors", "*/*.safetensors"):
-        for path in folder.glob(pattern):
-            for name, array in _arrays(path).items():
-                total += _array_bytes(name, array, settings, value_bytes)
-    return total
+    settings = _quantization(find_json(folder / "config.json") or {})
+    return sum(_array_bytes(name, array, settings, value_bytes) for name, array in _all_arrays(folder))
 
 
-def bytes_of_arrays(arrays: Mapping[str, StoredArray], config: Json, options: ModelOptions) -> int:
+def bytes_of_arrays(
+    arrays: Mapping[str, StoredArray], config: Json, options: ModelOptions, kind: ModelKind = "language"
+) -> int:
     """As `footprint`, from headers that lie elsewhere than in a folder; `config` is the model's config.json."""
-    settings = table(config.get("quantization")) or table(config.get("quantization_config"))
-    on_kernels = runs_on_kernels(config, options)
-    value_bytes = None if on_kernels else _value_bytes(options, None)
-    weights = sum(_array_bytes(name, array, settings, value_bytes) for name, array in arrays.items())
-    return PROCESS_BYTES + drafter_bytes(options) + int(weights * (IN_KERNELS if on_kernels else 1))
+    return (
+        process_bytes(config, kind)
+        + drafter_bytes(options)
+        + _loaded_bytes(arrays.items(), config, options, kind)
+    )
+
+
+def _loaded_bytes(
+    arrays: Iterable[tuple[str, StoredArray]], config: Json, options: ModelOptions, kind: ModelKind
+) -> int:
+    """Of the weights, by what is installed here."""
+    settings, widened = _quantization(config), _value_bytes(options, None)
+    if not runs_on_kernels(config, options, kind):
+        return sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
+    encodes = config.get("model_type") in KERNEL_ENCODERS
+    held = looked_up = 0
+    for name, array in arrays:
+        if encodes and "embeddings." in name:
+            looked_up += _array_bytes(name, array, settings, widened)
+        else:
+            held += _array_bytes(name, array, settings, None)
+    return int(held * IN_KERNELS) + looked_up
+
+
+def _quantization(config: Json) -> Json:
+    return table(config.get("quantization")) or table(config.get("quantization_config"))
 
 
 def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
@@ -115,6 +152,12 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
     if settings and leaf in ("scales", "biases"):
         return 0
     return count * value_bytes if array.dtype in FLOATS else stored
+
+
+def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
+    for pattern in ("*.safetensors", "*/*.safetensors"):
+        for path in folder.glob(pattern):
+            yield from _arrays(path).items()
 
 
 def _arrays(path: Path) -> dict[str, StoredArray]:

@@ -164,6 +164,15 @@ TOP_N_SIGMA: Final = Parameter(
     help="Keep logits within this many deviations of the highest; 0 is off.",
     wire_help="-1 is off, too.",
 )
+P_LESS: Final = Parameter(
+    name="p_less",
+    type="int",
+    low=0,
+    high=1,
+    neutral=0,
+    help="Keep tokens at least as likely as two draws are to be the same one; 1 is on.",
+    wire_help="true is on, too.",
+)
 XTC_PROBABILITY: Final = Parameter(
     name="xtc_probability", low=0, high=1, neutral=0, help="How often XTC cuts the top."
 )
@@ -241,6 +250,7 @@ PARAMETERS: Final = (
     MIN_P,
     TYPICAL_P,
     TOP_N_SIGMA,
+    P_LESS,
     XTC_PROBABILITY,
     XTC_THRESHOLD,
     REPETITION_PENALTY,

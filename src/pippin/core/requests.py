@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
+DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
 RESERVED_VARIABLES: Final = frozenset(
@@ -63,6 +64,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_p: float | None = None
     typical_p: float | None = None
     top_n_sigma: float | None = None
+    p_less: int | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     repetition_penalty: float | None = None
@@ -128,6 +130,27 @@ class AskedSpecPrefill(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backbone: float | None = None  # the fraction of the kept chunks that is spread evenly
 
 
+class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request asks of a diffusion language model, in mlx-vlm's words; `None` leaves it to the checkpoint.
+
+    A block is masked at first, and each denoising step reveals tokens of it; a canvas is a block that begins as noise.
+    """
+
+    max_denoising_steps: int | None = None  # of one block
+    block_length: int | None = None  # tokens
+    num_to_transfer: int | None = None  # tokens that a step is to reveal
+    max_transfer_per_step: int | None = None  # tokens that a step may reveal
+    threshold: float | None = None  # probability from which a token is revealed
+    min_threshold: float | None = None  # to which the threshold falls, step by step
+    editing_threshold: float | None = None  # probability from which a revealed token is replaced
+    max_post_steps: int | None = None  # of replacing, once a block is revealed
+    stability_steps: int | None = None  # without a change, after which a block is done
+    diffusion_full_canvas: bool | None = None
+    diffusion_min_canvas_length: int | None = None  # tokens
+    diffusion_max_canvas_length: int | None = None  # tokens
+    diffusion_sampler: DiffusionSampler | None = None
+
+
 class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to a language model: a conversation, or a raw prompt.
 
@@ -165,6 +188,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, where the model's window is longer
     specprefill: AskedSpecPrefill = field(default_factory=AskedSpecPrefill)
+    diffusion: AskedDiffusion = field(default_factory=AskedDiffusion)
     prediction: str | None = None  # what the answer is expected to be, for speed alone
     adapter: str | None = None
     cache_salt: str | None = None

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import Image, Text
+from pippin.core.conversation import Image, Message, Text, Video
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 
@@ -40,19 +40,26 @@ class Detokenize(BaseTask, frozen=True, tag=True):
     tokens: tuple[int, ...]
 
 
+class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is embedded as one vector: messages as the model's chat template writes them, with media or without."""
+
+    messages: tuple[Message, ...]
+    continues: bool = False  # the last message is the assistant's, and is not ended
+    field: str | None = None  # of the request, by which refusals name it; None where that has messages itself
+
+
 class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     model_kind = "embeddings"
     verb = "embed texts"
 
-    inputs: tuple[str | tuple[int, ...], ...] = ()
-    content: tuple[tuple[Text | Image, ...], ...] = ()  # multimodal inputs, instead of `inputs`
+    inputs: tuple[str | tuple[int, ...] | Conversation, ...] = ()
     dimensions: int | None = None
     overflow: Literal["error", "truncate"] | None = None
     instruction: str | None = None
 
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
-    parts: tuple[Text | Image, ...]
+    parts: tuple[Text | Image | Video, ...]
     query: str | None = None  # its own, in place of the request's (`/v1/score` compares pairs)
 
 
@@ -63,6 +70,7 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     verb = "rank texts"
 
     query: str
+    query_media: tuple[Image | Video, ...] = ()  # before its text
     documents: tuple[RerankDocument, ...]
     instruction: str | None = None
     raw_scores: bool = False

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct
 
-from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
-    rounds_activations: bool = False  # the kernels round vectors to int8
+    activations: CpuActivations = "float32"  # what the kernels round vectors to
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -117,7 +117,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
         kernels=on_cpu and _wants_kernels(options),
-        rounds_activations=on_cpu and options.cpu_activations == "int8",
+        activations=options.cpu_activations if on_cpu else "float32",
         sorts_slowly=on_cpu,
     )
 
@@ -285,6 +285,7 @@ def report() -> dict[str, object]:
     return {
         "kernels": None if missing else kernels.best_instruction_set(),
         "kernels_missing": missing,
+        "amx": missing is None and kernels.has_amx(),
         "version": version("mlx"),
         "device": str(mx.default_device()),
         "blas": blas,

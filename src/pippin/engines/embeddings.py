@@ -1,4 +1,4 @@
-"""The engine of embedding models: text to one vector for each input, across requests in padded batches.
+"""The engine of embedding models: texts, and conversations with media, to one vector each, across requests in batches.
 
 Encoders (BERT, ModernBERT, EmbeddingGemma and others) run on mlx-vlm's embedding loader. Every other model is run as a
 causal language model whose hidden states after the last norm are pooled. How states are pooled is read from the
@@ -22,8 +22,9 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.tasks import Embed, Task
+from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.conversations import ConversationPreparer, ConversationStates
 from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
@@ -41,12 +42,22 @@ from pippin.engines.encoding import (
 )
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
 
 ENCODERS = frozenset(
     {"bert", "xlm-roberta", "modernbert", "llama_bidirec", "gemma3_text", "qwen3", "lfm2", "ministral3"}
 )
 """The `model_type`s that mlx-vlm's embedding loader builds; every other one is read as a language model."""
+
+NOT_COMPUTED: dict[str, str] = {
+    "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
+    "colidefics3": "it gives a vector for each token, and an answer here has one for each input",
+    "siglip": "mlx-vlm computes its text tower alone (mlx_vlm/models/siglip), so that no picture can be compared",
+    "llama_nemotron_vl_embedding": "mlx-vlm has no processor of it, and the checkpoint's own is Python code",
+    "embedding_gemma2": "mlx-vlm's model of it is called in one piece with all its media, which is not built in",
+}
+"""The architectures that mlx-vlm names for embeddings and that are refused, each with its reason."""
 
 MASKED = -1e9
 """Added to the score of a position that is not attended to. A padding position attends to nothing at all: with minus
@@ -102,21 +113,22 @@ class EmbeddingPreparer:
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
         self.options = options
+        refuse_unknown(spec.info.id, str(self.tokenizer.config.get("model_type")))
         self.threads = spec.threads or os.cpu_count() or 1
         self._overflow = options.embedding_overflow
         settings = read_json(folder / "config_sentence_transformers.json")
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._default_prompt = self._prompts.get(str(settings.get("default_prompt_name")), "")
+        self.conversations: ConversationPreparer | None = None
+        if takes_media(self.tokenizer.config):
+            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
+            self.info = self.conversations.described(self.info)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Embed):
             raise ServerError(
                 "invalid_request", f"{self.info.id} is an embedding model; it only embeds.", "model"
-            )
-        if task.content:
-            raise ServerError(
-                "unsupported", f"{self.info.id} embeds text only; send strings as input.", "input"
             )
         if not task.inputs:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
@@ -135,8 +147,12 @@ class EmbeddingPreparer:
             return self._default_prompt
         return self._prompts.get(instruction, instruction)
 
-    def _sequence(self, item: str | tuple[int, ...], param: str, prefix: str, overflow: str) -> EncoderInput:
+    def _sequence(
+        self, item: str | tuple[int, ...] | Conversation, param: str, prefix: str, overflow: str
+    ) -> EncoderInput:
         """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
+        if isinstance(item, Conversation):
+            return self._conversation(item)
         if isinstance(item, str):
             if not item:
                 raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
@@ -156,6 +172,16 @@ class EmbeddingPreparer:
             raise self._too_long(f"{len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
+
+    def _conversation(self, item: Conversation) -> EncoderInput:
+        """The tokens and media of a conversation, which is never cut."""
+        if self.conversations is None:
+            raise ServerError(
+                "unsupported",
+                f"{self.info.id} embeds text only; send strings as input.",
+                item.field or "messages",
+            )
+        return self.conversations.sequence(item.messages, item.field, continues=item.continues)
 
     def _too_long(self, length: str, param: str) -> ServerError:
         return ServerError(
@@ -184,6 +210,16 @@ class EmbeddingPreparer:
         return ErrorReport(kind="invalid_request", message=message, param="dimensions")
 
 
+def refuse_unknown(name: str, architecture: str) -> None:
+    """Raises `ServerError("load_failed")` for an architecture that cannot be computed here, with the reason."""
+    if (reason := NOT_COMPUTED.get(architecture)) is not None:
+        raise ServerError(
+            "load_failed",
+            f"{name} has the architecture {architecture!r}, which is not computed here: {reason}. Choose another "
+            "model, such as Qwen3-VL-Embedding for pictures.",
+        )
+
+
 def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
     return EmbeddingPreparer(spec)
 
@@ -206,7 +242,12 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
-    return EncodingEngine(forward)
+    conversations = preparer.conversations
+    return (
+        EncodingEngine(forward)
+        if conversations is None
+        else EncodingEngine(forward, check=conversations.check)
+    )
 
 
 def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
@@ -307,21 +348,47 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
         trust_remote_code=options.trust_remote_code,
         kernel_threads=preparer.threads,
     )
+    seen = _conversation_states(preparer, model)  # before the model is left without its head
     hidden_states = _hidden_states(info, model)
 
-    def forward(batch: Sequence[EncoderInput]) -> Floats:
+    def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
         tokens, mask, _ = padded(batch, pad)
         lengths = mask.sum(axis=1)
         states = hidden_states(tokens, lengths)
         if mode == "mean":
-            pooled = (states * mask[..., None]).sum(axis=1) / lengths[:, None]
+            return (states * mask[..., None]).sum(axis=1) / lengths[:, None]
+        return states[mx.arange(len(batch)), lengths - 1]
+
+    def pool_alone(sequence: EncoderInput) -> mx.array:
+        assert seen is not None
+        states = seen.states(sequence)
+        return states.mean(axis=0) if mode == "mean" else states[-1]
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        texts = [index for index, each in enumerate(batch) if each.media is None]
+        if len(texts) == len(batch):
+            pooled = pool_texts(batch)
         else:
-            pooled = states[mx.arange(len(batch)), lengths - 1]
+            rows = {index: pool_alone(each) for index, each in enumerate(batch) if each.media is not None}
+            if texts:
+                rows |= zip(texts, pool_texts([batch[index] for index in texts]), strict=True)
+            pooled = mx.stack([rows[index] for index in range(len(batch))])
         if normalize:
             pooled = pooled / mx.maximum(mx.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
         return floats(pooled)
 
     return forward
+
+
+def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> ConversationStates | None:
+    """The passes over conversations with media, where the model takes them; tries which ones it does take."""
+    conversations = preparer.conversations
+    if conversations is None or not isinstance(model, VisionModel):
+        return None
+    states = ConversationStates(model, preparer.options)
+    conversations.try_media(model)
+    preparer.info = conversations.described(preparer.info)
+    return states
 
 
 def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | None) -> PoolingMode:

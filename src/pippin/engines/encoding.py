@@ -17,14 +17,16 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import CpuActivations, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.cpu import kernels
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
+from pippin.engines.language.vision.media import PromptMedia
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +48,12 @@ A small body comes to billions where each of its many texts gets a long instruct
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """One sequence of a batch: its token ids, and the segment ids of a pair of texts (BERT's `token_type_ids`)."""
+    """One sequence of a batch: its token ids, the segment ids of a pair of texts (BERT's `token_type_ids`), and the
+    media that some of its tokens stand for."""
 
     tokens: tuple[int, ...]
     segments: tuple[int, ...] | None = None
+    media: PromptMedia | None = None
 
 
 Forward = Callable[[Sequence[EncoderInput]], Floats]
@@ -107,8 +111,16 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
 class EncodingEngine(CachelessEngine):
     """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        check: Callable[[EncodingJob], None] = lambda _: None,
+    ) -> None:
+        """`check` raises `ServerError` for a job that the loaded model cannot run."""
         self._forward = forward
+        self._check = check
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
@@ -118,6 +130,7 @@ class EncodingEngine(CachelessEngine):
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, EncodingJob)
+        self._check(job)
         self._running[job.id] = _Running(job, [None] * len(job.sequences), len(job.sequences))
         self._queue.extend((job.id, index) for index in range(len(job.sequences)))
 
@@ -289,8 +302,8 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     model = load()
     if plan.kernels:
         try:
-            model = _on_kernels(model, threads, rounds=plan.rounds_activations)
-        except kernels.OtherAnswer as error:
+            model = _on_kernels(model, threads, plan.activations)
+        except OtherAnswer as error:
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             model = load()  # its weights were taken
         except ValueError as error:
@@ -299,14 +312,15 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     return model
 
 
-def _on_kernels(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
-    """Raises `ValueError` and `kernels.OtherAnswer`."""
+def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> nn.Module:
+    """Raises `ValueError` and `OtherAnswer`."""
     way = kernels.way_of_encoder(model)
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model
-    found = kernels.put_encoder_on(model, threads, rounds=rounds)
-    rounded = ", its activations rounded to int8" if rounds else ""
+    kernels.refuse_activations(activations)
+    found = kernels.put_encoder_on(model, threads, activations=activations)
+    rounded = "" if activations == "float32" else f", its activations rounded to {activations}"
     log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
     return found
 

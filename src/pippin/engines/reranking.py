@@ -3,8 +3,9 @@
 A reranker is a cross-encoder of mlx-vlm with one label, or a language model that was trained to answer yes or no.
 """
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,13 +15,14 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Text
+from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.conversations import ConversationPreparer, ConversationStates
 from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
@@ -37,6 +39,8 @@ from pippin.engines.encoding import (
 )
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.language.vision.checkpoint import takes_media
+from pippin.engines.language.vision.model import VisionModel
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
 SYSTEM = (
@@ -45,6 +49,8 @@ SYSTEM = (
 )
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 PREFIX = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
+SEEN_INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
+"""Qwen3-VL-Reranker's, as mlx-vlm gives it; the chat template writes the rest of the prompt."""
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
@@ -64,20 +70,19 @@ class RerankingPreparer:
         self.options = options
         self.threads = spec.threads or os.cpu_count() or 1
         self.is_classifier = is_classifier(self.tokenizer.config)
+        self.conversations: ConversationPreparer | None = None
+        if not self.is_classifier and takes_media(self.tokenizer.config):
+            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
+            self.info = self.conversations.described(self.info)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Rerank):
             raise ServerError("invalid_request", f"{self.info.id} is a reranker; it only scores.", "model")
-        if not task.query:
+        if not task.query and not task.query_media:
             raise ServerError("invalid_request", "query is empty; send the text to compare with.", "query")
         if not task.documents:
             raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
-        build: Build = (
-            self._pair if self.is_classifier else partial(self._question, self._start(task.instruction))
-        )
-        sequences = gathered(
-            (self._sequence(build, task, index) for index in range(len(task.documents))), "documents"
-        )
+        sequences = gathered(self._sequences(task), "documents")
         tokens = sum(len(sequence.tokens) for sequence in sequences)
 
         def answer(logits: Floats) -> Event:
@@ -85,6 +90,34 @@ class RerankingPreparer:
             return Ranked(tuple(float(score) for score in scores), tokens)
 
         return EncodingJob(id, Accepted(tokens), sequences, answer)
+
+    def _sequences(self, task: Rerank) -> Iterator[EncoderInput]:
+        if self.conversations is not None:
+            for index in range(len(task.documents)):
+                yield self._seen(self.conversations, task, index)
+            return
+        if task.query_media:
+            raise ServerError("unsupported", "query is not text; this reranker reads text only.", "query")
+        build: Build = (
+            self._pair if self.is_classifier else partial(self._question, self._start(task.instruction))
+        )
+        for index in range(len(task.documents)):
+            yield self._sequence(build, task, index)
+
+    def _seen(self, conversations: ConversationPreparer, task: Rerank, index: int) -> EncoderInput:
+        """The pair as a question to a model that sees, in the words and order of mlx-vlm's `_vl_messages`."""
+        document = task.documents[index]
+        written = document.query or task.query
+        query = (*task.query_media, *((Text(written),) if written else ()))
+        asked: tuple[Part, ...] = (
+            Text(f"<Instruct>: {task.instruction or SEEN_INSTRUCTION}"),
+            Text("<Query>:"),
+            *_media_first(query),
+            Text("\n<Document>:"),
+            *_media_first(document.parts),
+        )
+        messages = (Message("system", (Text(SYSTEM),)), Message("user", tuple(_joined(asked))))
+        return conversations.sequence(messages, f"documents[{index}]")
 
     def _sequence(self, build: Build, task: Rerank, index: int) -> EncoderInput:
         document, param = task.documents[index], f"documents[{index}]"
@@ -150,6 +183,21 @@ def is_classifier(config: dict[str, Any]) -> bool:
     return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
 
 
+def _joined(parts: Sequence[Part]) -> Iterator[Part]:
+    """The parts with adjacent texts as one, as the chat templates of these models write them."""
+    for is_text, group in itertools.groupby(parts, key=lambda part: isinstance(part, Text)):
+        if is_text:
+            yield Text("".join(part.text for part in group if isinstance(part, Text)))
+        else:
+            yield from group
+
+
+def _media_first(parts: Sequence[Text | Image | Video]) -> tuple[Text | Image | Video, ...]:
+    """Video, then pictures, then text, as mlx-vlm orders them."""
+    order: tuple[type, ...] = (Video, Image, Text)
+    return tuple(sorted(parts, key=lambda part: order.index(type(part))))
+
+
 def plain_text(document: RerankDocument, param: str) -> str:
     """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
     if not all(isinstance(part, Text) for part in document.parts):
@@ -167,7 +215,12 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     forward = _classifier(preparer) if preparer.is_classifier else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
-    return EncodingEngine(forward)
+    conversations = preparer.conversations
+    return (
+        EncodingEngine(forward)
+        if conversations is None
+        else EncodingEngine(forward, check=conversations.check)
+    )
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
@@ -212,6 +265,8 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     model, _ = load_weights(
         preparer.info, plan, progress, trust_remote_code=False, kernel_threads=preparer.threads
     )
+    if isinstance(model, VisionModel):
+        return _sees(preparer, model, yes, no)
     pad = preparer.tokenizer.pad
     head: Callable[[mx.array], Any] = (
         model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
@@ -224,5 +279,22 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         last = states[mx.arange(len(batch)), lengths - 1]
         logits = head(last)
         return floats((logits[:, yes] - logits[:, no])[:, None])
+
+    return forward
+
+
+def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:
+    """The same score of a vision-language model, one pair after the other."""
+    passes = ConversationStates(model, preparer.options)
+    if preparer.conversations is not None:
+        preparer.conversations.try_media(model)
+        preparer.info = preparer.conversations.described(preparer.info)
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        scores = []
+        for sequence in batch:
+            logits = passes.last_logits(sequence)
+            scores.append(logits[yes] - logits[no])
+        return floats(mx.stack(scores)[:, None])
 
     return forward

@@ -47,7 +47,17 @@ from pippin.core.link import (
     guest_of,
 )
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import CountTokens, Embed, Generate, RenderTemplate, Rerank, Speak, Task, Tokenize
+from pippin.core.tasks import (
+    Conversation,
+    CountTokens,
+    Embed,
+    Generate,
+    RenderTemplate,
+    Rerank,
+    Speak,
+    Task,
+    Tokenize,
+)
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, Preparer
 
@@ -482,9 +492,10 @@ def text_length(task: Task) -> int:
             return len(given) + len(request.suffix or "") + _length_of(parts)
         case Tokenize(text) | Speak(text=text):
             return len(text)
-        case Embed(inputs=inputs, content=content):
+        case Embed(inputs=inputs):
             texts = sum(len(each) for each in inputs if isinstance(each, str))
-            return texts + sum(_length_of(parts) for parts in content)
+            written = (each.messages for each in inputs if isinstance(each, Conversation))
+            return texts + sum(_length_of(message.parts) for messages in written for message in messages)
         case Rerank(query=query, documents=documents):
             read_with_each = len(query) * len(documents)
             return read_with_each + sum(_length_of(document.parts) for document in documents)

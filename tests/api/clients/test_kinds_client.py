@@ -17,6 +17,7 @@ from tests.api.live_server import MODEL, live_server
 from tests.clients import openai_of
 
 SOUND = ("greeting.wav", b"RIFF-not-really", "audio/wav")
+PIXEL = "data:image/png;base64," + base64.b64encode(b"\x89PNG-not-really").decode()
 PICTURE = ("cat.png", b"\x89PNG-not-really", "image/png")
 
 
@@ -101,7 +102,20 @@ def test_token_ids_and_lists_of_them_are_inputs(client: OpenAI, address: str) ->
         ({"input": "a", "dimensions": 17}, "dimensions"),  # the scripted model has 16
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "image_url": "x"}, "image_url"),
-        ({"input": {"text": "a"}}, "input"),
+        ({"input": {"text": 1}}, "input.text"),
+        ({"input": [{}]}, "input[0]"),
+        ({"input": [{"image": ""}]}, "input[0].image"),
+        ({"input": [{"image": "data:image/png;base64,!"}]}, "input[0].image"),
+        ({"input": ["a", {"image": "https://example.com/a.png"}]}, "input[1]"),
+        ({"input": [{"image": PIXEL}] * 65}, "input"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}], "input": "a"}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}], "instruction": "b"}, "instruction"),
+        ({"messages": [{"role": "user", "content": "a"}], "truncate": True}, "truncate"),
+        (
+            {"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": False},
+            "add_generation_prompt",
+        ),
     ],
 )
 def test_embedding_bodies_that_cannot_be_honoured_are_refused_by_name(
@@ -111,7 +125,45 @@ def test_embedding_bodies_that_cannot_be_honoured_are_refused_by_name(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
+SEEN = {"type": "image_url", "image_url": {"url": PIXEL}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": PIXEL},
+        {"input": {"image": PIXEL}},
+        {"input": [{"image": PIXEL.partition(",")[2]}]},
+        {"input": [{"image_url": PIXEL}]},
+        {"input": [SEEN]},
+        {"input": [{"type": "image", "image": PIXEL}]},
+        {"input": [{"url": PIXEL}]},
+        {"input": [{"content": [SEEN]}]},
+        {"messages": [{"role": "user", "content": [SEEN]}], "add_generation_prompt": True},
+    ],
+)
+def test_a_picture_may_be_given_as_mlx_vlm_jina_and_vllm_have_it(address: str, body: dict[str, Any]) -> None:
+    given, told = (
+        post(address, "/v1/embeddings", **each).json() for each in (body, {"input": "<image>" * 3})
+    )
+    assert len(given["data"]) == 1
+    assert given["data"][0]["embedding"] == pytest.approx(told["data"][0]["embedding"])
+
+
+def test_a_texts_object_is_the_text(address: str) -> None:
+    [one, other] = post(address, "/v1/embeddings", input=["a fish", {"text": "a fish"}]).json()["data"]
+    assert one["embedding"] == other["embedding"]
+
+
 # Rerank and score
+
+
+def test_documents_and_queries_may_be_pictures(address: str) -> None:
+    documents = ["a text", {"image": PIXEL}, {"text": "b", "image_url": {"url": PIXEL}}]
+    reply = post(address, "/v1/rerank", query={"text": "a", "image": PIXEL}, documents=documents).json()
+    assert sorted(each["index"] for each in reply["results"]) == [0, 1, 2]
+    shown = {each["index"]: each["document"] for each in reply["results"]}
+    assert shown == {0: {"text": "a text"}, 1: documents[1], 2: documents[2]}
 
 
 def test_documents_come_back_best_first(address: str) -> None:
@@ -152,7 +204,7 @@ def test_top_n_and_return_documents(address: str, path: str) -> None:
         ({"query": "a", "documents": []}, "documents"),
         ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
         ({"query": "a", "documents": [{"image": "x"}]}, "documents[0].image"),
-        ({"query": "a", "documents": [{}]}, "documents[0].text"),
+        ({"query": "a", "documents": [{}]}, "documents[0]"),
         ({"query": "a", "documents": ["a"], "max_chunks_per_doc": 3}, "max_chunks_per_doc"),
     ],
 )

@@ -185,6 +185,7 @@ def test_bookkeeping_fields_are_accepted(name: str) -> None:
         ("min_p", [0, 1], [-0.1, 1.1]),
         ("typical_p", [0, 1], [1.2]),
         ("top_n_sigma", [-1, 1.5], [-2]),
+        ("p_less", [True, False, 0, 1], [2, "x"]),
         ("presence_penalty", [-2, 2], [-2.1, 2.1]),
         ("frequency_penalty", [-2, 2], [-2.1, 2.1]),
         ("repetition_penalty", [0, 1.1], [-1]),

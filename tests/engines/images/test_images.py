@@ -22,8 +22,10 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, GenerateImages
 from pippin.engines import pictures
 from pippin.engines.blocking import BlockingEngine
-from pippin.engines.images import ImagePreparer, Pipeline, open_preparer, size_of
-from pippin.engines.mflux_classes import CLASSES
+from pippin.engines.images import open_preparer
+from pippin.engines.images.mflux_classes import CLASSES
+from pippin.engines.images.painting import ImagePreparer, Pipeline
+from pippin.engines.images.requests import size_of
 from tests.engines.driving import run
 
 

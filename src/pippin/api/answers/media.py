@@ -22,6 +22,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Audio, Image, Inline, Message, Part, ToolResult, Url, Video
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Conversation, Embed, Rerank
 
 MOST_REDIRECTS = 3
 MOST_ITEMS = 64
@@ -55,18 +56,49 @@ class MediaResolver:
         """The same request with all media as bytes. Raises `ServerError` naming the part."""
         if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
             return request
-        count = sum(1 for message in request.messages for _ in _media(message.parts))
-        if count > MOST_ITEMS:
-            raise ServerError(
-                "invalid_request",
-                f"messages hold {count} media parts; send at most {MOST_ITEMS}.",
-                "messages",
-            )
-        messages = [
-            await self._message(message, f"messages[{number}]")
-            for number, message in enumerate(request.messages)
+        _check_count((part for message in request.messages for part in message.parts), "messages")
+        return msgspec.structs.replace(request, messages=await self._messages(request.messages))
+
+    async def resolve_embed(self, task: Embed) -> Embed:
+        """The same task with all media of its conversations as bytes. Raises `ServerError` naming the input."""
+        conversations = [each for each in task.inputs if isinstance(each, Conversation)]
+        if not conversations:
+            return task
+        messages = (message for each in conversations for message in each.messages)
+        _check_count((part for message in messages for part in message.parts), "input")
+        inputs = [
+            msgspec.structs.replace(each, messages=await self._messages(each.messages, each.field))
+            if isinstance(each, Conversation)
+            else each
+            for each in task.inputs
         ]
-        return msgspec.structs.replace(request, messages=tuple(messages))
+        return msgspec.structs.replace(task, inputs=tuple(inputs))
+
+    async def resolve_rerank(self, task: Rerank) -> Rerank:
+        """The same task with the media of query and documents as bytes. Raises `ServerError` naming which."""
+        _check_count((part for each in task.documents for part in each.parts), "documents")
+        documents = [
+            msgspec.structs.replace(each, parts=await self._inlined(each.parts, f"documents[{number}]"))
+            if _has_media(each.parts)
+            else each
+            for number, each in enumerate(task.documents)
+        ]
+        query = await self._inlined(task.query_media, "query")
+        return msgspec.structs.replace(task, documents=tuple(documents), query_media=query)
+
+    async def _inlined(self, parts: tuple[Any, ...], param: str) -> tuple[Any, ...]:
+        return tuple([await self._part(part, param) for part in parts])
+
+    async def _messages(self, messages: tuple[Message, ...], field: str | None = None) -> tuple[Message, ...]:
+        """`field`: what the request has in their place, and refusals name."""
+        found: list[Message] = []
+        for number, message in enumerate(messages):
+            if field is None:
+                found.append(await self._message(message, f"messages[{number}]"))
+            else:
+                parts = await self._inlined(message.parts, field)
+                found.append(msgspec.structs.replace(message, parts=parts))
+        return tuple(found)
 
     async def _message(self, message: Message, param: str) -> Message:
         if not _has_media(message.parts):
@@ -78,14 +110,21 @@ class MediaResolver:
         for number, part in enumerate(parts):
             where = f"{param}.content[{number}]"
             match part:
-                case Image(source=Url(url)) | Audio(source=Url(url)) | Video(source=Url(url)):
-                    found.append(msgspec.structs.replace(part, source=await self.fetch(url, where)))
+                case Image() | Audio() | Video():
+                    found.append(await self._part(part, where))
                 case ToolResult(parts=inner) if _has_media(inner):
                     resolved = await self._parts(inner, where)
                     found.append(msgspec.structs.replace(part, parts=resolved))
                 case _:
                     found.append(part)
         return tuple(found)
+
+    async def _part(self, part: Part, where: str) -> Part:
+        match part:
+            case Image(source=Url(url)) | Audio(source=Url(url)) | Video(source=Url(url)):
+                return msgspec.structs.replace(part, source=await self.fetch(url, where))
+            case _:
+                return part
 
     async def fetch(self, url: str, param: str) -> Inline:
         """The bytes behind a data URI, a file inside the media folder, or an http(s) address."""
@@ -229,6 +268,15 @@ class MediaResolver:
             "too_large",
             f"{param} is larger than {self._most_bytes / 2**20:g} MiB; send a smaller one.",
             param,
+        )
+
+
+def _check_count(parts: Iterable[Part], param: str) -> None:
+    """Raises `ServerError` naming `param` where a request has too many media."""
+    count = sum(1 for _ in _media(parts))
+    if count > MOST_ITEMS:
+        raise ServerError(
+            "invalid_request", f"{param} hold {count} media parts; send at most {MOST_ITEMS}.", param
         )
 
 

@@ -1,4 +1,4 @@
-"""Bodies and replies of `/v1/embeddings`, as OpenAI has them."""
+"""Bodies and replies of `/v1/embeddings`, as OpenAI has them, and with pictures as Jina, mlx-vlm and vLLM have them."""
 
 import base64
 import struct
@@ -7,10 +7,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.chat.dialect import ChatMessage, Content, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.media import MAX_URL, PATH, image_of, source_of_base64, source_of_url
+from pippin.core.conversation import Image, MediaSource, Message, Part, Text, Video
 from pippin.core.events import Embedded
-from pippin.core.tasks import Embed
+from pippin.core.tasks import Conversation, Embed
 
 MOST_INPUTS: Final = 2048
 """OpenAI's."""
@@ -18,14 +21,46 @@ MOST_INPUTS: Final = 2048
 TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 
 
+class MediaUrl(Struct, kw_only=True):
+    url: str
+
+
+class MediaObject(Struct, kw_only=True, omit_defaults=True):
+    """A text, a picture or a clip, by the names that Jina and mlx-vlm have for them; several make one input."""
+
+    text: str | None = None
+    image: str | MediaUrl | None = None
+    image_url: str | MediaUrl | None = None
+    video: str | MediaUrl | None = None
+    video_url: str | MediaUrl | None = None
+
+
+class InputObject(MediaObject, kw_only=True, omit_defaults=True):
+    """One input that is not a string; `content` has parts of chat in its place."""
+
+    type: str | None = None
+    url: str | None = None  # of a picture
+    content: Content = None
+
+
 class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
     input: Annotated[
-        str | tuple[str | TokenId | tuple[TokenId, ...], ...],
+        str | InputObject | tuple[str | TokenId | tuple[TokenId, ...] | InputObject, ...] | None,
         Meta(
-            description="Text, texts, token ids, or lists of token ids.",
+            description="Text, texts, token ids, lists of token ids, or objects with a text, a picture or a clip.",
             extra_json_schema={"minLength": 1, "minItems": 1},
         ),
-    ]
+    ] = None
+    messages: Annotated[
+        tuple[ChatMessage, ...] | None,
+        Meta(description="In place of `input`: a conversation, which becomes one vector (vLLM's form)."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool | None, Meta(description="Of `messages`: only true, unless the last message is continued.")
+    ] = None
+    continue_final_message: Annotated[
+        bool | None, Meta(description="The last of `messages` is the assistant's, and is not ended.")
+    ] = None
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
@@ -49,7 +84,7 @@ CONTRACT: Final = Contract(
     EmbeddingRequest,
     {"user": BOOKKEEPING, "safety_identifier": BOOKKEEPING},
     {
-        "image_url": "this address embeds text; leave it out.",
+        "image_url": "give pictures as objects in `input`, or in `messages`.",
         "truncate_prompt_tokens": "use `truncate`, which cuts at the model's own limit.",
         "add_special_tokens": "give token ids as the input to say exactly which tokens it has.",
     },
@@ -81,16 +116,41 @@ def task_of(fields: EmbeddingRequest) -> Embed:
     if fields.truncate is not None:
         overflow = "truncate" if fields.truncate else "error"
     return Embed(
-        inputs=inputs_of(fields.input),
+        inputs=conversation_of(fields) if fields.messages is not None else inputs_of(fields.input, fields),
         dimensions=fields.dimensions,
         overflow=overflow,
         instruction=fields.instruction or None,
     )
 
 
-def inputs_of(given: Any) -> tuple[str | tuple[int, ...], ...]:
-    """The inputs of a request, one for each vector. A list of numbers is a single input."""
-    if isinstance(given, str):
+def conversation_of(fields: EmbeddingRequest) -> tuple[Conversation]:
+    """The one input of a request with `messages`. Raises `ServerError` naming what contradicts it."""
+    if fields.input is not None:
+        raise invalid("messages", "stand in place of `input`; leave one of them out.")
+    if fields.instruction:
+        raise invalid("instruction", "goes with `input`; with `messages`, send a system message.")
+    if fields.truncate:
+        raise invalid("truncate", "cuts texts; `messages` are never cut.")
+    continues = fields.continue_final_message is True
+    if not continues and fields.add_generation_prompt is False:
+        raise unsupported(
+            "add_generation_prompt",
+            "prompts end where an answer would begin, as these models were trained; leave it out.",
+        )
+    return (Conversation(messages=messages_of(fields.messages or ()), continues=continues),)
+
+
+Input = str | tuple[int, ...] | Conversation
+
+
+def inputs_of(given: Any, fields: EmbeddingRequest | None = None) -> tuple[Input, ...]:
+    """The inputs of a request, one for each vector. A list of numbers is a single input.
+
+    `fields` are those of a request whose inputs may be objects.
+    """
+    if given is None:
+        raise invalid("input", "is required.")
+    if isinstance(given, str | InputObject):
         given = (given,)
     if not given:
         raise invalid("input", "must not be empty.")
@@ -101,10 +161,66 @@ def inputs_of(given: Any) -> tuple[str | tuple[int, ...], ...]:
         return (tuple(numbers),)
     if len(given) > MOST_INPUTS:
         raise invalid("input", f"must not hold more than {MOST_INPUTS} inputs.")
+    instruction = None if fields is None else fields.instruction
+    found: list[Input] = []
     for place, item in enumerate(given):
         if not item:
             raise invalid("input" if len(given) == 1 else f"input[{place}]", "must not be empty.")
-    return tuple(given)
+        match item:
+            case InputObject():
+                found.append(object_of(item, f"input[{place}]", instruction))
+            case str() if item.startswith("data:image/"):
+                found.append(
+                    _asked((image_of(item, None, f"input[{place}]"),), f"input[{place}]", instruction)
+                )
+            case _:
+                found.append(item)
+    return tuple(found)
+
+
+def object_of(item: InputObject, at: str, instruction: str | None) -> Input:
+    """An input that is an object: its text as a string would be, or a message of the user with what else it has."""
+    if item.content is not None:
+        [message] = messages_of((UserMessage(content=item.content),))
+        return _asked(message.parts, at, instruction)
+    parts = object_parts(item, at)
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return _asked(parts, at, instruction)
+
+
+def object_parts(item: MediaObject, at: str) -> tuple[Text | Image | Video, ...]:
+    """The clip, the picture and the text of an object, in this order. Raises `ServerError` where it has none of them.
+
+    A picture is an address, a `data:` URI, or base64 alone, as Jina takes it.
+    """
+    clips = {"video": item.video, "video_url": item.video_url}
+    pictures = {"image": item.image, "image_url": item.image_url}
+    if isinstance(item, InputObject):
+        pictures["url"] = item.url
+    parts: list[Text | Image | Video] = []
+    parts += (Video(media_source(each, f"{at}.{name}")) for name, each in clips.items() if each is not None)
+    parts += (
+        Image(media_source(each, f"{at}.{name}")) for name, each in pictures.items() if each is not None
+    )
+    if item.text:
+        parts.append(Text(item.text))
+    if not parts:
+        raise invalid(at, "must be a text, or an object with a `text`, an `image` or a `video`.")
+    return tuple(parts)
+
+
+def media_source(given: str | MediaUrl, at: str) -> MediaSource:
+    """What an address names, or the bytes of base64 alone."""
+    text = given if isinstance(given, str) else given.url
+    if ":" in text[:16] or (len(text) <= MAX_URL and PATH.fullmatch(text)):
+        return source_of_url(text, at)
+    return source_of_base64(text, at)
+
+
+def _asked(parts: tuple[Part, ...], at: str, instruction: str | None) -> Conversation:
+    system = (Message("system", (Text(instruction),)),) if instruction else ()
+    return Conversation(messages=(*system, Message("user", parts)), field=at)
 
 
 def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:

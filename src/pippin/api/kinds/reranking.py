@@ -2,40 +2,35 @@
 
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
-from pippin.core.conversation import Text
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
+from pippin.api.kinds.embeddings import MediaObject, object_parts
+from pippin.core.conversation import Image, Text, Video
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument
 
 MOST_DOCUMENTS: Final = 4096
 
 
-class DocumentFields(Struct, kw_only=True, omit_defaults=True):
-    """A document as an object. Only its text is read."""
-
-    text: str | None = None
-    image: Any = None
-    image_url: Any = None
-    video: Any = None
-    video_url: Any = None
-
-
 class RerankRequest(Struct, kw_only=True, omit_defaults=True):
-    query: Annotated[str, Meta(min_length=1, description="What the documents are compared with.")]
+    query: Annotated[
+        Annotated[str, Meta(min_length=1)] | MediaObject,
+        Meta(
+            description="What the documents are compared with: a text, or an object with a `text` or an `image`."
+        ),
+    ]
     documents: Annotated[
-        Annotated[tuple[str | DocumentFields, ...], Meta(min_length=1, max_length=MOST_DOCUMENTS)],
-        Meta(description="Texts, or objects with a `text`."),
+        Annotated[tuple[str | MediaObject, ...], Meta(min_length=1, max_length=MOST_DOCUMENTS)],
+        Meta(description="Texts, or objects with a `text`, an `image` or a `video`."),
     ]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     top_n: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Answer with so many of the best.")
     ] = None
     return_documents: Annotated[
-        bool | None, Meta(description="Give each text back; true if not set, as Jina has it.")
+        bool | None, Meta(description="Give each document back; true if not set, as Jina has it.")
     ] = None
     instruction: Annotated[
         str | None, Meta(description="What makes a document fit, for models that are told.")
@@ -79,14 +74,10 @@ SCORE: Final = Contract(
 CONTRACTS: Final = {"POST /v1/rerank": RERANK, "POST /v1/score": SCORE}
 
 
-class DocumentBody(Struct):
-    text: str
-
-
 class RankedDocument(Struct, kw_only=True, omit_defaults=True):
     index: int
     relevance_score: float
-    document: DocumentBody | None = None
+    document: MediaObject | None = None
 
 
 class TextUsage(Struct, kw_only=True):
@@ -120,26 +111,26 @@ class ScoreReply(Struct, kw_only=True):
 
 def rerank_task_of(fields: RerankRequest) -> Rerank:
     documents = tuple(
-        RerankDocument((Text(text_of(document, f"documents[{place}]")),))
+        RerankDocument(parts_of(document, f"documents[{place}]"))
         for place, document in enumerate(fields.documents)
     )
+    asked = parts_of(fields.query, "query")
     return Rerank(
-        query=fields.query,
+        query="".join(part.text for part in asked if isinstance(part, Text)),
+        query_media=tuple(part for part in asked if not isinstance(part, Text)),
         documents=documents,
         instruction=fields.instruction or None,
         overflow=overflow_of(fields.truncate),
     )
 
 
-def text_of(document: str | DocumentFields, path: str) -> str:
+def parts_of(document: str | MediaObject, path: str) -> tuple[Text | Image | Video, ...]:
+    """A document's clip, picture and text. One without media is a text, which may be empty."""
     if isinstance(document, str):
-        return document
-    for name in ("image", "image_url", "video", "video_url"):
-        if msgspec.structs.asdict(document)[name] is not None:
-            raise unsupported(f"{path}.{name}", "rerankers read text only; send a `text`.")
-    if document.text is None:
-        raise invalid(f"{path}.text", "is required.")
-    return document.text
+        return (Text(document),)
+    if document == MediaObject(text=document.text) and document.text is not None:
+        return (Text(document.text),)
+    return object_parts(document, path)
 
 
 def score_task_of(fields: ScoreRequest) -> Rerank:
@@ -178,10 +169,11 @@ def draw_ranking(fields: RerankRequest, task: Rerank, found: Ranked, *, id: str,
     shown = fields.return_documents is not False
     results = []
     for index in order[: fields.top_n]:
-        [text] = task.documents[index].parts
-        assert isinstance(text, Text)
-        body = DocumentBody(text.text) if shown else None
-        results.append(RankedDocument(index=index, relevance_score=found.scores[index], document=body))
+        given = fields.documents[index]
+        body = MediaObject(text=given) if isinstance(given, str) else given
+        results.append(
+            RankedDocument(index=index, relevance_score=found.scores[index], document=body if shown else None)
+        )
     return RerankReply(
         id=f"rerank-{id}",
         model=model,

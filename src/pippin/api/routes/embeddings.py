@@ -13,10 +13,10 @@ def embedding(api: Api) -> Endpoint:
     """The endpoint that answers OpenAI's embedding requests."""
 
     async def embed(request: Request) -> Response:
-        """Vectors of texts"""
+        """Vectors of texts, pictures and conversations"""
         fields, unknown = await api.handler.json_of(request, embeddings.CONTRACT.decode)
         api.handler.note_unknown("embeddings", unknown)
-        task = embeddings.task_of(fields)
+        task = await api.media.resolve_embed(embeddings.task_of(fields))
         [*_, found] = await api.handler.perform(
             request, task, model=fields.model, operation="embeddings", admitted=True
         )

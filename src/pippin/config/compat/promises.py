@@ -119,27 +119,41 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
         ),
         Promise("`/v1/decisions`", "partly", "about text; `images` and `audio` are refused by name"),
-        Promise("`--expert-cache-gb`, `/v1/moe-offload/stats`", "not yet", "the whole model is in memory"),
+        Promise(
+            "`--expert-cache-gb`, `/v1/moe-offload/stats`",
+            "not yet",
+            "the whole model is in memory; a checkpoint that `mlx_vlm.moe_offload` repacked is refused by name",
+        ),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
             "partly",
             "EAGLE-3, and the prediction heads of Qwen 3.5 and Next; the load refuses DFlash and the others by name",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
-        Promise("`p_less`", "refused", "use `min_p`, `typical_p` or `top_n_sigma`"),
+        Promise("`p_less`", "works", "in the batch, beside the other samplers"),
         Promise(
             "`compact_threshold`",
             "refused",
             "compaction begins when the conversation does not fit, and nothing is lost before",
         ),
-        Promise("pictures for embeddings and reranking", "not yet", "texts are embedded and ranked"),
+        Promise(
+            "pictures for embeddings and reranking",
+            "partly",
+            "Qwen3-VL-Embedding, Qwen3-VL-Reranker and models of chat take them; ColQwen, ColIdefics, SigLIP, "
+            "Llama-Nemotron-VL and EmbeddingGemma 2 are refused at the load, each with its reason",
+        ),
         Promise(
             "image pipelines of its own",
-            "not yet",
-            "pictures are painted by mflux, whose twelve presets are not all that mlx-vlm has (no ERNIE-Image, Bonsai, "
-            "Ideogram 4, LLaDA-Image, Mage-Flow, Ming-Image, Moss-Image)",
+            "partly",
+            "they paint what mflux has no preset for, and everything where mflux is not installed; Z-Image's pictures "
+            "were compared with mlx-vlm's, the other ten families were not tried; no previews",
         ),
-        Promise("diffusion language models", "not yet", "their fields are refused by name"),
+        Promise(
+            "diffusion language models",
+            "works",
+            "one request at a time, by mlx-vlm's own loop: docs/diffusion.md; fields that the loop does not follow are "
+            "refused by name",
+        ),
         Promise(
             "text architectures that mlx-lm lacks",
             "partly",
@@ -269,8 +283,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "`image_url` on `/v1/embeddings`",
-            "not yet",
-            "its newest version ignores the field; here it is refused",
+            "differs",
+            "its newest version ignores the field; here it is refused: a picture goes into `input` or `messages`",
         ),
         Promise("mlx-vlm's families", "partly", "see mlx_vlm.server above"),
         Promise(

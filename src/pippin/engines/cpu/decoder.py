@@ -11,8 +11,10 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
+from pippin.config.options.model import CpuActivations
+from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
 from pippin.engines.cpu.description import Sample, describe
-from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer
+from pippin.engines.cpu.matrices import round_activations
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
 from pippin.engines.language.model.lora import Adapters
@@ -47,10 +49,10 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
 
     takes_padding = True
 
-    def __init__(self, model: nn.Module, threads: int, *, rounds: bool = False) -> None:
-        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. With `rounds` vectors
-        are int8. Raises `ValueError` for weights that are damaged, `OtherAnswer` where a layer says something else
-        than mlx-lm's own."""
+    def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
+        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. Vectors become
+        what `activations` says. Raises `ValueError` for weights that are damaged, `OtherAnswer` where a layer says
+        something else than mlx-lm's own."""
         super().__init__()
         self.model_type = model.model_type
         found = describe(model)
@@ -70,8 +72,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.instruction_set = kernels.instruction_set
         for sample in found.samples:
             self._compare(sample)
-        if rounds:  # after the comparison, which is as exact as float32
-            kernels.round_activations()
+        # After the comparison, which is as exact as float32.
+        round_activations(kernels, activations)
 
     @property
     def layers(self) -> list[None]:

@@ -6,6 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import qwen3
 
+from pippin.config.options.model import CpuActivations
 from pippin.engines.cpu import architectures
 from pippin.engines.cpu.decoder import KernelDecoder
 
@@ -25,14 +26,14 @@ def why_not(model: nn.Module) -> str | None:
 class KernelEmbedder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Called as mlx-vlm's embedding models are; pools as they do."""
 
-    def __init__(self, model: nn.Module, threads: int, *, rounds: bool = False) -> None:
+    def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
         """Of a model that `why_not` has no objection to, whose layers it takes. Raises `ValueError` for weights that
         are damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own."""
         super().__init__()
         twin = _twin(model)
         model.model.layers = []  # so that the weights do not lie there twice
         self.config, self.model_type = model.config, model.model_type
-        self._decoder = KernelDecoder(twin, threads, rounds=rounds)
+        self._decoder = KernelDecoder(twin, threads, activations=activations)
         self.instruction_set = self._decoder.instruction_set
         self.weight_bytes = self._decoder.weight_bytes
 

@@ -13,9 +13,10 @@ from mlx_lm.utils import dequantize_model
 from numpy.typing import NDArray
 from pippin_kernels import Encoder, EncoderLayer, Kernels, Rope
 
+from pippin.config.options.model import CpuActivations
+from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
 from pippin.engines.cpu.architectures import rope_of
-from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer
-from pippin.engines.cpu.matrices import floats, matrix_of, why_no_matrix
+from pippin.engines.cpu.matrices import floats, matrix_of, round_activations, why_no_matrix
 
 BERT = ("mlx_vlm.models.bert.bert", "mlx_vlm.models.xlm_roberta.xlm_roberta")
 MODERNBERT = "mlx_vlm.models.modernbert.modernbert"
@@ -48,7 +49,7 @@ def why_not(model: nn.Module) -> str | None:
     return next(filter(None, map(why_no_matrix, modules)), None)
 
 
-def put_on(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
+def put_on(model: nn.Module, threads: int, *, activations: CpuActivations) -> nn.Module:
     """The model, its layers on the kernels; `why_not` had no objection. Raises `ValueError` for weights that are
     damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own; these are out of the model then."""
     if type(model).__module__ == MODERNBERT:
@@ -57,8 +58,8 @@ def put_on(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
         model._masks = _whole_mask
     else:
         found = model.encoder = _bert(model, threads)
-    if rounds:  # after the comparison, which is as exact as float32
-        found.round_activations()
+    # After the comparison, which is as exact as float32.
+    found.round_activations(activations)
     return model
 
 
@@ -72,9 +73,9 @@ class KernelEncoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.instruction_set = encoder.kernels.instruction_set
         self.weight_bytes = encoder.nbytes
 
-    def round_activations(self) -> None:
-        """From now on vectors that meet packed weights are int8."""
-        self._encoder.kernels.round_activations()
+    def round_activations(self, activations: CpuActivations) -> None:
+        """From now on vectors that meet packed weights become what this says."""
+        round_activations(self._encoder.kernels, activations)
 
     @property
     def layer(self) -> list[None]:

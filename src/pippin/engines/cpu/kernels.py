@@ -17,6 +17,8 @@ from typing import Literal, cast
 import mlx.nn as nn
 import msgspec
 
+from pippin.config.options.model import CpuActivations
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelKind
 
 PACKAGE = "pippin_kernels"
@@ -30,14 +32,6 @@ class Way(msgspec.Struct, frozen=True):
 
     means: Means
     reason: str | None = None
-
-
-TOLERANCE = 1e-3
-"""Of the largest number of a layer's output: far above rounding, far below another architecture's."""
-
-
-class OtherAnswer(Exception):
-    """The kernels compute something else than mlx-lm or mlx-vlm does, whose class of the model is not what it was."""
 
 
 def why_missing() -> str | None:
@@ -58,6 +52,27 @@ def best_instruction_set() -> str:
     return best
 
 
+def refuse_activations(activations: CpuActivations) -> None:
+    """Raises `ServerError("load_failed")` where this machine cannot do what the option says."""
+    from pippin_kernels import KernelError, Kernels
+
+    from pippin.engines.cpu.matrices import round_activations
+
+    try:
+        round_activations(Kernels(1), activations)
+    except KernelError as error:
+        raise ServerError(
+            "load_failed", f"--cpu-activations {activations} cannot be used: {error} Take int8 instead."
+        ) from error
+
+
+def has_amx() -> bool:
+    """Whether `int8-amx` may be asked for here, where nothing is missing."""
+    from pippin_kernels import int8_sets
+
+    return "amx" in int8_sets()
+
+
 def way_of(model: nn.Module) -> Way:
     """How a model of mlx-lm will be computed. Looks at no weight."""
     missing = why_missing()
@@ -73,18 +88,18 @@ def way_of(model: nn.Module) -> Way:
 
 
 def put_on(
-    model: nn.Module, way: Way, threads: int, *, rounds: bool = False, whole: bool = True
+    model: nn.Module, way: Way, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
 ) -> tuple[nn.Module, str]:
-    """The model as the kernels compute it by a way that `way_of` gave, and the instruction set. `rounds` vectors to
-    int8; `whole` as in `operations.replace`. Takes weights out of the model that was. Raises `ValueError` for weights
-    that are damaged, and `OtherAnswer`."""
+    """The model as the kernels compute it by a way that `way_of` gave, and the instruction set. Vectors become what
+    `activations` says; `whole` as in `operations.replace`. Takes weights out of the model that was. Raises `ValueError`
+    for weights that are damaged, and `OtherAnswer`."""
     if way.means == "fused operations":
         from pippin.engines.cpu import operations
 
-        return model, operations.replace(model, threads, rounds=rounds, whole=whole)
+        return model, operations.replace(model, threads, activations=activations, whole=whole)
     from pippin.engines.cpu.decoder import KernelDecoder
 
-    found = KernelDecoder(model, threads, rounds=rounds)
+    found = KernelDecoder(model, threads, activations=activations)
     return found, found.instruction_set
 
 
@@ -100,14 +115,15 @@ def way_of_encoder(model: nn.Module) -> Way:
     return Way("fused layers") if reason is None else Way("float32", reason)
 
 
-def put_encoder_on(model: nn.Module, threads: int, *, rounds: bool = False) -> nn.Module:
-    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. `rounds` vectors to int8.
-    Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and `OtherAnswer`."""
+def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> nn.Module:
+    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. Vectors become what
+    `activations` says. Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and
+    `OtherAnswer`."""
     from pippin.engines.cpu import embedder, encoder
 
     if type(model).__module__ == embedder.QWEN3:
-        return embedder.KernelEmbedder(model, threads, rounds=rounds)
-    return encoder.put_on(model, threads, rounds=rounds)
+        return embedder.KernelEmbedder(model, threads, activations=activations)
+    return encoder.put_on(model, threads, activations=activations)
 
 
 def computes_all(model: nn.Module) -> bool:

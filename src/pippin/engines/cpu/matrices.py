@@ -10,7 +10,9 @@ import numpy as np
 from mlx.utils import tree_map
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from numpy.typing import NDArray
-from pippin_kernels import Matrix, Stack
+from pippin_kernels import Kernels, Matrix, Stack
+
+from pippin.config.options.model import CpuActivations
 
 LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
@@ -90,3 +92,9 @@ def _stored(array: mx.array) -> NDArray[Any]:
 
 def floats(array: mx.array) -> NDArray[np.float32]:
     return np.array(array.astype(mx.float32))
+
+
+def round_activations(kernels: Kernels, activations: CpuActivations) -> None:
+    """Have vectors become what the option says. Raises `KernelError` where the machine or its system lacks it."""
+    if activations != "float32":
+        kernels.round_activations("amx" if activations == "int8-amx" else None)

@@ -16,12 +16,14 @@ from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 from numpy.typing import NDArray
 from pippin_kernels import Experts, Kernels
 
-from pippin.engines.cpu.kernels import OtherAnswer
+from pippin.config.options.model import CpuActivations
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.cpu.matrices import (
     EMBEDDINGS,
     LINEARS,
     floats,
     matrix_of,
+    round_activations,
     sizes,
     stack_of,
     why_no_matrix,
@@ -148,9 +150,12 @@ def _is_known(module: nn.Module) -> bool:
     return type(module) in (*LINEARS, *EMBEDDINGS) and why_no_matrix(module) is None
 
 
-def replace(model: nn.Module, threads: int, *, rounds: bool = False, whole: bool = True) -> str:
-    """Let the kernels compute all layers of a model that they can; gives the instruction set. `rounds` vectors to int8
-    once the layers were compared. What is no `whole` model, such as a draft head, is not called with tokens to try it.
+def replace(
+    model: nn.Module, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
+) -> str:
+    """Let the kernels compute all layers of a model that they can; gives the instruction set. Vectors become what
+    `activations` says once the layers were compared. What is no `whole` model, such as a draft head, is not called with
+    tokens to try it.
 
     Raises `ValueError` for weights that are damaged, and `OtherAnswer` where the first layer of its sort does not say
     what MLX's own says, or the model does not take them: it cannot be used any more then.
@@ -168,8 +173,7 @@ def replace(model: nn.Module, threads: int, *, rounds: bool = False, whole: bool
         _put(model, path, found)
     if whole:
         _call(model)
-    if rounds:
-        kernels.round_activations()
+    round_activations(kernels, activations)
     used: str = kernels.instruction_set
     return used
 

@@ -11,6 +11,7 @@
 - `constraints/`: grammars for structured output.
 - `vision/`: pictures, video and audio in prompts.
 - `model/`: weights, LoRA adapters and the head.
+- `diffusion/`: models that write a block of tokens at once: an engine of their own.
 
 `job.py` is a prepared request, which goes from `prompt/` to `step/`; `loading.py` makes an engine of a model folder;
 `warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and `kv_cache` lie
@@ -26,6 +27,7 @@ from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 
 if TYPE_CHECKING:
+    from pippin.engines.language.diffusion.engine import DiffusionEngine
     from pippin.engines.language.prompt.preparer import LanguagePreparer
     from pippin.engines.language.ranks.follower import Follower
     from pippin.engines.language.ranks.leader import LeadingEngine
@@ -39,7 +41,9 @@ def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
     return preparer.open_preparer(spec)
 
 
-def open_engine(spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress) -> "LanguageEngine":
+def open_engine(
+    spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress
+) -> "LanguageEngine | DiffusionEngine":
     from pippin.engines.language import loading
 
     return loading.open_engine(spec, preparer, progress)

@@ -22,6 +22,8 @@ from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
+from pippin.engines.language.diffusion import loading as diffusion
+from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
@@ -61,7 +63,11 @@ log = logging.getLogger(__name__)
 FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 
-def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
+def open_engine(
+    spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
+) -> LanguageEngine | DiffusionEngine:
+    if preparer.diffusion is not None:
+        return diffusion.open_engine(spec, preparer, progress)
     options = convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     configure(plan)

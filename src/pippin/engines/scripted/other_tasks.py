@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pippin.core.conversation import Image, Text
+from pippin.core.conversation import Part, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import (
     Embedded,
@@ -26,7 +26,7 @@ from pippin.core.events import (
     Word,
 )
 from pippin.core.models import ModelInfo
-from pippin.core.tasks import Embed, GenerateImages, ListVoices, Rerank, Speak, Task, Transcribe
+from pippin.core.tasks import Conversation, Embed, GenerateImages, ListVoices, Rerank, Speak, Task, Transcribe
 from pippin.engines.scripted import tokenizer
 
 VOICES = ("alba", "basil")
@@ -60,8 +60,7 @@ def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
     if width > dimensions:
         message = f"dimensions is {width}; the model has {dimensions}."
         raise ServerError("invalid_request", message, "dimensions")
-    texts = [text if isinstance(text, str) else tokenizer.decode(text) for text in task.inputs]
-    texts += [_text_of(content) for content in task.content]
+    texts = [_written(each) for each in task.inputs]
     count, rows = 0, []
     for number, text in enumerate(texts):
         words = tokenizer.pieces(text)
@@ -77,6 +76,16 @@ def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
         length = math.sqrt(sum(value * value for value in vector[:width])) or 1.0
         rows.append([value / length for value in vector[:width]])
     return Embedded(np.array(rows, "<f4").tobytes(), width, count)
+
+
+def _written(item: str | tuple[int, ...] | Conversation) -> str:
+    match item:
+        case str():
+            return item
+        case Conversation(messages=messages):
+            return " ".join(_text_of(message.parts) for message in messages)
+        case tokens:
+            return tokenizer.decode(tokens)
 
 
 def _rerank(task: Rerank) -> Ranked:
@@ -175,5 +184,5 @@ def _png(width: int, height: int, colour: int) -> bytes:
     return start + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * height)) + chunk(b"IEND", b"")
 
 
-def _text_of(parts: Sequence[Text | Image]) -> str:
+def _text_of(parts: Sequence[Part]) -> str:
     return "".join(part.text if isinstance(part, Text) else " <image>" * IMAGE_TOKENS for part in parts)

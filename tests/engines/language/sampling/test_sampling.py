@@ -85,6 +85,11 @@ def reference_sigma(row: np.ndarray, n: float) -> set[int]:
     return set(np.flatnonzero(row >= row.max() - n * row.std()).tolist())
 
 
+def reference_p_less(row: np.ndarray, on: int) -> set[int]:
+    probabilities = softmax(row)
+    return set(np.flatnonzero(probabilities >= (probabilities**2).sum()).tolist())
+
+
 REFERENCES = {
     "top_k": (filters.top_k, reference_top_k, [1, 3, 40, 699]),
     "top_p": (
@@ -98,6 +103,7 @@ REFERENCES = {
         [0.01, 0.1, 0.5, 1.0],
     ),
     "typical_p": (filters.typical_p, reference_typical, [0.1, 0.5, 0.95]),
+    "p_less": (filters.p_less, reference_p_less, [1]),
     "top_n_sigma": (filters.top_n_sigma, reference_sigma, [0.5, 1.0, 2.0]),
 }
 
@@ -131,11 +137,27 @@ def test_a_filter_keeps_what_its_definition_keeps(name):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("top_k", 2**30), ("top_p", 1.0), ("min_p", 0.0), ("typical_p", 1.0), ("top_n_sigma", 0.0)],
+    [
+        ("top_k", 2**30),
+        ("top_p", 1.0),
+        ("min_p", 0.0),
+        ("typical_p", 1.0),
+        ("top_n_sigma", 0.0),
+        ("p_less", 0),
+    ],
 )
 def test_a_neutral_parameter_keeps_everything(name, value):
     logits = mx.array(logits_of(1, 2, scale=12.0))
     assert kept(REFERENCES[name][0](logits, mx.array([[value]] * 2))) == [set(range(VOCABULARY))] * 2
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.5])
+def test_p_less_keeps_what_mlx_vlm_keeps(temperature: float) -> None:
+    from mlx_vlm.sample_utils import apply_p_less
+
+    logits = mx.array(logits_of(3, 4))
+    wanted = kept(apply_p_less(logits, temperature))
+    assert kept(filters.p_less(logits / temperature, mx.ones((4, 1)))) == wanted
 
 
 @pytest.mark.parametrize("name", REFERENCES)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -106,6 +107,37 @@ class Family:
     preprocessor: Json = dataclasses.field(default_factory=dict)
     processor: Json = dataclasses.field(default_factory=dict)
     tokenizer: Json = dataclasses.field(default_factory=dict)
+    instead: Json = dataclasses.field(default_factory=dict)
+    """What the package fixes and no configuration reaches: by its path below `mlx_vlm.models`, what is there instead.
+    A class is given arguments, a dict is given keys. Ours and mlx-vlm's answers come from the package so changed."""
+
+
+def shrink(made: Family, patch: pytest.MonkeyPatch) -> None:
+    """Put the family's `instead` into mlx-vlm until the end of the test."""
+    for path, value in made.instead.items():
+        owner, name = _owner_of(path)
+        held = getattr(owner, name)
+        match held, value:
+            case type(), dict():
+                patch.setattr(owner, name, _given(held, value))
+            case dict(), dict():
+                patch.setattr(owner, name, {**held, **value})
+            case _:
+                patch.setattr(owner, name, value)
+
+
+def _owner_of(path: str) -> tuple[Any, str]:
+    """The module or class that holds what the path names, and the last name."""
+    *parts, name = path.split(".")
+    modules = [part for part in parts if part.islower() and not part.startswith("__")]
+    owner: Any = importlib.import_module(".".join(["mlx_vlm.models", *modules]))
+    for part in parts[len(modules) :]:
+        owner = getattr(owner, part)
+    return owner, name
+
+
+def _given(kind: Any, arguments: Json) -> Any:
+    return lambda *others, **named: kind(*others, **{**named, **arguments})
 
 
 def write(name: str, made: Family, folder: Path, seed: int = 7) -> Path:

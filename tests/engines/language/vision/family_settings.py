@@ -53,6 +53,32 @@ MOLMO_IDS = {
     "frame_end_token_id": "<frame_end>",
 }
 
+SAM: Json = {
+    "img_size": 128,
+    "embed_dim": 64,
+    "depth": 2,
+    "num_heads": 4,
+    "global_attn_indexes": (1,),
+    "final_out_chans": WIDTH,
+}
+OCR: Json = {
+    "projector_config": {"projector_type": "linear", "input_dim": 2 * WIDTH, "n_embed": WIDTH},
+    "vision_config": {"model_type": "vision", "patch_size": 14},
+    "text_config": {
+        "model_type": "deepseek_v2",
+        "qk_rope_head_dim": 0,
+        "qk_nope_head_dim": 0,
+        "topk_method": "greedy",
+    },
+}
+OCR_SIZES: Json = {"candidate_resolutions": [[1024, 1024]], "patch_size": 16, "downsample_ratio": 4}
+OCR_PAD = "<｜▁pad▁｜>"
+SMALL_VIEWS: Json = {"base_size": 128, "image_size": 64}
+MOON_VISION: Json = {"crop_size": 378, "patch_size": 14, "proj_inner_dim": 96, "proj_out_dim": WIDTH}
+GOT_TEMPLATE = (
+    "{% for m in messages %}{{ m.content if m.content is string else m.content[-1].text }}{% endfor %}"
+)
+
 FAMILIES: dict[str, Family] = {
     "internvl_chat": Family(),
     "llava_next": Family(
@@ -582,6 +608,111 @@ FAMILIES: dict[str, Family] = {
             "image_processor_type": "Qwen2VLImageProcessor",
             **QWEN_PIXELS,
             "temporal_patch_size": 1,
+        },
+    ),
+    "deepseekocr": Family(
+        template=None,
+        tokens=(OCR_PAD,),
+        config=OCR,
+        processor={"processor_class": "DeepseekOCRProcessor", **OCR_SIZES},
+        instead={
+            "deepseekocr.deepseekocr.SAMEncoder": SAM,
+            "deepseekocr.processing_deepseekocr.DeepseekOCRProcessor.__call__.__kwdefaults__": SMALL_VIEWS,
+        },
+    ),
+    "deepseekocr_2": Family(
+        template=None,
+        tokens=(OCR_PAD,),
+        config={
+            **OCR,
+            "projector_config": {**OCR["projector_config"], "input_dim": WIDTH},
+            "vision_config": {"model_type": "vision", "width": {}},
+        },
+        processor={"processor_class": "DeepseekOCR2Processor", **OCR_SIZES},
+        instead={
+            "deepseekocr_2.deepseekocr_2.SAMEncoder": {
+                **SAM,
+                "img_size": 1024,
+                "embed_dim": 16,
+                "depth": 1,
+                "num_heads": 1,
+                "global_attn_indexes": (),
+            },
+            "deepseekocr_2.vision.Qwen2EncoderConfig": {
+                "dim": WIDTH,
+                "layers": 2,
+                "heads": 4,
+                "kv_heads": 2,
+                "intermediate_size": 96,
+            },
+        },
+    ),
+    "unlimited_ocr": Family(
+        tokens=(OCR_PAD,),
+        config={**OCR, "model_type": "unlimited-ocr"},
+        processor={"processor_class": "UnlimitedOCRProcessor", **OCR_SIZES},
+        instead={
+            "deepseekocr.deepseekocr.SAMEncoder": SAM,
+            "unlimited_ocr.processing_unlimitedocr.UnlimitedOCRProcessor.__call__.__kwdefaults__": SMALL_VIEWS,
+        },
+    ),
+    "fastvlm": Family(
+        config={
+            "mm_hidden_size": 2 * WIDTH,
+            "image_token_index": -200,
+            "text_config": {"model_type": "qwen2"},
+            "vision_config": {"model_type": "fastvlm", "image_size": 256},
+        },
+        preprocessor={
+            "image_processor_type": "FastVLMImageProcessor",
+            "size": {"shortest_edge": 256},
+            "crop_size": {"height": 256, "width": 256},
+        },
+        instead={
+            "fastvlm.config.VisionConfig.embed_dims": [32, 32, 32, 64, 64],
+            "fastvlm.config.VisionConfig.layers": [1, 1, 1, 1, 1],
+        },
+    ),
+    "got": Family(
+        flat=True,
+        template=GOT_TEMPLATE,
+        tokens=("<img>", "</img>", "<imgpad>", "<|im_start|>", "<|im_end|>"),
+        config={
+            "im_patch_token": "<imgpad>",
+            "im_start_token": "<img>",
+            "im_end_token": "</img>",
+            "text_config": {
+                "model_type": "qwen2",
+                "hidden_size": WIDTH,
+                "num_hidden_layers": 2,
+                "rms_norm_eps": 1e-5,
+                "intermediate_size": 96,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+            },
+            "vision_config": {
+                "img_size": 1024,
+                "patch_size": 16,
+                "depth": 1,
+                "embed_dim": 16,
+                "num_heads": 1,
+                "global_attn_indexes": [],
+            },
+        },
+    ),
+    "moondream2": Family(
+        template=None, config={"vision_config": MOON_VISION, "text_config": {"num_key_value_heads": 4}}
+    ),
+    "moondream3": Family(
+        template=None,
+        config={
+            "vision_config": MOON_VISION,
+            "text_config": {
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "moe_start_layer": 1,
+            },
         },
     ),
 }

@@ -28,7 +28,10 @@ from tests.engines.language.bench import PLAN, watch
 
 Tokens = dict[str, list[int]]
 
-WRITTEN_BY_LIBRARY = {"jina_vlm", "minicpmv4_6", "minicpmv4_7"}
+WRITTEN_BY_LIBRARY = {
+    *("deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "jina_vlm", "minicpmv4_6", "minicpmv4_7"),
+    *("moondream2", "moondream3"),
+}
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 
 

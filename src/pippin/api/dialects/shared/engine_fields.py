@@ -1,8 +1,9 @@
 """The fields by which clients steer a generation, and what they mean to the engine.
 
-Three structs, each built on the one before: `SamplingFields`, whose ranges and descriptions stand in
-`core/parameters.py`; `StructureFields` of structured output, in OpenAI's, vLLM's and llama.cpp's words; and
-`EngineFields`, what else the replaced servers have. Names and values of other servers are translated here.
+Four structs, each built on the one before: `SamplingFields`, whose ranges and descriptions stand in
+`core/parameters.py`; `StructureFields` of structured output, in OpenAI's, vLLM's and llama.cpp's words;
+`DiffusionFields`; and `EngineFields`, what else the replaced servers have. Names and values of other servers are
+translated here.
 """
 
 import re
@@ -18,8 +19,10 @@ from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
 from pippin.core.requests import (
     RESERVED_VARIABLES,
+    AskedDiffusion,
     AskedSpecPrefill,
     Choice,
+    DiffusionSampler,
     GenerationRequest,
     Grammar,
     JsonObject,
@@ -44,6 +47,7 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     min_p: Annotated[Annotated[float, p.MIN_P.wire_bounds] | None, p.MIN_P.described] = None
     typical_p: Annotated[Annotated[float, p.TYPICAL_P.wire_bounds] | None, p.TYPICAL_P.described] = None
     top_n_sigma: Annotated[Annotated[float, p.TOP_N_SIGMA.wire_bounds] | None, p.TOP_N_SIGMA.described] = None
+    p_less: Annotated[bool | Annotated[int, p.P_LESS.wire_bounds] | None, p.P_LESS.described] = None
     xtc_probability: Annotated[
         Annotated[float, p.XTC_PROBABILITY.wire_bounds] | None, p.XTC_PROBABILITY.described
     ] = None
@@ -104,6 +108,7 @@ def sampling_of(fields: SamplingFields) -> Sampling:
         asked["repetition_penalty"] = fields.repeat_penalty
     if asked["repetition_context"] is None:
         asked["repetition_context"] = fields.repeat_last_n
+    asked["p_less"] = None if fields.p_less is None else int(fields.p_less)
     # A nucleus of no probability at all is the likeliest token alone.
     if asked["top_p"] == 0:
         asked |= {"top_p": None, "top_k": 1}
@@ -333,7 +338,66 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
-class EngineFields(StructureFields, kw_only=True, omit_defaults=True):
+DenoisingSteps = Annotated[int, Meta(ge=1, le=4096)]
+BlockTokens = Annotated[int, Meta(ge=1, le=4096)]
+Confidence = Annotated[float, Meta(ge=0, le=1)]
+
+
+class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
+    """mlx-vlm's fields for diffusion language models; other models refuse them by name. Read with `diffusion_of`."""
+
+    max_denoising_steps: Annotated[
+        DenoisingSteps | None, Meta(description="Of diffusion models: most denoising steps of a block.")
+    ] = None
+    block_length: Annotated[
+        BlockTokens | None,
+        Meta(description="Of diffusion models: tokens of a block, which are written together."),
+    ] = None
+    num_to_transfer: Annotated[
+        BlockTokens | None, Meta(description="Of diffusion models: tokens that a step is to reveal.")
+    ] = None
+    max_transfer_per_step: Annotated[
+        BlockTokens | None, Meta(description="Of diffusion models: most tokens that a step reveals.")
+    ] = None
+    threshold: Annotated[
+        Confidence | None,
+        Meta(description="Of diffusion models: the probability from which a token is revealed."),
+    ] = None
+    min_threshold: Annotated[
+        Confidence | None,
+        Meta(description="Of diffusion models: to what `threshold` falls in the last step."),
+    ] = None
+    editing_threshold: Annotated[
+        Confidence | None,
+        Meta(description="Of diffusion models: the probability from which a revealed token is replaced."),
+    ] = None
+    max_post_steps: Annotated[
+        Annotated[int, Meta(ge=0, le=4096)] | None,
+        Meta(description="Of diffusion models: most steps of replacing, once a block is revealed."),
+    ] = None
+    stability_steps: Annotated[
+        Annotated[int, Meta(ge=0, le=4096)] | None,
+        Meta(description="Of diffusion models: steps without a change after which a block is done."),
+    ] = None
+    diffusion_full_canvas: Annotated[
+        bool | None, Meta(description="Of diffusion models: blocks are as long as the checkpoint's canvas.")
+    ] = None
+    diffusion_min_canvas_length: Annotated[
+        BlockTokens | None, Meta(description="Of diffusion models: least tokens of a block.")
+    ] = None
+    diffusion_max_canvas_length: Annotated[
+        BlockTokens | None, Meta(description="Of diffusion models: most tokens of a block.")
+    ] = None
+    diffusion_sampler: Annotated[
+        DiffusionSampler | None, Meta(description="Of diffusion models: how a step chooses what it reveals.")
+    ] = None
+
+
+def diffusion_of(fields: DiffusionFields) -> AskedDiffusion:
+    return AskedDiffusion(**{name: getattr(fields, name) for name in AskedDiffusion.__struct_fields__})
+
+
+class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
     """Inherited by the request structs of the dialects."""
 
     enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
@@ -528,6 +592,7 @@ def steered(request: GenerationRequest, fields: EngineFields) -> GenerationReque
             keep=fields.specprefill_keep_pct,
             backbone=fields.specprefill_backbone_pct,
         ),
+        diffusion=diffusion_of(fields),
         keep_alive=keep_alive_of(fields),
     )
 

@@ -52,7 +52,6 @@ ACCEPTED: Final = {
 }
 """Bookkeeping, and hints that change nothing in an answer: each with the reason why it can't."""
 
-_DIFFUSION = "this option is for diffusion models, which Pippin does not run; leave it out."
 _SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
 _BEAM = "beam search is not offered; use `n` or `best_of` to choose among answers."
 _DRAFT = "speculative decoding is set up by the operator."
@@ -75,7 +74,6 @@ REFUSED: Final = {
     "kv_transfer_params": "caches are not moved between servers.",
     "vllm_xargs": "this is an option of vLLM's own plugins.",
     "thinking_forced_open": "use `enable_thinking` instead.",
-    "p_less": _SAMPLER,
     "mirostat": _SAMPLER,
     "mirostat_tau": _SAMPLER,
     "mirostat_eta": _SAMPLER,
@@ -93,19 +91,6 @@ REFUSED: Final = {
     "draft_model": _DRAFT,
     "num_draft_tokens": _DRAFT,
     "mllm_draft": _DRAFT,
-    "max_denoising_steps": _DIFFUSION,
-    "block_length": _DIFFUSION,
-    "num_to_transfer": _DIFFUSION,
-    "max_transfer_per_step": _DIFFUSION,
-    "editing_threshold": _DIFFUSION,
-    "max_post_steps": _DIFFUSION,
-    "stability_steps": _DIFFUSION,
-    "diffusion_full_canvas": _DIFFUSION,
-    "diffusion_min_canvas_length": _DIFFUSION,
-    "diffusion_max_canvas_length": _DIFFUSION,
-    "diffusion_sampler": _DIFFUSION,
-    "threshold": _DIFFUSION,
-    "min_threshold": _DIFFUSION,
 }
 
 NO_PROGRESS: Final = (

@@ -18,6 +18,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
+from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
@@ -38,17 +39,19 @@ def load_weights(
     kernel_threads: int | None = None,
     whole_layers: bool = True,
     split: Callable[[nn.Module], None] | None = None,
+    diffusion: bool = False,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
     With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
     kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
-    `split` takes away what is another rank's, before anything of it is read.
+    `split` takes away what is another rank's, before anything of it is read. `diffusion`: a diffusion language model,
+    as mlx-vlm has it; of every other caller such a model is refused.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
-    load = partial(_read, info, folder, trust_remote_code=trust_remote_code)
+    load = partial(_read, info, folder, trust_remote_code=trust_remote_code, diffusion=diffusion)
     model, config = load(text_only=text_only)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
@@ -57,12 +60,12 @@ def load_weights(
             if way.means == "fused layers" and not whole_layers:
                 way = kernels.Way("fused operations", "whole layers count positions by themselves")
             model, on_kernels = _put_on_kernels(model, way, plan, progress, info, kernel_threads)
-        except kernels.OtherAnswer as error:
+        except OtherAnswer as error:
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
             model, config = load(text_only=text_only)
-    if plan.rounds_activations and not on_kernels:
-        log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
+    if plan.activations != "float32" and not on_kernels:
+        log.warning("%s: --cpu-activations %s changes nothing without the kernels", info.id, plan.activations)
     cast_weights(model, plan)
     if split is not None:
         split(model)
@@ -71,22 +74,22 @@ def load_weights(
 
 
 def _read(
-    info: ModelInfo, folder: Path, *, trust_remote_code: bool, text_only: bool
+    info: ModelInfo, folder: Path, *, trust_remote_code: bool, text_only: bool, diffusion: bool
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = not text_only and checkpoint.is_vision(folder)
-    load = checkpoint.load_model if vision else load_model
+    load = checkpoint.load_diffusion_model if diffusion else checkpoint.load_model if vision else load_model
     try:
         found: tuple[nn.Module, dict[str, Any]] = load(
             folder, lazy=True, strict=True, trust_remote_code=trust_remote_code
         )
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision:
+        if not vision or diffusion:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
-            found = _read(info, folder, trust_remote_code=trust_remote_code, text_only=True)
+            found = _read(info, folder, trust_remote_code=trust_remote_code, text_only=True, diffusion=False)
         except ServerError:
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
@@ -102,7 +105,7 @@ def _put_on_kernels(
     threads: int,
 ) -> tuple[nn.Module, bool]:
     """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
-    they cannot. Raises `kernels.OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
+    they cannot. Raises `OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
     more then."""
     if way.means == "float32":
         log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
@@ -111,15 +114,16 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
+    kernels.refuse_activations(plan.activations)
     try:
-        found, used = kernels.put_on(model, way, threads, rounds=plan.rounds_activations)
+        found, used = kernels.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
     _bound_allocator(plan)
     because = "" if way.reason is None else f": {way.reason}"
-    rounded = ", its activations rounded to int8" if plan.rounds_activations else ""
+    rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
     log.info(
         "%s runs on the kernels for CPUs, by %s, with %s%s%s", info.id, way.means, used, rounded, because
     )
@@ -154,6 +158,12 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 
 def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
+    if (folder / "offload_index.json").is_file():
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, whose experts stay on disk, which is not "
+            "built in here: serve the checkpoint that it was made from, or this one with mlx_vlm.server.",
+        )
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
         others = sorted(

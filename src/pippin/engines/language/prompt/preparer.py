@@ -24,16 +24,13 @@ from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate,
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
+from pippin.engines.language.prompt.diffusion import Family, check_request, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
-from pippin.engines.language.vision.checkpoint import (
-    load_processor,
-    load_whole_processor,
-    read_config,
-    takes_media,
-)
+from pippin.engines.language.vision.checkpoint import read_config, takes_media
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt, modality_of
 from pippin.engines.language.vision.placeholders import media_parts, without_media
+from pippin.engines.language.vision.processors import load_processor, load_whole_processor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
@@ -64,11 +61,19 @@ MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 class LanguagePreparer:
     """The preparer of one language model. Several threads may use it at once."""
 
-    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: "MediaProcessor | None" = None) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        tokenizer: Tokenizer,
+        media: "MediaProcessor | None" = None,
+        diffusion: Family | None = None,
+    ) -> None:
         """Raises `ServerError("load_failed")` for a broken chat template.
 
-        `tokenizer` has the chat templates to use, and `media` is the processor of a model that takes media.
+        `tokenizer` has the chat templates to use, `media` is the processor of a model that takes media, and
+        `diffusion` tells what a diffusion language model can do.
         """
+        self.diffusion = diffusion
         self.options = convert(spec.options, ModelOptions)
         sources = tokenizer.chat_templates
         source = sources.get("default", "")
@@ -209,6 +214,10 @@ class LanguagePreparer:
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
         check_specprefill(request, offered=self.options.specprefill)
+        if self.diffusion is None:
+            refuse_diffusion(request.diffusion)
+        else:
+            check_request(self.diffusion, request, self.options)
         offered = self._offered(request)
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
@@ -360,6 +369,7 @@ class LanguagePreparer:
         )
         return msgspec.structs.replace(
             info,
+            sampling=info.sampling if self.diffusion is None else self.diffusion.defaults(info.sampling),
             capabilities=capabilities,
             context_window=None if self.context_window == UNKNOWN_CONTEXT_WINDOW else self.context_window,
             tool_format=self._tools.name if self._tools else None,
@@ -380,7 +390,8 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
             }
         except (OSError, UnicodeDecodeError) as error:
             raise ServerError("load_failed", f"The chat template file can't be read: {error}.") from error
-    return LanguagePreparer(spec, tokenizer, load_processor(spec.info, options))
+    family = find_family(read_config(Path(spec.info.path)))
+    return LanguagePreparer(spec, tokenizer, load_processor(spec.info, options), family)
 
 
 def _cache_key(request: GenerationRequest) -> bytes:

@@ -56,6 +56,14 @@ def typical_p(x: mx.array, p: mx.array) -> mx.array:
     return mx.where((distance <= limit) | (p >= 1), x, OUT)
 
 
+def p_less(x: mx.array, on: mx.array) -> mx.array:
+    """Keep the tokens at least as likely as two draws are to be the same token, which the likeliest always is. Neutral:
+    0. (arXiv:2509.23234)"""
+    probabilities = mx.softmax(x, axis=-1)
+    collision = mx.sum(probabilities * probabilities, axis=-1, keepdims=True)
+    return mx.where((probabilities >= collision) | (on <= 0), x, OUT)
+
+
 def weights(x: mx.array) -> mx.array:
     """Probabilities in proportion: 1 for the best, 0 for what is out. The filters below narrow these."""
     return mx.exp(x - mx.max(x, axis=-1, keepdims=True))
@@ -160,6 +168,7 @@ class Filter:
 FILTERS: Final = (
     Filter("logits", (p.TOP_N_SIGMA,), lambda x, n, _: top_n_sigma(x, n)),
     Filter("logits", (p.TOP_K,), lambda x, k, _: top_k(x, k)),
+    Filter("logits", (p.P_LESS,), lambda x, on, _: p_less(x, on)),
     Filter("logits", (p.TYPICAL_P,), lambda x, mass, _: typical_p(x, mass)),
     Filter("weights", (p.TOP_P,), _top_p),
     Filter("weights", (p.MIN_P,), lambda w, share, _: min_p(w, share)),

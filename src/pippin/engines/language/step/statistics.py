@@ -46,11 +46,11 @@ def engine_stats(
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
         cache=cache,
-        requests=tuple(_status(request, now) for request in lifecycle.live),
+        requests=tuple(request_status(request, now) for request in lifecycle.live),
     )
 
 
-def _status(request: Request, now: float) -> RequestStatus:
+def request_status(request: Request, now: float) -> RequestStatus:
     job = request.job
     generated = sum(each.decoder.completion_tokens for each in request.sequences)
     first = request.first_token

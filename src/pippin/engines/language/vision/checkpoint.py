@@ -1,26 +1,17 @@
-"""Model folders that mlx-vlm runs: how they are recognised, and how their model and processor are loaded."""
+"""Model folders that mlx-vlm runs: how they are recognised, and how their model is loaded."""
 
 import importlib
 import importlib.util
 import inspect
 import json
-import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.nn as nn
 
-from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
-
-if TYPE_CHECKING:
-    from pippin.engines.language.vision.processing import MediaProcessor
-    from pippin.engines.language.vision.whole_processing import WholeProcessor
-
-log = logging.getLogger(__name__)
 
 EXTRA_HINT = 'pip install "pippin[vision]"'
 
@@ -80,6 +71,14 @@ def family_of(config: dict[str, Any]) -> str | None:
     return family if hasattr(model, "get_input_embeddings") else None
 
 
+def configuration_of(family: str, config: dict[str, Any]) -> Any:
+    """The configuration of a checkpoint as mlx-vlm's package of this name reads it; None for one that it can't read."""
+    try:
+        return _package(family).ModelConfig.from_dict(dict(config))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
 def family_takes_media(family: str) -> bool:
     """Whether mlx-vlm's package of this name has an encoder of pictures or sound, or configures one."""
     package = _package(family)
@@ -132,45 +131,21 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
     if is_diffusion_model(model):
         raise ServerError(
             "load_failed",
-            f"The model {folder.name!r} is a diffusion language model, which writes all tokens of an answer at once: "
-            "this is not built in. Serve it with mlx_vlm.server, or take a model that writes token by token.",
+            f"The model {folder.name!r} is a diffusion language model, which writes many tokens at once: here one that "
+            "writes token by token is needed. Take another.",
         )
     return VisionModel(model), read_config(folder)
 
 
-def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
-    """The processor of a model that takes media one by one, or None for another model."""
-    folder = Path(info.path or "")
-    config = read_config(folder)
-    if not has_extra():
-        if names_media(config):
-            log.warning("%s is served for text only: for pictures, %s", info.id, EXTRA_HINT)
-        return None
-    if not takes_media(config):
-        if names_media(config):
-            log.warning(
-                "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
-            )
-        return None
-    from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
+def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """As `load_model`, of a diffusion language model, which is mlx-vlm's own."""
+    import mlx_vlm.utils
+    from mlx_vlm.generate.diffusion import is_diffusion_model
 
-    try:
-        return MediaProcessor(folder, options)
-    except (*FAILURES, ImportError) as error:
-        log.info("%s: its processor cannot take media one by one (%s)", info.id, error)
-        return None
-
-
-def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProcessor | None":
-    """The processor of a model that takes whole prompts with their media, or None for a model that takes none."""
-    folder = Path(info.path or "")
-    if not takes_media(read_config(folder)):
-        return None
-    from pippin.engines.language.vision.processing import FAILURES
-    from pippin.engines.language.vision.whole_processing import WholeProcessor
-
-    try:
-        return WholeProcessor(folder, options)
-    except (*FAILURES, ImportError) as error:
-        log.warning("%s is served for text only: its processor can't be read (%s)", info.id, error)
-        return None
+    settings.pop("trust_remote_code", None)
+    model = mlx_vlm.utils.load_model(folder, **settings)
+    if not is_diffusion_model(model):
+        raise ServerError(
+            "load_failed", f"mlx-vlm does not run {folder.name!r} as a diffusion language model."
+        )
+    return model, read_config(folder)

@@ -57,7 +57,7 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
     placed = PlacedMedium(medium, tuple(index + len(before) for index in medium.placeholders))
     known = model.bidirectional - {medium.modality}
     try:
-        expected = _by_library(model, tokens, placed)
+        expected = logits_by_library(model, tokens, placed)
         differences = []
         # Only families whose processor returns token types have bidirectional attention among a medium's tokens.
         for modalities in (known, known | {medium.modality}) if medium.has_token_types else (known,):
@@ -84,7 +84,7 @@ def _is_enclosed(medium: Medium) -> bool:
     return {0, len(medium.tokens) - 1}.isdisjoint(medium.placeholders)
 
 
-def _by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMedium) -> mx.array:
+def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMedium) -> mx.array:
     """The last token's logits [vocabulary] as mlx-vlm computes them, in one forward pass."""
     inner, ids, medium = model.inner, mx.array([tokens]), placed.medium
     arrays: dict[str, Any] = {name: on_device(value) for name, value in medium.arrays.items()}

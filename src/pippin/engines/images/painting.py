@@ -1,11 +1,8 @@
-"""The engine of image models: mflux's pipelines generate and edit pictures, one after the other."""
+"""Pictures by mflux's pipelines, one after the other."""
 
 import importlib
-import importlib.util
 import inspect
 import json
-import logging
-import math
 import secrets
 import tempfile
 from collections.abc import Callable
@@ -23,24 +20,14 @@ from pippin.core.image_presets import ImagePreset, preset_of
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
-from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.mflux_classes import CLASSES, MFLUX
+from pippin.engines.images.mflux_classes import CLASSES, MFLUX
+from pippin.engines.images.requests import STEPS_FACTOR, picture_tokens, size_of, written
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-log = logging.getLogger(__name__)
-
-SIDE_STEP = 16
-"""Width and height are multiples of this many pixels, the side of a token's patch."""
-
-DEFAULT_PIXELS = 1024 * 1024
-"""The area of a picture when the request names no size."""
-
-STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
-"""By what the preset's number of steps is multiplied for each `quality` of OpenAI's API."""
 
 
 @dataclass(frozen=True)
@@ -98,31 +85,9 @@ class ImagePreparer:
             )
 
 
-def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
-    """Width and height that the request names, or the proportions of its first picture at about `DEFAULT_PIXELS`."""
-    if task.width is not None and task.height is not None:
-        return task.width, task.height
-    if not given:
-        side = math.isqrt(DEFAULT_PIXELS)
-        return side, side
-    width, height = given[0].size
-    scale = math.sqrt(DEFAULT_PIXELS / (width * height))
-    sides = [max(SIDE_STEP, round(side * scale / SIDE_STEP) * SIDE_STEP) for side in (width, height)]
-    return min(sides[0], 4096), min(sides[1], 4096)
-
-
-def open_preparer(spec: WorkerSpec) -> ImagePreparer:
-    if importlib.util.find_spec("mflux") is None:
-        raise ServerError(
-            "load_failed",
-            'Image models need an extra: pip install "pippin[images]". On Linux without CUDA, docs/images.md says how.',
-        )
-    return ImagePreparer(spec)
-
-
-def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[Pipeline]:
-    assert isinstance(preparer, ImagePreparer)
-
+def open_engine(
+    spec: WorkerSpec, preparer: ImagePreparer, progress: LoadProgress
+) -> BlockingEngine[Pipeline]:
     def load() -> Pipeline:
         configure(decide(find_facts(), preparer.options))
         progress(0, spec.info.size_bytes, "weights")
@@ -207,16 +172,12 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
     def run(pipeline: Pipeline, call: Call) -> None:
         first = secrets.randbelow(2**32) if task.seed is None else task.seed
         with tempfile.TemporaryDirectory(prefix="pippin-images-") as folder:
-            paths = []
-            for index, image in enumerate(given):
-                path = Path(folder) / f"{index}.png"
-                image.convert("RGB").save(path, "PNG")
-                paths.append(path)
+            paths = written(given, Path(folder))
             arguments = arguments_of(pipeline, task, paths)
             for index in range(task.n):
                 call.check()
                 _paint(pipeline, call, task, arguments, index, (first + index) % 2**32)
-        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=_tokens(task))))
+        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=picture_tokens(task))))
 
     return run
 
@@ -234,12 +195,6 @@ def _paint(
     image = made.image
     data = pictures.encode(image, task.format, task.quality)
     call.emit(Picture(index, data, image.size[0], image.size[1], seed))
-
-
-def _tokens(task: GenerateImages) -> int:
-    assert task.width is not None
-    assert task.height is not None
-    return task.n * (task.width // SIDE_STEP) * (task.height // SIDE_STEP)
 
 
 def as_caption(prompt: str) -> str:

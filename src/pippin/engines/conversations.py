@@ -1,0 +1,136 @@
+"""Conversations as inputs of models that embed or rank: a chat template writes them, and pictures in them are seen.
+
+Models that take media are those of mlx-vlm that run in the language engine's batches. A conversation with media is
+computed by itself, in one pass; what its towers made of a picture is kept for the next request.
+"""
+
+import re
+from functools import partial
+
+import mlx.core as mx
+import mlx.nn as nn
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Message
+from pippin.core.errors import ServerError
+from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+from pippin.engines.encoding import EncoderInput, EncodingJob
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.vision.encoder import VisionEncoder
+from pippin.engines.language.vision.media import PromptMedia
+from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.trial import is_faithful
+
+IN_MESSAGES = re.compile(r"messages\[\d+\](\.content)?(\[\d+\])?|\bmessages\b")
+"""How the language preparer names a place in a conversation."""
+
+
+class ConversationPreparer:
+    """Renders and tokenizes conversations, and prepares their media. Several threads may use it at once."""
+
+    def __init__(self, spec: WorkerSpec, limit: int) -> None:
+        """`limit`: the most tokens of a conversation. Raises `ServerError("load_failed")`."""
+        self._language = open_preparer(spec)
+        self._limit = limit
+
+    def sequence(
+        self, messages: tuple[Message, ...], field: str | None = None, *, continues: bool = False
+    ) -> EncoderInput:
+        """The tokens and media of a conversation, which ends where the answer of the assistant would begin, or with its
+        words where it `continues` them.
+
+        Refusals name `field`, where the conversation was made of it and the client sent no messages.
+        """
+        request = GenerationRequest(
+            model="",
+            messages=messages,
+            max_tokens=0,
+            continue_final=continues,
+            context_limit=self._limit,
+        )
+        try:
+            job = self._language.prepare("", Generate(request))
+        except ServerError as error:
+            raise error if field is None else renamed(error, field) from None
+        assert isinstance(job, LanguageJob)
+        if job.early:
+            raise ServerError(
+                "unsupported",
+                f"{field or 'messages'} holds media that this model takes in no batch; send text.",
+                field or "messages",
+            )
+        assert job.media is None or isinstance(job.media, PromptMedia)
+        return EncoderInput(job.prompt, media=job.media)
+
+    def try_media(self, model: VisionModel) -> None:
+        """Refuse from now on the media that the loaded model gets wrong."""
+        self._language.try_media(partial(is_faithful, model))
+        self._language.media_known = True
+
+    def check(self, job: EncodingJob) -> None:
+        """Raises `ServerError` for media that the loaded model turned out not to take."""
+        taken = self._language.info.capabilities or Capabilities()
+        names = {"image": taken.images, "video": taken.video, "audio": taken.audio}
+        for sequence in job.sequences:
+            for item in sequence.media.placed if sequence.media is not None else ():
+                if not names[item.medium.modality]:
+                    raise ServerError(
+                        "unsupported", f"This model takes no {item.medium.modality}; leave it out.", "input"
+                    )
+
+    def described(self, info: ModelInfo) -> ModelInfo:
+        """The model's info with the media that it takes."""
+        taken = self._language.info.capabilities or Capabilities()
+        capabilities = msgspec.structs.replace(
+            info.capabilities or Capabilities(), images=taken.images, video=taken.video, audio=taken.audio
+        )
+        return msgspec.structs.replace(info, capabilities=capabilities)
+
+
+def renamed(error: ServerError, field: str) -> ServerError:
+    """The refusal of a conversation, with the name of the field that it was made of."""
+    report = error.report
+    return ServerError(report.kind, IN_MESSAGES.sub(field, report.message), field)
+
+
+class ConversationStates:
+    """Passes of a vision-language model over conversations with media, one at a time."""
+
+    def __init__(self, model: VisionModel, options: ModelOptions) -> None:
+        language = model.inner.language_model
+        if getattr(language, "lm_head", 0) is None:  # mlx-vlm's models for embeddings have none
+            language.lm_head = nn.Identity()
+        self._model = model
+        self._encoder = VisionEncoder(model, options.vision_cache_size)
+        words = int(model(mx.array([[1]]), model.make_cache()).shape[-1])
+        self._head = Head(model, words)
+
+    def states(self, sequence: EncoderInput) -> mx.array:
+        """The states after the last norm [tokens, hidden]."""
+        self._head.watched = True
+        logits = self._logits(sequence)
+        projected, self._head.seen = self._head.seen, None
+        self._head.watched = False
+        # A model that was left without its head gives states in place of logits.
+        return (logits if projected is None else projected)[0]
+
+    def last_logits(self, sequence: EncoderInput) -> mx.array:
+        """The logits [vocabulary] after the last token."""
+        last = len(sequence.tokens) - 1
+        with self._head.only([last]):
+            return self._head.last(self._logits(sequence), [last])[0]
+
+    def _logits(self, sequence: EncoderInput) -> mx.array:
+        tokens, media = sequence.tokens, sequence.media
+        ids, cache = mx.array([tokens]), self._model.make_cache()
+        if media is None:
+            return self._model(ids, cache)
+        inputs = self._encoder.open(tokens, media)
+        while (medium := inputs.missing(0, len(tokens))) is not None:
+            inputs.encode(medium, wait=True)
+        return self._model(ids, cache, inputs=inputs.inputs(tokens, 0))

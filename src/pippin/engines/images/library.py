@@ -1,0 +1,258 @@
+"""Pictures by mlx-vlm's own pipelines: of models that mflux has no preset for, and of all where mflux is not installed.
+
+One call of the library makes one picture. It evaluates its latents after each step, and there a cancelled call ends.
+"""
+
+import dataclasses
+import inspect
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import mlx.core as mx
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event, Picture, PicturesDone, Progress, Usage
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import GenerateImages, Task
+from pippin.engines import pictures
+from pippin.engines.base import Job, LoadProgress
+from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.images.requests import STEPS_FACTOR, picture_tokens, size_of, written
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MOST_PICTURES: Final = 10
+"""That a request may give to a family which takes several."""
+OF_MFLUX: Final = ("quantize", "lora_paths", "lora_scales")
+"""Options that these pipelines do not have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """What mlx-vlm makes and edits pictures by, for one model folder; None for what it cannot do with it."""
+
+    generation: Any
+    edit: Any
+
+    @property
+    def either(self) -> Any:
+        return self.generation or self.edit
+
+    @property
+    def family(self) -> str:
+        found: str = self.either.model_type
+        return found
+
+    def can(self, word: str) -> bool:
+        """Whether the family's classes read this setting from what a request gives beside the usual fields."""
+        return any(
+            f'"{word}"' in inspect.getsource(inspect.getmodule(each) or each)
+            for each in (self.generation, self.edit)
+            if each is not None
+        )
+
+
+def find_classes(folder: Path) -> Classes | None:
+    """The installed mlx-vlm's classes for a folder, or None where it knows none. They read no weights."""
+    from mlx_vlm.generate.edit_image import image_edit_model_class
+    from mlx_vlm.generate.image import image_generation_model_class
+
+    found = Classes(image_generation_model_class(str(folder)), image_edit_model_class(str(folder)))
+    return None if found.generation is None and found.edit is None else found
+
+
+class LibraryImagePreparer:
+    """Checks the fields of an image request, and decodes the pictures that it starts from."""
+
+    def __init__(self, spec: WorkerSpec, classes: Classes) -> None:
+        """Raises `ServerError("load_failed")` for options that these pipelines do not have."""
+        self.info: ModelInfo = spec.info
+        self.options = convert(spec.options, ModelOptions)
+        self.classes = classes
+        for name in OF_MFLUX:
+            if getattr(self.options, name):
+                message = (
+                    f"{name} is for mflux's pipelines, and {spec.info.id!r} runs in mlx-vlm's: start without it, or "
+                    'install mflux where it has this model (pip install "pippin[images]").'
+                )
+                raise ServerError("load_failed", message, name)
+        self._negative = classes.can("negative_prompt")
+        self._strength = classes.can("strength")
+        self._several = classes.edit is not None and not self._strength and classes.family != "llada_image"
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, GenerateImages):
+            raise ServerError(
+                "invalid_request", f"{self.info.id} makes pictures; it does nothing else.", "model"
+            )
+        self._check(task)
+        given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
+        width, height = size_of(task, given)
+        task = msgspec.structs.replace(task, width=width, height=height)
+        words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
+        return BlockingJob[LibraryPipeline](id, Accepted(words), painter(task, given, words))
+
+    def _check(self, task: GenerateImages) -> None:
+        """Raises `ServerError` naming the field that this model can't honour."""
+        name, most = self.info.id, MOST_PICTURES if self._several else 1
+        if task.images and self.classes.edit is None:
+            raise ServerError(
+                "unsupported", f"{name} edits no pictures: use /v1/images/generations.", "image"
+            )
+        if not task.images and self.classes.generation is None:
+            raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
+        if len(task.images) > most:
+            raise ServerError("unsupported", f"{name} takes {most} pictures at most.", "image")
+        if task.mask is not None:
+            raise ServerError(
+                "unsupported", f"{name} has no masks; say in `prompt` what is to change.", "mask"
+            )
+        if task.strength is not None and not (self._strength and task.images):
+            raise ServerError("unsupported", f"{name} has no `strength` here; leave it out.", "strength")
+        if task.negative_prompt and not self._negative:
+            raise ServerError(
+                "unsupported", f"{name} has no negative prompt; leave it out.", "negative_prompt"
+            )
+        if task.negative_prompt and self._guidance(task) <= 1:
+            raise ServerError(
+                "unsupported",
+                f"{name} reads `negative_prompt` with a `guidance` above 1 alone; leave it out, or set that.",
+                "negative_prompt",
+            )
+        if task.partial_images:
+            raise ServerError("unsupported", f"{name} shows no previews; leave it out.", "partial_images")
+
+    def _guidance(self, task: GenerateImages) -> float:
+        """The request's guidance, or else the model's own, which its configuration tells."""
+        if task.guidance is not None:
+            return task.guidance
+        folder, wanted = (
+            Path(self.info.path or ""),
+            self.classes.edit if task.images else self.classes.generation,
+        )
+        found: float = wanted.resolve_defaults(str(folder), model_path=folder).guidance
+        return found
+
+
+class LibraryPipeline:
+    """A loaded pipeline of mlx-vlm. To be used on the thread that loaded it."""
+
+    def __init__(self, folder: Path, classes: Classes) -> None:
+        self._folder = folder
+        self._classes = classes
+        self._held: Any = classes.either.from_model_id(str(folder), model_path=folder)
+
+    def generator(self) -> Any:
+        return self._as(self._classes.generation)
+
+    def editor(self) -> Any:
+        return self._as(self._classes.edit)
+
+    def _as(self, wanted: Any) -> Any:
+        """The pipeline under the class for a task: around the same weights, where both classes hold the same."""
+        if not isinstance(self._held, wanted):
+            names = {each.name for each in dataclasses.fields(wanted)}
+            if names <= {each.name for each in dataclasses.fields(self._held)}:
+                self._held = wanted(**{name: getattr(self._held, name) for name in names})
+            else:
+                self._held = None  # before the other is read, so that the weights of both are never there
+                mx.clear_cache()
+                self._held = wanted.from_model_id(str(self._folder), model_path=self._folder)
+        return self._held
+
+
+def open_engine(
+    spec: WorkerSpec, preparer: LibraryImagePreparer, progress: LoadProgress
+) -> BlockingEngine[LibraryPipeline]:
+    def load() -> LibraryPipeline:
+        configure(decide(find_facts(), preparer.options))
+        progress(0, spec.info.size_bytes, "weights")
+        try:
+            pipeline = LibraryPipeline(Path(spec.info.path or ""), preparer.classes)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+            message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
+            raise ServerError("load_failed", message) from error
+        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
+        return pipeline
+
+    return BlockingEngine(load)
+
+
+@contextmanager
+def evaluations_watched(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each evaluation by this thread. The pipelines have no callbacks of their own."""
+    plain, thread = mx.eval, threading.get_ident()
+
+    def watched(*arrays: Any) -> None:
+        if threading.get_ident() == thread:
+            check()
+        plain(*arrays)
+
+    mx.eval = watched
+    try:
+        yield
+    finally:
+        mx.eval = plain
+
+
+def painter(
+    task: GenerateImages, given: "list[Image]", words: int
+) -> Callable[[LibraryPipeline, Call], None]:
+    """The call that a job runs on the model's thread: its pictures, one after the other."""
+
+    def run(pipeline: LibraryPipeline, call: Call) -> None:
+        first = secrets.randbelow(2**32) if task.seed is None else task.seed
+        with (
+            tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
+            evaluations_watched(call.check),
+        ):
+            paths = written(given, Path(folder))
+            for index in range(task.n):
+                seed = (first + index) % 2**32
+                image = _painted(pipeline, task, paths, seed)
+                call.emit(Progress(index + 1, task.n))
+                data = pictures.encode(image, task.format, task.quality)
+                call.emit(Picture(index, data, image.size[0], image.size[1], seed))
+        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=picture_tokens(task))))
+
+    return run
+
+
+def _painted(pipeline: LibraryPipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":
+    """Raises `ServerError` for what the pipeline says of its arguments."""
+    from mlx_vlm.generate.edit_image import ImageEditRequest
+    from mlx_vlm.generate.image import ImageGenerationRequest
+
+    model = pipeline.editor() if paths else pipeline.generator()
+    steps = task.steps
+    if steps is None and STEPS_FACTOR[task.effort] != 1:
+        steps = max(1, round(model.default_sampling.steps * STEPS_FACTOR[task.effort]))
+    extra = {"negative_prompt": task.negative_prompt, "strength": task.strength}
+    asked: dict[str, Any] = {
+        "prompt": task.prompt,
+        "seed": seed,
+        "steps": steps,
+        "width": task.width,
+        "height": task.height,
+        "guidance": task.guidance,
+        "extra": {name: value for name, value in extra.items() if value is not None},
+    }
+    try:
+        if paths:
+            result = model.edit(ImageEditRequest(image_paths=tuple(paths), **asked))
+        else:
+            result = model.generate(ImageGenerationRequest(**asked))
+    except ValueError as error:
+        raise ServerError("invalid_request", f"The model cannot paint this: {error}") from error
+    image: Image = result.image
+    return image

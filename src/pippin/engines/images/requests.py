@@ -1,0 +1,49 @@
+"""What the two libraries' pictures have alike: sizes, steps by quality, pictures as files, and what they count as."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pippin.core.tasks import GenerateImages
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIDE_STEP = 16
+"""Width and height are multiples of this many pixels, the side of a token's patch."""
+
+DEFAULT_PIXELS = 1024 * 1024
+"""The area of a picture when the request names no size."""
+
+STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
+"""By what the preset's number of steps is multiplied for each `quality` of OpenAI's API."""
+
+
+def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
+    """Width and height that the request names, or the proportions of its first picture at about `DEFAULT_PIXELS`."""
+    if task.width is not None and task.height is not None:
+        return task.width, task.height
+    if not given:
+        side = math.isqrt(DEFAULT_PIXELS)
+        return side, side
+    width, height = given[0].size
+    scale = math.sqrt(DEFAULT_PIXELS / (width * height))
+    sides = [max(SIDE_STEP, round(side * scale / SIDE_STEP) * SIDE_STEP) for side in (width, height)]
+    return min(sides[0], 4096), min(sides[1], 4096)
+
+
+def written(given: "list[Image]", folder: Path) -> list[Path]:
+    """Write the pictures that a request starts from into a folder, from which the libraries read them."""
+    paths = []
+    for index, image in enumerate(given):
+        path = folder / f"{index}.png"
+        image.convert("RGB").save(path, "PNG")
+        paths.append(path)
+    return paths
+
+
+def picture_tokens(task: GenerateImages) -> int:
+    """What a request's pictures count as, in its usage."""
+    assert task.width is not None
+    assert task.height is not None
+    return task.n * (task.width // SIDE_STEP) * (task.height // SIDE_STEP)

@@ -1,0 +1,176 @@
+"""Which models of mlx-vlm are diffusion language models, and what of a request each of them can do."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.parameters import PARAMETERS
+from pippin.core.requests import AskedDiffusion, GenerationRequest, Sampling
+from pippin.engines.language.vision.checkpoint import configuration_of, family_of
+
+EVERYWHERE = ("temperature", "seed")
+NUCLEUS = ("top_p", "top_k")
+"""Fields of `Sampling`, as far as a family's loop has them."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the loop of a family follows."""
+
+    settings: frozenset[str]  # fields of `AskedDiffusion`
+    sampling: tuple[str, ...] = EVERYWHERE  # fields of `Sampling`
+
+    def defaults(self, checkpoint: Sampling) -> Sampling:
+        """What holds where a request says nothing: the checkpoint's own, as far as the loop follows it. Where that has
+        no temperature, tokens are the likeliest, as mlx-vlm has it."""
+        named = {name: getattr(checkpoint, name) for name in self.sampling}
+        return Sampling(**named | {"temperature": named["temperature"] or 0.0})
+
+
+_MASKED = frozenset({"max_denoising_steps", "block_length", "threshold"})
+_NEMOTRON = {
+    "native": _MASKED,
+    "fixed": _MASKED | {"num_to_transfer", "max_transfer_per_step"},
+    "confidence_threshold_bound": _MASKED | {"min_threshold", "max_transfer_per_step"},
+    "confidence_threshold_ref": _MASKED | {"max_transfer_per_step"},
+    "cumulative_error": _MASKED | {"max_transfer_per_step"},
+}
+"""By the sampler that the checkpoint names."""
+_LLADA = _MASKED | {
+    "max_transfer_per_step",
+    "min_threshold",
+    "editing_threshold",
+    "max_post_steps",
+    "stability_steps",
+}
+_CANVAS = _MASKED | {
+    "diffusion_full_canvas",
+    "diffusion_min_canvas_length",
+    "diffusion_max_canvas_length",
+    "diffusion_sampler",
+}
+
+
+def find_family(config: dict[str, Any]) -> Family | None:
+    """What a checkpoint with this config.json can do as a diffusion language model; None if it is none.
+
+    It is one by mlx-vlm's own signs (`is_diffusion_model`), which are those of its configuration: a canvas, or a token
+    that masks what is not written yet; some of these checkpoints write token by token unless they say otherwise.
+    """
+    name = family_of(config)
+    if name is None:
+        return None
+    settings = configuration_of(name, config)
+    has_canvas = getattr(settings, "canvas_length", None) is not None
+    masks = getattr(settings, "mask_token_id", None) is not None
+    if not (has_canvas or masks) or getattr(settings, "default_generation_mode", None) == "ar":
+        return None
+    match name:
+        case "diffusion_gemma":
+            return Family(_CANVAS)
+        case "llada2_moe":
+            return Family(_LLADA, (*EVERYWHERE, *NUCLEUS))
+        case "nemotron_labs_diffusion":
+            sampler = str(getattr(settings, "default_diffusion_sampler", "native")).lower()
+            return Family(_NEMOTRON.get(sampler, _MASKED), (*EVERYWHERE, *NUCLEUS))
+        case _:  # one that a newer mlx-vlm has
+            return Family(frozenset())
+
+
+def refuse_diffusion(asked: AskedDiffusion) -> None:
+    """Raises `ServerError` naming the first field, for a model that is no diffusion language model."""
+    for name, value in msgspec.structs.asdict(asked).items():
+        if value is not None:
+            raise _refused(name, "is for diffusion language models, and this one writes token by token")
+
+
+def ignored(family: Family, options: ModelOptions) -> list[str]:
+    """The operator's defaults of sampling that the loop of this family does not follow."""
+    return [
+        each.public_name
+        for each in PARAMETERS
+        if each.name not in family.sampling and each.acts(getattr(options, each.public_name, None))
+    ]
+
+
+def check_request(family: Family, request: GenerationRequest, options: ModelOptions) -> None:
+    """Raises `ServerError` naming a field that the loop of this family cannot honour.
+
+    Values that are the defaults of the operator or the profile were asked for by no client: the log told of them when
+    the model was loaded.
+    """
+    for name, asked in _beyond(request):
+        if asked:
+            raise _refused(
+                name, "cannot be had of a diffusion language model, which writes many tokens at once"
+            )
+    for each in PARAMETERS:
+        value = getattr(request.sampling, each.name)
+        default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
+        if each.name not in family.sampling and each.acts(value) and not default:
+            raise _refused(
+                each.public_name, f"is not among what this model's loop follows ({_listed(family.sampling)})"
+            )
+    for name, value in msgspec.structs.asdict(request.diffusion).items():
+        if value is not None and name not in family.settings:
+            others = _listed(sorted(family.settings)) or "none of these settings"
+            raise _refused(name, f"does nothing in this model's loop, which follows {others}")
+    asked_sampler = request.diffusion.diffusion_sampler
+    if asked_sampler == "entropy-bound" and request.diffusion.threshold is not None:
+        raise _refused("threshold", "does nothing with the sampler 'entropy-bound'")
+
+
+def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
+    """What needs to look at, or to choose, one token after the other; and whether it is asked for."""
+    choice = request.tool_choice
+    return (
+        ("response_format", request.output_format is not None),
+        ("tool_choice", choice.mode == "required"),
+        ("tools", choice.mode != "none" and any(tool.strict for tool in request.tools)),
+        ("logprobs", request.logprobs is not None),
+        ("prompt_logprobs", request.prompt_logprobs is not None),
+        ("best_of", (request.best_of or 1) > 1),
+        ("logit_bias", bool(request.sampling.logit_bias)),
+        ("min_tokens", request.min_tokens > 0),
+        ("thinking_budget", request.thinking.budget is not None),
+        ("adapter_path", request.adapter is not None),
+    )
+
+
+def _refused(name: str, why: str) -> ServerError:
+    return ServerError("unsupported", f"'{name}' {why}: leave it out.", name)
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)
+
+
+WITHOUT: tuple[str, ...] = (
+    "adapter_path",
+    "adapters",
+    "adapter_dir",
+    "draft_model_path",
+    "mtp",
+    "prompt_lookup",
+    "specprefill",
+    "kv_bits",
+    "kv_key_bits",
+    "kv_value_bits",
+    "warm_prompts",
+    "thinking_budget",
+)
+"""Options that these models do not have."""
+
+
+def refuse_options(options: ModelOptions) -> None:
+    """Raises `ServerError("load_failed")` naming an option that such a model cannot run with."""
+    for name in WITHOUT:
+        if getattr(options, name):
+            message = (
+                f"{name} cannot be used with a diffusion language model: it writes many tokens at once, in mlx-vlm's "
+                "own loop. Start without it."
+            )
+            raise ServerError("load_failed", message, name)

@@ -1,0 +1,60 @@
+"""Opens the processor of a model folder: for media one by one, or for whole prompts."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.models import ModelInfo
+from pippin.engines.language.vision.checkpoint import (
+    EXTRA_HINT,
+    has_extra,
+    names_media,
+    read_config,
+    takes_media,
+)
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
+    from pippin.engines.language.vision.whole_processing import WholeProcessor
+
+log = logging.getLogger(__name__)
+
+
+def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
+    """The processor of a model that takes media one by one, or None for another model."""
+    folder = Path(info.path or "")
+    config = read_config(folder)
+    if not has_extra():
+        if names_media(config):
+            log.warning("%s is served for text only: for pictures, %s", info.id, EXTRA_HINT)
+        return None
+    if not takes_media(config):
+        if names_media(config):
+            log.warning(
+                "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
+            )
+        return None
+    # What these modules import is there with the extra alone.
+    from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
+
+    try:
+        return MediaProcessor(folder, options)
+    except (*FAILURES, ImportError) as error:
+        log.info("%s: its processor cannot take media one by one (%s)", info.id, error)
+        return None
+
+
+def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProcessor | None":
+    """The processor of a model that takes whole prompts with their media, or None for a model that takes none."""
+    folder = Path(info.path or "")
+    if not takes_media(read_config(folder)):
+        return None
+    from pippin.engines.language.vision.processing import FAILURES
+    from pippin.engines.language.vision.whole_processing import WholeProcessor
+
+    try:
+        return WholeProcessor(folder, options)
+    except (*FAILURES, ImportError) as error:
+        log.warning("%s is served for text only: its processor can't be read (%s)", info.id, error)
+        return None
