@@ -157,3 +157,22 @@ def cline(address: str, model: str, home: Path, asked: str) -> str:
     told = ["--provider", "openai", "--apikey", "none", "--modelid", model, "--baseurl", f"{address}/v1"]
     run([command, "auth", *told], home, CLINE_TELEMETRY_DISABLED="1")
     return run([command, "--provider", "openai", "--model", model, asked], home, CLINE_TELEMETRY_DISABLED="1")
+
+
+def pi(address: str, model: str, home: Path, asked: str) -> str:
+    folder = home / "pi"
+    folder.mkdir(exist_ok=True)
+    provider = {
+        "baseUrl": f"{address}/v1",
+        "api": "openai-completions",
+        "apiKey": "none",
+        "models": [{"id": model, "contextWindow": 64000, "maxTokens": 8000}],
+    }
+    (folder / "models.json").write_text(json.dumps({"providers": {"pippin": provider}}))
+    # Without PI_OFFLINE it fetches two programs from GitHub when it starts, and waits for them.
+    return run(
+        [npm_command("pi"), "--provider", "pippin", "--model", model, "-p", asked],
+        home,
+        PI_CODING_AGENT_DIR=str(folder),
+        PI_OFFLINE="1",
+    )

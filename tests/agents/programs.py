@@ -20,7 +20,7 @@ NPM_PACKAGES: Final = {
     "cline": "cline@3.0.65",
     "pi": "@mariozechner/pi-coding-agent@0.73.1",
 }
-FETCH_SECONDS: Final = 500
+FETCH_SECONDS: Final = 900
 RUN_SECONDS: Final = 2000  # a real model computes an agent's first prompt for minutes
 
 
@@ -54,10 +54,18 @@ def python_environment(name: str, *packages: str) -> Path:
         subprocess.run(
             [sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=FETCH_SECONDS
         )
-        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
+        uv = Path(sys.executable).with_name(
+            "uv"
+        )  # some have hundreds of packages, which pip weighs for minutes
+        install = [uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python", *packages]
         subprocess.run(install, check=True, timeout=FETCH_SECONDS, capture_output=True)
         stamp.write_text(wanted)
     return folder / "bin"
+
+
+def clean_environment(home: Path, **variables: str) -> dict[str, str]:
+    """Nothing of the user's own, but where programs are found."""
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables}
 
 
 def run(command: list[str | Path], home: Path, *, typed: str = "", **variables: str) -> str:
@@ -67,7 +75,7 @@ def run(command: list[str | Path], home: Path, *, typed: str = "", **variables: 
     ended = subprocess.run(
         command,
         cwd=work,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables},
+        env=clean_environment(home, **variables),
         input=typed,
         capture_output=True,
         text=True,

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # the first run fetc
 
 LM_EVAL: Final = ("lm-eval[api]==0.4.13",)
 PROMPTFOO: Final = ("promptfoo@0.121.20", "node@22.23.3")  # which Node 20 does not run
-GUIDELLM: Final = ("guidellm==0.8.1",)
+GUIDELLM: Final = ("guidellm==0.8.1", "torch==2.13.0")  # a newer torch brings gigabytes for CUDA
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {"when": {"user": "capital of France"}, "say": "Paris"},
     {"when": {"user": "."}, "say": "I do not know."},
@@ -129,3 +129,25 @@ def test_promptfoo_asserts(address: str, tmp_path: Path) -> None:
     )
     found = json.loads((tmp_path / "work" / "found.json").read_text())
     assert found["results"]["stats"]["successes"] == 1
+
+
+def test_guidellm_measures(address: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    asked = [{"prompt": f"Say {word}."} for word in ("one", "two", "three")]
+    (work / "prompts.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    command: list[str | Path] = [python_environment("guidellm", *GUIDELLM) / "guidellm", "run"]
+    command += ["--backend", f"kind=openai_http,target={address},model=scripted"]
+    command += ["--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=3"]
+    command += ["--data", "kind=json_file,path=prompts.jsonl", "--output", "kind=json,path=found.json"]
+    # Each of its processes, up to ten, imports PyTorch before the first request is sent.
+    run(
+        [*command, "--disable-console"],
+        tmp_path,
+        HF_HUB_OFFLINE="1",
+        GUIDELLM__MAX_WORKER_PROCESSES="1",
+    )
+    [benchmark] = json.loads((work / "found.json").read_text())["benchmarks"]
+    totals = benchmark["metrics"]["request_totals"]
+    assert (totals["successful"], totals["errored"], totals["total"]) == (3, 0, 3)
+    assert benchmark["metrics"]["output_token_count"]["successful"]["mean"] > 0

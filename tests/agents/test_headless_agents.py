@@ -22,6 +22,7 @@ from tests.agents.agents import (
     continue_cli,
     copilot,
     opencode,
+    pi,
     qwen_code,
 )
 from tests.api.scripted_server import scripted_server
@@ -154,7 +155,7 @@ def test_aider(
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("agent", [qwen_code, continue_cli, cline])
+@pytest.mark.parametrize("agent", [qwen_code, continue_cli, cline, pi])
 def test_other_agents_over_chat_completions(
     agent: Callable[..., str],
     address: str,

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,41 @@ from tests.service.doubles import scripted, scripted_service
 MODEL = "org/scripted"
 
 
+@dataclass(frozen=True)
+class Live:
+    """A server that runs, and how it is told to stop, as often as one likes; `wait` returns when it has."""
+
+    address: str
+    stop: Callable[[], object]
+    wait: Callable[[], object]
+
+
 @contextmanager
 def live_server(
     folder: Path, script: dict[str, Any], *, compat: Compat | None = None, **options: Any
 ) -> Iterator[str]:
     """Its address. `compat`: the server whose shapes it takes over."""
+    with stoppable_server(folder, script, compat=compat, **options) as live:
+        yield live.address
+
+
+@contextmanager
+def stoppable_server(
+    folder: Path,
+    script: dict[str, Any],
+    *,
+    compat: Compat | None = None,
+    drain: float = 1.0,
+    **options: Any,
+) -> Iterator[Live]:
+    """As `live_server`; what runs has `drain` seconds to end after a stop."""
     path = folder / "live.script.json"
     path.write_text(json.dumps(script))
     ready = threading.Event()
     found: list[Any] = []
 
     async def main() -> None:
-        chosen = ServerOptions(models=(ModelEntry(path=MODEL),), port=0, drain_timeout=1.0, **options)
+        chosen = ServerOptions(models=(ModelEntry(path=MODEL),), port=0, drain_timeout=drain, **options)
         async with scripted_service(scripted(MODEL, path), options=chosen) as service:
             server = Server(service, Settings(server=chosen, compat=compat), listen("127.0.0.1", 0))
             found.extend((server, asyncio.get_running_loop()))
@@ -38,8 +62,13 @@ def live_server(
     assert ready.wait(20)
     server, loop = found
     try:
-        yield f"http://127.0.0.1:{server.port}"
+        yield Live(
+            f"http://127.0.0.1:{server.port}",
+            lambda: loop.call_soon_threadsafe(server.stop),
+            lambda: thread.join(20),
+        )
     finally:
-        loop.call_soon_threadsafe(server.stop)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(server.stop)
         thread.join(20)
         assert not thread.is_alive()

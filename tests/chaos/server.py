@@ -19,7 +19,8 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
 CLOCK = """
-import os, time
+import os, sys, time
+sys.dont_write_bytecode = True
 _real = time.time
 _clock = os.path.join(os.path.dirname(os.path.dirname(__file__)), "clock")
 def _shifted():
@@ -32,7 +33,8 @@ time.time = _shifted
 """
 """A `sitecustomize` for the server and its workers: wall time is off by what the file beside its folder says.
 
-Workers see few variables of the server's environment, so the file is found from where this one lies."""
+Workers see few variables of the server's environment, so the file is found from where this one lies. No bytecode is
+written: on a disk that is full, half of it would stay, and break the next start."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class ServerProcess:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": f"{self.folder / 'site'}{os.pathsep}{ROOT / 'src'}",
         }
         command = [sys.executable, "-m", "pippin", "serve", *self.flags, "--port", str(self.port)]

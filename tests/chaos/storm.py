@@ -228,9 +228,9 @@ def judge_log(server: ServerProcess, ledger: Ledger) -> None:
 
 
 def judge_health(report: Report) -> None:
-    """`/health` is always answered, and never late by the server's own doing."""
+    """`/health` is never late by the server's own doing, and never silent: one that stands in the scheduler's line for
+    all of the prober's patience, as where thirty want to run on two cores, is not at fault."""
     for probe in report.counted:
-        if not probe.answered:
-            report.ledger.violation(f"/health was not answered within {probe.took:.0f} ms")
-        elif probe.own > LATE:
-            report.ledger.violation(f"/health: {probe}")
+        if probe.own > LATE:
+            late = "late" if probe.answered else "not answered"
+            report.ledger.violation(f"/health was {late}: {probe}")

@@ -49,6 +49,19 @@ def oauth_of(scenario: str, facts: dict[str, Any], folder: str, url: str) -> OAu
             algorithm=facts.get("signing_algorithm", "ES256"),
             issuer=issuer_of(url),
         )
+    if "idp_id_token" in facts:
+        token = os.path.join(folder, "id-token")
+        with open(token, "w") as file:
+            file.write(facts["idp_id_token"])
+        return OAuth(
+            grant="identity_assertion",
+            client_id=facts["client_id"],
+            client_secret=facts["client_secret"],
+            issuer=issuer_of(url),
+            id_token_file=token,
+            idp_token_endpoint=facts["idp_token_endpoint"],
+            idp_client_id=facts["idp_client_id"],
+        )
     if "client_id" in facts:
         return OAuth(client_id=facts["client_id"], client_secret=facts["client_secret"])
     if scenario == "auth/basic-cimd":

@@ -13,6 +13,9 @@ CLIENT = ("machine", "secret of the machine")
 TOOLS = [{"name": "get_secret", "description": "Tells it.", "inputSchema": {"type": "object"}}]
 
 
+SECRET_GRANTS = ("client_credentials", "urn:ietf:params:oauth:grant-type:jwt-bearer")
+
+
 class Guarded(ThreadingHTTPServer):
     """What it gave out, and how it was asked."""
 
@@ -23,6 +26,7 @@ class Guarded(ThreadingHTTPServer):
         self.origin = f"http://127.0.0.1:{self.server_port}"
         self.grants: list[str] = []  # of each token, in their order
         self.valid: set[str] = set()  # tokens
+        self.exchanges: list[dict[str, str]] = []  # that were asked for at the identity provider
         self.lifetime = 3600
         self.says_no = False
 
@@ -74,6 +78,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(201, json.loads(body) | {"client_id": "registered", "client_secret": "s"})
             case "/authority/token":
                 self.token({name: values[0] for name, values in parse_qs(body.decode()).items()})
+            case "/idp/token":
+                self.exchange({name: values[0] for name, values in parse_qs(body.decode()).items()})
             case "/mcp" if self.headers.get("authorization", "").removeprefix("Bearer ") in self.server.valid:
                 self.message(json.loads(body))
             case "/mcp":
@@ -85,12 +91,21 @@ class Handler(BaseHTTPRequestHandler):
     def token(self, asked: dict[str, str]) -> None:
         grant = asked["grant_type"]
         own = "Basic " + base64.b64encode(f"{CLIENT[0]}:{'%20'.join(CLIENT[1].split())}".encode()).decode()
-        if grant == "client_credentials" and self.headers.get("authorization") != own:
+        assertion = asked.get("assertion", "vouched")
+        if (grant in SECRET_GRANTS and self.headers.get("authorization") != own) or assertion != "vouched":
             self.reply(401, {"error": "invalid_client"})
         elif grant == "refresh_token" and asked["refresh_token"] != f"again-{len(self.server.grants)}":
             self.reply(400, {"error": "invalid_grant"})
         else:
             self.reply(200, self.server.give(grant))
+
+    def exchange(self, asked: dict[str, str]) -> None:
+        """As the identity provider of a company."""
+        if asked["subject_token"] != "the-id-token":
+            self.reply(400, {"error": "invalid_grant"})
+            return
+        self.server.exchanges.append(asked)
+        self.reply(200, {"access_token": "vouched", "token_type": "N_A"})
 
     def message(self, message: dict[str, Any]) -> None:
         match message["method"]:

@@ -156,6 +156,35 @@ def test_a_client_of_its_own_needs_no_person(server: Guarded, tmp_path: Path, br
     assert "did not accept the client in `oauth`" in told(wrong)
 
 
+def test_an_identity_provider_vouches_for_who_has_logged_in_there(
+    server: Guarded, tmp_path: Path, browser: list[str]
+) -> None:
+    token = tmp_path / "id-token"
+    token.write_text("the-id-token\n")
+    oauth = {
+        "grant": "identity_assertion",
+        "client_id": CLIENT[0],
+        "client_secret": CLIENT[1],
+        "issuer": f"{server.origin}/authority",
+        "id_token_file": str(token),
+        "idp_token_endpoint": f"{server.origin}/idp/token",
+        "idp_client_id": "pippin-at-the-company",
+    }
+    file = write(tmp_path, url=f"{server.origin}/mcp", oauth=oauth)
+    assert told(file) == "It is 42."
+    assert server.grants == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
+    assert not browser
+    [asked] = server.exchanges
+    assert asked["subject_token"] == "the-id-token"
+    assert asked["client_id"] == "pippin-at-the-company"
+    assert (asked["audience"], asked["resource"]) == (f"{server.origin}/authority", f"{server.origin}/mcp")
+    server.valid = set()
+    token.write_text("an old one")
+    assert "`id_token_file`" in told(file)
+    token.unlink()
+    assert "`id_token_file`" in told(file)
+
+
 def test_a_secret_is_shown_to_no_other_authority(server: Guarded, tmp_path: Path) -> None:
     oauth = {
         "grant": "client_credentials",
@@ -193,6 +222,7 @@ def test_a_call_that_wants_more_rights_says_how_to_give_them(server: Guarded, fi
             {"url": "http://x", "oauth": {"grant": "client_credentials", "client_id": "x"}},
             "needs `client_id`",
         ),
+        ({"url": "http://x", "oauth": {"grant": "identity_assertion"}}, "needs `client_id`, `client_secret`"),
         ({"url": "http://x", "oauth": {"grunt": 1}}, "grunt"),
     ],
 )

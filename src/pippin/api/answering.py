@@ -124,8 +124,7 @@ class AnsweringProcess:
         unread = UnreadAnswers()
         kind = passing(unread, self, lambda: channel.send(Closed()))
         app = InTurn(self._answering.app, Turns(), OPEN_PATHS)
-        self._uvicorn = Uvicorn(app, options, unread, kind)
-        self._stops = 0
+        self._uvicorn = Uvicorn(app, options, unread, kind, self._requests.end_all)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -156,7 +155,7 @@ class AnsweringProcess:
             case AskCounts():
                 self._tell_counts()
             case Stop(deadline):
-                self._stop(deadline)
+                self._uvicorn.leave(deadline)
             case Begin():
                 pass
             case Lent() | WorkerFails():
@@ -193,12 +192,6 @@ class AnsweringProcess:
 
         counted = self._answering.counted
         self._channel.send(Counts(counted.families() if isinstance(counted, Metrics) else []))
-
-    def _stop(self, deadline: float) -> None:
-        self._stops += 1
-        self._uvicorn.should_exit = True
-        if self._stops > 1 or deadline <= 0:
-            self._uvicorn.force_exit = True
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -99,7 +99,7 @@ class Server:
         if self._processes is not None:
             kind = passing(unread, self._processes)
         app = InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS)
-        self._uvicorn = Uvicorn(app, options, unread, kind)
+        self._uvicorn = Uvicorn(app, options, unread, kind, service.end_all, self._batches.others)
 
     @property
     def port(self) -> int:
@@ -140,16 +140,16 @@ class Server:
     def stop(self) -> None:
         """Stop: the first call lets running requests finish within the drain's time, the second one ends them now."""
         self._stops += 1
+        drain = self._drain if self._stops == 1 else 0.0
         if self._processes is not None:
-            self._processes.stop(self._drain if self._stops == 1 else 0.0)
+            self._processes.stop(drain)
+        self._batches.runner.rest()
+        self._uvicorn.leave(drain)
         if self._stops == 1:
             if self._service.active or (self._processes is not None and self._processes.requests):
                 log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
             else:
                 log.info("Stopping.")
-            self._uvicorn.should_exit = True
-        else:
-            self._uvicorn.force_exit = True
 
     def reload(self) -> None:
         """Read the settings again."""

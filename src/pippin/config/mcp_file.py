@@ -33,11 +33,12 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-Grant = Literal["authorization_code", "client_credentials"]
+Grant = Literal["authorization_code", "client_credentials", "identity_assertion"]
 
 
 class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How Pippin authorises itself at a server: as itself (`client_credentials`), or with what a person granted it."""
+    """How Pippin authorises itself at a server: with what a person granted it, as itself (`client_credentials`), or for
+    somebody for whom a company's identity provider vouches (`identity_assertion`)."""
 
     grant: Grant = "authorization_code"
     client_id: str | None = None  # None: Pippin registers itself
@@ -46,6 +47,9 @@ class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     algorithm: str = "ES256"
     client_metadata_url: str | None = None  # an address that stands for a client's registration
     issuer: str | None = None  # of the authorization server; nobody else is shown the client's secret
+    id_token_file: str | None = None  # what the identity provider gave whoever logged in there
+    idp_token_endpoint: str | None = None  # where it is exchanged for an assertion
+    idp_client_id: str | None = None  # Pippin's, at the identity provider
     scope: str | None = None
     redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the login's answer; 0: any
 
@@ -204,6 +208,13 @@ def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) 
             raise ConfigError(
                 f"{where}: the grant client_credentials needs `client_id`, `issuer`, and `client_secret` or "
                 "`private_key_file`."
+            )
+    if oauth.grant == "identity_assertion":
+        client = (oauth.client_id, oauth.client_secret, oauth.issuer)
+        if not all((*client, oauth.id_token_file, oauth.idp_token_endpoint, oauth.idp_client_id)):
+            raise ConfigError(
+                f"{where}: the grant identity_assertion needs `client_id`, `client_secret`, `issuer`, `id_token_file`, "
+                "`idp_token_endpoint` and `idp_client_id`."
             )
 
 

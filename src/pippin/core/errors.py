@@ -63,6 +63,12 @@ class ErrorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return STATUS[self.kind]
 
 
+SHUTTING_DOWN: Final = ErrorReport(
+    kind="overloaded", message="The server is shutting down; try again in a moment.", retry_after=10.0
+)
+"""To whoever asks, or is still being answered, when the server stops."""
+
+
 class ServerError(Exception):
     """Something the client can mend, or must be told.
 

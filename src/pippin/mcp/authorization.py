@@ -8,14 +8,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from mcp.client.auth import OAuthClientProvider
+import httpx2
+from mcp.client.auth import OAuthClientProvider, OAuthTokenError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
     SignedJWTParameters,
 )
+from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
     AuthorizationCodeResult,
@@ -32,6 +34,12 @@ from pippin.mcp.browser import Granted
 from pippin.mcp.logins import Login, login_file, read_login, write_login
 
 CLIENT_NAME = "Pippin"
+TOKEN_EXCHANGE: Final = {
+    "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+    "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+    "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
+}
+"""RFC 8693, with the token types of OpenID Connect and of MCP's enterprise-managed authorization (SEP-990)."""
 
 
 class LoginNeeded(Exception):
@@ -121,9 +129,7 @@ def _plain(value: BaseModel | None) -> dict[str, Any] | None:
     return None if value is None else value.model_dump(mode="json", exclude_none=True)
 
 
-def provider_of(
-    server: McpServer, person: Person | None, needed: Callable[[], None]
-) -> OAuthClientProvider | None:
+def provider_of(server: McpServer, person: Person | None, needed: Callable[[], None]) -> httpx2.Auth | None:
     """What authorises requests to a server; None where nobody has said that it needs that.
 
     `needed` is called where a person would have to grant something, and nobody is there to ask. Raises `LoginNeeded`
@@ -133,6 +139,8 @@ def provider_of(
     path = login_file(server)
     if oauth is not None and oauth.grant == "client_credentials":
         return _as_itself(server, oauth, path)
+    if oauth is not None and oauth.grant == "identity_assertion":
+        return _vouched_for(server, oauth, path)
     login = Login()  # a registration of an earlier login names another address for the answer
     if person is None:
         login = read_login(path)
@@ -211,3 +219,50 @@ def _as_itself(server: McpServer, oauth: OAuth, path: Path) -> OAuthClientProvid
         )
     storage.context = provider.context
     return provider
+
+
+def _vouched_for(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
+    """By an assertion of the identity provider, which a login there is exchanged for; here nobody is asked."""
+    assert oauth.client_id is not None
+    assert oauth.client_secret is not None
+    assert oauth.issuer is not None
+
+    async def assertion(audience: str, resource: str) -> str:
+        return await exchanged(oauth, audience, resource)
+
+    return IdentityAssertionOAuthProvider(
+        server.url,
+        KeptLogin(path, None, Login()),
+        oauth.client_id,
+        oauth.client_secret,
+        oauth.issuer,
+        assertion,
+        scope=oauth.scope,
+        token_endpoint_auth_method="client_secret_basic",
+    )
+
+
+async def exchanged(oauth: OAuth, audience: str, resource: str) -> str:
+    """The assertion for an authorization server (`audience`) and an MCP server (`resource`) that the identity provider
+    gives for the token in the operator's file, which is read anew each time. Raises `OAuthTokenError`."""
+    assert oauth.id_token_file is not None
+    assert oauth.idp_token_endpoint is not None
+    file = Path(oauth.id_token_file)
+    try:
+        token = await asyncio.to_thread(lambda: file.expanduser().read_text())
+    except OSError as error:
+        raise OAuthTokenError(f"`id_token_file` can't be read: {error.strerror}.") from None
+    asked = {
+        "subject_token": token.strip(),
+        "audience": audience,
+        "resource": resource,
+        "client_id": oauth.idp_client_id,
+    }
+    async with httpx2.AsyncClient() as http:
+        reply = await http.post(oauth.idp_token_endpoint, data=TOKEN_EXCHANGE | asked)
+    if reply.status_code != 200:
+        raise OAuthTokenError(f"The identity provider refused the exchange with {reply.status_code}.")
+    given = reply.json().get("access_token")
+    if not isinstance(given, str):
+        raise OAuthTokenError("The identity provider answered without an assertion.")
+    return given

@@ -31,6 +31,10 @@ LOGIN: Final = (
 NOT_KNOWN: Final = (
     "its authorization server did not accept the client in `oauth`; check its id, secret and `issuer`."
 )
+NOT_VOUCHED_FOR: Final = (
+    "it was given no assertion that it accepts; check the token in `id_token_file`, which may have expired, and the "
+    "rest of `oauth`."
+)
 MORE_RIGHTS: Final = "its server wants a login with more rights: `pippin mcp login {name}`"
 LONGEST_DESCRIPTION: Final = 4096
 
@@ -221,6 +225,8 @@ class Connection:
         oauth = self.server.oauth
         if oauth is not None and oauth.grant == "client_credentials":
             return NOT_KNOWN
+        if oauth is not None and oauth.grant == "identity_assertion":
+            return NOT_VOUCHED_FOR
         return LOGIN.format(name=self.server.name)
 
     def _fail(self, error: Exception) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
     Event,
@@ -124,6 +124,9 @@ def with_defaults(request: GenerationRequest, options: ModelOptions, info: Model
         sampling=merge_sampling(request.sampling, options, info),
         max_tokens=request.max_tokens if request.max_tokens is not None else min(limits, default=None),
     )
+
+
+CANCELLED: Final = ErrorReport(kind="cancelled", message="The request was cancelled.")
 
 
 class AnyRun(Protocol):
@@ -244,7 +247,7 @@ class Run:
         if self._request is not None and self.accepted is not None:
             self._mailbox.cut(self.accepted.prompt_tokens)
         else:
-            self._mailbox.fail(ErrorReport(kind="cancelled", message="The request was cancelled."))
+            self._mailbox.fail(CANCELLED)
 
     def _time_out(self) -> None:
         self.fail(ErrorReport(kind="timeout", message="The request took longer than its time limit."))
@@ -360,7 +363,7 @@ class Requests:
             return await start
         except asyncio.CancelledError:
             if start.cancelled() and not _being_cancelled():
-                raise ServerError("cancelled", "The request was cancelled.") from None
+                raise ServerError.of(SHUTTING_DOWN if self._closing else CANCELLED) from None
             if start.done() and not start.cancelled() and start.exception() is None:
                 await start.result().aclose()  # accepted in the very moment in which the caller left
             raise
@@ -382,10 +385,6 @@ class Requests:
     def models(self) -> list[ModelInfo]:
         """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self._leases.info(info.id) or info for info in self.catalog.models()]
-
-    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
-        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are still to be downloaded."""
@@ -424,6 +423,14 @@ class Requests:
         """How many requests run or wait to."""
         return len(self._runs) + len(self._starting)
 
+    def end_all(self) -> None:
+        """Take no more requests, and end those that run or wait to: whoever reads finds the error."""
+        self._closing = True
+        for start in self._starting.values():
+            start.cancel()
+        for run in list(self._runs.values()):
+            run.fail(SHUTTING_DOWN)
+
     async def close(self, deadline: float) -> None:
         """Take no more requests, let those that run finish within `deadline` seconds, then end all workers.
 
@@ -431,11 +438,7 @@ class Requests:
         """
         self._closing = True
         if not await self._until_idle(deadline):
-            report = ErrorReport(kind="overloaded", message="The server is shutting down.", retry_after=10.0)
-            for start in self._starting.values():
-                start.cancel()
-            for run in list(self._runs.values()):
-                run.fail(report)
+            self.end_all()
             await self._until_idle(LAST_WORDS)
         await self._leases.close(min(deadline, WORKERS_LEAVE))
         if self._awake is not None:
@@ -561,7 +564,7 @@ class Requests:
 
     def _check_start(self, id: str) -> None:
         if self._closing:
-            raise ServerError("overloaded", "The server is shutting down.", retry_after=10.0)
+            raise ServerError.of(SHUTTING_DOWN)
         if id in self._runs or id in self._starting:
             raise ServerError("conflict", f"A request with the id {id!r} is running already.")
 
@@ -597,6 +600,10 @@ class Service(Requests):
         super().__init__(options, catalog, pool, awake)
         self.pool = pool
         self._peers = peers
+
+    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
     async def meet_peers(self) -> None:
         """Look at the peers, if there are any, and watch them until the service is closed."""

@@ -108,6 +108,29 @@ def test_a_batch_whose_model_has_no_room_leaves_the_others_theirs(store: BatchSt
     assert run(store, ask, stuck, other, until=other).status == "completed"
 
 
+def test_a_server_that_stops_begins_no_more_lines(store: BatchStore) -> None:
+    asked: list[bytes] = []
+    batch = added(store, "many", 50)
+
+    async def go() -> None:
+        async def ask(batch: Batch, text: bytes) -> Reply:
+            asked.append(text)
+            if len(asked) == 3:
+                runner.rest()
+            return replied(200)
+
+        runner = made(store, ask, concurrency=1)
+        runner.add(batch)
+        async with asyncio.timeout(10):
+            while len(asked) < 3:  # noqa: ASYNC110 - the runner tells nobody
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(2 * rooms.PAUSE)
+        await runner.close()
+
+    asyncio.run(go())
+    assert len(asked) == 3
+
+
 def test_a_batch_expires_though_its_model_never_has_room(store: BatchStore) -> None:
     async def ask(batch: Batch, text: bytes) -> Reply:
         return replied(429)

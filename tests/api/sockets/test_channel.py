@@ -1,12 +1,13 @@
 """A WebSocket's messages, from a socket that is a stand-in."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from pippin.api.http.body import HELD
+from pippin.api.http.body import ARRIVING, HELD
 from pippin.api.sockets import channel
 from pippin.api.sockets.channel import Channel
 
@@ -19,11 +20,21 @@ class Held:
         pass
 
 
+class Arriving:
+    """A connection whose server begins to stop when a test says so."""
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], object] = lambda: None
+
+    def on_stop(self, call: Callable[[], object]) -> None:
+        self.stop = call
+
+
 class EndlessSocket:
     """Always has another message."""
 
     def __init__(self) -> None:
-        self.scope: dict[str, Any] = {HELD: Held()}
+        self.scope: dict[str, Any] = {HELD: Held(), "state": {ARRIVING: Arriving()}}
         self.closed: list[int] = []
 
     async def accept(self, subprotocol: str | None) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pippin.api.storage.response_store import (
     ResponseStore,
     StoredConversation,
     StoredResponse,
+    digest,
     open_file,
 )
 from pippin.core.errors import ServerError
@@ -163,6 +165,44 @@ def test_a_conversation_takes_what_is_new() -> None:
     history.add_to_conversation("gone", [{"id": "1"}])
     with pytest.raises(ServerError):
         history.conversation("gone")
+
+
+def named(name: str, conversation: StoredConversation) -> None:
+    conversation.metadata[name] = "here"
+
+
+def test_all_that_is_added_to_a_conversation_at_once_is_there() -> None:
+    store = ResponseStore()
+    store.for_owner("a").save_conversation(StoredConversation(id="conv", created_at=1))
+
+    def add(writer: int) -> None:
+        history = store.for_owner("a")
+        for number in range(20):
+            if writer:
+                history.add_to_conversation("conv", [{"id": f"{writer}-{number}"}])
+            else:
+                history.change_conversation("conv", partial(named, str(number)))
+
+    with ThreadPoolExecutor(5) as writers:
+        list(writers.map(add, range(5)))
+    found = store.for_owner("a").stored_conversation("conv")
+    for writer in range(1, 5):
+        mine = [item["id"] for item in found.items if item["id"].startswith(f"{writer}-")]
+        assert mine == [f"{writer}-{number}" for number in range(20)]
+    assert len(found.items) == 80
+    assert len(found.metadata) == 20
+
+
+def test_an_entry_that_was_changed_or_deleted_meanwhile_is_not_written_over() -> None:
+    store = ResponseStore()
+    store.put("a", "conv", "conversation", b"one", [])
+    read = digest(b"one")
+    assert store.put("a", "conv", "conversation", b"two", [], read)
+    assert not store.put("a", "conv", "conversation", b"three", [], read)
+    assert store.get("a", "conv", "conversation") == b"two"
+    store.delete("a", "conv", "conversation")
+    assert not store.put("a", "conv", "conversation", b"four", [], digest(b"two"))
+    assert store.get("a", "conv", "conversation") is None
 
 
 def test_a_response_is_no_conversation() -> None:

@@ -3,6 +3,8 @@
 What is not open is closed; an error that nobody expected goes out as a refusal that tells nothing of it.
 """
 
+import asyncio
+import contextlib
 import ipaddress
 import logging
 from collections.abc import Iterable
@@ -12,6 +14,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import INTERNAL, Errors
@@ -19,7 +22,7 @@ from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Key, Keyring, KeysInForce, salts_by_owner
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
-from pippin.core.errors import ServerError
+from pippin.core.errors import SHUTTING_DOWN, ServerError
 from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ PICTURES: Final = "/images/files/"
 """Addresses under it can't be guessed, and browsers that show pictures send no key."""
 PAGE: Final = "/page/"
 """Addresses under it are files of the page, the same for everybody; the page asks for the key itself."""
+GOING_AWAY: Final = 1001
+"""The code of a WebSocket that is closed because the server stops (RFC 6455, section 7.4.1)."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
@@ -299,15 +304,18 @@ def shown_keys(headers: Headers) -> Iterable[bytes]:
 
 
 class LastCatcher:
-    """Ends every error that nobody expected: with a line in the log, and a reply that tells nothing of it."""
+    """Ends every error that nobody expected: with a line in the log, and a reply that tells nothing of it.
+
+    Only the end of the server cancels a request; one of which nothing was answered is then told so.
+    """
 
     def __init__(self, app: ASGIApp, errors: Errors) -> None:
         self._app = app
         self._errors = errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, send)
             return
         reply = "none"
 
@@ -319,6 +327,10 @@ class LastCatcher:
 
         try:
             await self._app(scope, receive, send_watched)
+        except asyncio.CancelledError:
+            if reply != "none":
+                raise
+            await self._errors.reply(SHUTTING_DOWN, scope)(scope, receive, send)
         except Exception as error:
             log.error("Request %s failed.\n%s", exchange_of(scope).id, trace_of(error))
             log.debug("Request %s failed.", exchange_of(scope).id, exc_info=True)
@@ -326,3 +338,23 @@ class LastCatcher:
                 raise  # the server closes the connection, which is all that can still be said
             if reply == "none":
                 await self._errors.reply(INTERNAL, scope)(scope, receive, send)
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        accepted = False
+
+        async def send_watched(message: Message) -> None:
+            nonlocal accepted
+            accepted = accepted or message["type"] == "websocket.accept"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_watched)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RuntimeError, OSError):  # it is closed already
+                if accepted:
+                    await send(
+                        {"type": "websocket.close", "code": GOING_AWAY, "reason": SHUTTING_DOWN.message}
+                    )
+                else:
+                    reply = self._errors.reply(SHUTTING_DOWN, scope)
+                    await WebSocket(scope, receive, send).send_denial_response(reply)

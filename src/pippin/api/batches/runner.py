@@ -114,6 +114,7 @@ class BatchRunner:
         self._claiming: asyncio.Task[None] | None = None
         self._claim_now = asyncio.Event()
         self._swept = 0.0
+        self._rests = False
 
     def start(self) -> None:
         """Go on with what an earlier server left unfinished, or with what none of several servers does."""
@@ -159,6 +160,10 @@ class BatchRunner:
                     task.cancel()
             self._changed.set()
         return own
+
+    def rest(self) -> None:
+        """Begin no more lines: the server stops."""
+        self._rests = True
 
     async def close(self) -> None:
         """Stop; lines that run are begun anew by the next server, or by another one."""
@@ -255,6 +260,8 @@ class BatchRunner:
             task.add_done_callback(self._done)
 
     def _allowed(self) -> int:
+        if self._rests:
+            return 0
         return 1 if self._others() else self._concurrency
 
     async def _next(self, batch: Batch) -> Line | None:

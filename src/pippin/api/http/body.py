@@ -185,7 +185,7 @@ class HeldBytes:
 HELD: Final = "pippin.held"
 """The key of a WebSocket connection's `HeldBytes` in its scope."""
 ARRIVING: Final = "pippin.arriving"
-"""The key, in the `state` of a WebSocket's scope, of what counts bytes as they arrive: it has `count_with(take)`."""
+"""The key, in the `state` of a WebSocket's scope, of its `BoundedWebSocket`."""
 
 
 class BodyMemory:
@@ -308,7 +308,7 @@ class Presence:
     def __init__(self, receive: Receive) -> None:
         self.gone = False
         self._on_gone: Callable[[], object] | None = None
-        self._watch = asyncio.create_task(self._wait(receive))
+        self._watch: asyncio.Task[None] | None = asyncio.create_task(self._wait(receive))
 
     def on_gone(self, call: Callable[[], object]) -> None:
         """Call `call` once when the client hangs up, in place of what was to be called before."""
@@ -318,7 +318,9 @@ class Presence:
 
     def stop(self) -> None:
         self._on_gone = None
-        self._watch.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None  # it ends with an exception whose frames refer to this object
 
     async def _wait(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import gc
+import logging
+import math
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import uvicorn
@@ -21,11 +23,18 @@ from pippin.config.options.server import ServerOptions
 MOST: Final = 65_536
 PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
 KEEP_CONNECTION: Final = 75  # idle seconds
+LAST_WORDS: Final = 1.0
+"""Seconds for readers to pass on that what they read was ended, and for refusals to be sent."""
+LOOK: Final = 0.05  # seconds between looks at who is still there; uvicorn has no event for it
 SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
 
 
+log = logging.getLogger(__name__)
+
+
 class Uvicorn(uvicorn.Server):
-    """A uvicorn server that leaves signals to others, and takes connections that somebody else accepted."""
+    """A uvicorn server that leaves signals to others, takes connections that somebody else accepted, and stops in an
+    order of its own: when the time of the drain is over, what runs is ended with an error and not torn."""
 
     def __init__(
         self,
@@ -33,7 +42,14 @@ class Uvicorn(uvicorn.Server):
         options: ServerOptions,
         unread: UnreadAnswers,
         connections: type[BoundedConnection],
+        end_all: Callable[[], None],
+        busy: Callable[[], object] = lambda: False,
     ) -> None:
+        """`end_all` ends what the application does with an error that it still tells; `busy` says whether it does
+        something that belongs to no connection."""
+        self._end_all = end_all
+        self._busy = busy
+        self._leaves_at = math.inf  # by the loop's clock
         super().__init__(
             uvicorn.Config(
                 app,
@@ -50,13 +66,54 @@ class Uvicorn(uvicorn.Server):
                 server_header=False,
                 date_header=True,
                 timeout_keep_alive=KEEP_CONNECTION,
-                timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
             )
         )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    def leave(self, seconds: float) -> None:
+        """Stop: what runs has so many seconds to end by itself. A later call can only hasten it."""
+        self._leaves_at = min(self._leaves_at, asyncio.get_running_loop().time() + seconds)
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End every request and connection in order.
+
+        New ones are not taken, and those that wait for nothing are closed. What runs may end by itself until `leave`
+        says; then it is ended with an error that the client is told, in the words of its API. What neither ends nor
+        listens by then is cancelled: it is refused with 503 if nothing of its reply was sent, else cut off.
+        """
+        for server in self.servers:
+            server.close()
+        for each in sockets or []:
+            each.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        while (self._occupied or self._busy()) and loop.time() < self._leaves_at:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
+        self._end_all()
+        await self._emptied(LAST_WORDS)
+        if late := list(self.server_state.tasks):
+            log.warning("%d requests did not end in time; they are refused, or cut off.", len(late))
+            logging.getLogger("uvicorn.error").setLevel(
+                logging.CRITICAL
+            )  # it would trace each that is cut off
+            for task in late:
+                task.cancel()
+            await self._emptied(LAST_WORDS)
+
+    @property
+    def _occupied(self) -> bool:
+        return bool(self.server_state.connections or self.server_state.tasks)
+
+    async def _emptied(self, within: float) -> None:
+        """Wait until all requests have ended and all connections are closed, or the seconds are over."""
+        ends = asyncio.get_running_loop().time() + within
+        while self._occupied and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
 
     async def adopt(self, connection: socket.socket, early: bytes) -> bool:
         """Serve a connection from which `early` was read; False where it is closed already."""

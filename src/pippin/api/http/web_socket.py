@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import InvalidState
 
 from pippin.api.http.body import ARRIVING
 from pippin.api.http.protocol import LingeringTransport
@@ -24,14 +23,12 @@ CLOSE_FRAME: Final = bytes([0x88, 2 + len(REASON)]) + TRY_LATER.to_bytes(2) + RE
 
 
 class UvicornSocket(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, but for a fault: at the end of the server it sends a close frame where one was sent already,
-    which raises, and nothing after it ends in order."""
+    """uvicorn's protocol, which at the end of the server leaves it to the application to close its connections."""
+
+    stopped: Callable[[], None]
 
     def shutdown(self) -> None:
-        try:
-            super().shutdown()
-        except InvalidState:
-            self.transport.abort()
+        self.stopped()
 
 
 class BoundedWebSocket(asyncio.Protocol):
@@ -42,6 +39,9 @@ class BoundedWebSocket(asyncio.Protocol):
     ) -> None:
         self._unread = UnreadAnswers() if unread is None else unread
         self._socket = UvicornSocket(app_state=app_state | {ARRIVING: self}, **arguments)
+        self._socket.stopped = self._stop
+        self._stopping = False
+        self._on_stop: Callable[[], object] | None = None
         self._take: Callable[[int], bool] | None = None
         self._early = 0  # bytes that came before anyone counted
         self._refused = False
@@ -52,6 +52,12 @@ class BoundedWebSocket(asyncio.Protocol):
         if not take(self._early):
             self._refuse()
 
+    def on_stop(self, call: Callable[[], object]) -> None:
+        """Call `call` once when the server begins to stop: whoever reads the messages then closes the connection."""
+        self._on_stop = call
+        if self._stopping:
+            call()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = LingeringTransport(cast(asyncio.Transport, transport), lambda: True)
         self._socket.connection_made(cast(asyncio.Transport, self._transport))
@@ -60,6 +66,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self._unread.remove(self._transport)
         self._transport.closed()
         self._socket.connection_lost(exc)
+        self._take = self._on_stop = None  # who counts and who closes refer to this object
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -81,6 +88,11 @@ class BoundedWebSocket(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._unread.remove(self._transport)
         self._socket.resume_writing()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if self._on_stop is not None:
+            self._on_stop()
 
     def _refuse(self) -> None:
         # uvicorn writes whole frames, so that this one never stands inside another.

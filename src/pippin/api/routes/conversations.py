@@ -17,7 +17,7 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import read_json_body
 from pippin.api.routes.responses import history_of
-from pippin.api.storage.response_store import OwnedHistory, StoredConversation, not_found, page_of
+from pippin.api.storage.response_store import Change, OwnedHistory, StoredConversation, not_found, page_of
 
 MOST_ITEMS: Final = 20
 """That one call may add, as at OpenAI's."""
@@ -131,17 +131,21 @@ class Conversations:
         return json_reply(drawn(conversation))
 
     def _change(self, request: Request, data: bytes) -> Response:
-        conversation = self._find(request)
-        conversation.metadata = decode_json(data, ChangedConversation).metadata or {}
-        history_of(self._api, request).save_conversation(conversation)
-        return json_reply(drawn(conversation))
+        metadata = decode_json(data, ChangedConversation).metadata or {}
+
+        def change(conversation: StoredConversation) -> None:
+            conversation.metadata = metadata
+
+        return json_reply(drawn(self._changed(request, change)))
 
     def _add(self, request: Request, data: bytes) -> Response:
-        body = decode_json(data, NewItems)
-        conversation, history = self._find(request), history_of(self._api, request)
-        added = checked(body.items, history)
-        conversation.items += added
-        history.save_conversation(conversation)
+        self._find(request)  # before its items are looked at
+        added = checked(decode_json(data, NewItems).items, history_of(self._api, request))
+
+        def add(conversation: StoredConversation) -> None:
+            conversation.items += added
+
+        self._changed(request, add)
         return json_reply(page_of(added, {"order": "asc", "limit": "100"}))
 
     def _item(self, request: Request) -> Response:
@@ -152,13 +156,18 @@ class Conversations:
         raise not_found("item", name)
 
     def _delete_item(self, request: Request) -> Response:
-        conversation, name = self._find(request), request.path_params["item"]
-        kept = [item for item in conversation.items if item["id"] != name]
-        if len(kept) == len(conversation.items):
-            raise not_found("item", name)
-        conversation.items = kept
-        history_of(self._api, request).save_conversation(conversation)
-        return json_reply(drawn(conversation))
+        name = request.path_params["item"]
+
+        def delete(conversation: StoredConversation) -> None:
+            kept = [item for item in conversation.items if item["id"] != name]
+            if len(kept) == len(conversation.items):
+                raise not_found("item", name)
+            conversation.items = kept
+
+        return json_reply(drawn(self._changed(request, delete)))
+
+    def _changed(self, request: Request, change: Change) -> StoredConversation:
+        return history_of(self._api, request).change_conversation(request.path_params["id"], change)
 
     def _find(self, request: Request) -> StoredConversation:
         return history_of(self._api, request).stored_conversation(request.path_params["id"])

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any, Final
 from uuid import uuid4
 
@@ -13,16 +13,18 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of
-from pippin.api.http.body import HELD, HeldBytes, Presence
+from pippin.api.http.body import ARRIVING, HELD, HeldBytes, Presence
 from pippin.core.decoding import from_json
-from pippin.core.errors import ServerError
+from pippin.core.errors import SHUTTING_DOWN, ServerError
 
 WAITING: Final = 16
 """Messages that a client may send ahead of those that are being answered."""
 TOO_MANY: Final = 1008  # the code of a connection that is closed for breaking a rule
-SPENT: Final = 1001  # the code of a connection whose time is over
+SPENT: Final = 1001  # the code of a connection whose time is over, or whose server goes away
 LONGEST_SECONDS: Final = 3600.0
 """OpenAI's: a connection is closed after an hour, and the client opens another."""
+Task = asyncio.Task[None]
+
 REALTIME: Final = "realtime"
 """The protocol that clients name beside a key, which browsers can send no other way."""
 
@@ -38,29 +40,43 @@ class Channel(Presence):
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
         self._held: HeldBytes = socket.scope[HELD]
+        self._stopping = False
         self.gone = False
 
     async def open(self) -> None:
         offered = self._socket.scope.get("subprotocols", [])
         await self._socket.accept(subprotocol=REALTIME if REALTIME in offered else None)
         self._reading = asyncio.create_task(self._read(), name="websocket")
+        self._socket.scope["state"][ARRIVING].on_stop(self._stop)
 
-    async def messages(self) -> AsyncIterator[str | bytes]:
-        """What the client sends, until it leaves or the connection's time is over."""
+    async def messages(self, running: Callable[[], Collection[Task]] = tuple) -> AsyncIterator[str | bytes]:
+        """What the client sends, until it leaves, the connection's time is over, or the server stops.
+
+        `running` tells what goes on beside the messages: a server that stops waits for that before it closes the
+        connection.
+        """
         ends = time.monotonic() + LONGEST_SECONDS
-        while (left := ends - time.monotonic()) > 0:
+        while not self._stopping and (left := ends - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
                     message = await self._messages.get()
             except TimeoutError:
                 break
-            if message is None:
+            if message is None and self.gone:
                 return
+            if message is None:
+                continue
             if self._room is not None:
                 self._room.release()
             yield message
             self._held.free(size_of(message))
-        await self.end(SPENT, "The connection is an hour old; open another.")
+        if not self._stopping:
+            await self.end(SPENT, "The connection is an hour old; open another.")
+            return
+        assert self._reading is not None
+        while (tasks := running()) and not self.gone:
+            await asyncio.wait({self._reading, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        await self.end(SPENT, SHUTTING_DOWN.message)
 
     def hold(self, size: int) -> bool:
         """Count `size` bytes until they are released: of messages that are kept after their answer. False where there
@@ -112,6 +128,11 @@ class Channel(Presence):
             text = message.get("text")
             self._messages.put_nowait(text if text is not None else message.get("bytes") or b"")
         self._left()
+
+    def _stop(self) -> None:
+        """The server stops: what is being answered is answered, and nothing after it."""
+        self._stopping = True
+        self._messages.put_nowait(None)
 
     def _left(self) -> None:
         """The client has left: tell whoever waits for that, once."""

@@ -17,9 +17,17 @@ class BorrowedStore:
         self._questions = questions
         self._loop = asyncio.get_running_loop()
 
-    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+    def put(
+        self,
+        owner: str,
+        id: str,
+        kind: Kind,
+        body: bytes,
+        items: Iterable[str],
+        replaces: bytes | None = None,
+    ) -> bool:
         listed = list(items)
-        self._ask(lambda serial: Keep(serial, owner, id, kind, body, listed))
+        return self._ask(lambda serial: Keep(serial, owner, id, kind, body, listed, replaces)).done
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
         return self._ask(lambda serial: Recall(serial, "get", owner, id, kind)).body
@@ -31,7 +39,7 @@ class BorrowedStore:
         return self._ask(lambda serial: Recall(serial, "holder_of", owner, item)).holder
 
     def delete(self, owner: str, id: str, kind: Kind) -> bool:
-        return self._ask(lambda serial: Recall(serial, "delete", owner, id, kind)).deleted
+        return self._ask(lambda serial: Recall(serial, "delete", owner, id, kind)).done
 
     def _ask(self, make: Callable[[int], msgspec.Struct]) -> Told:
         told: Told = asyncio.run_coroutine_threadsafe(self._questions.ask(make), self._loop).result()
@@ -41,9 +49,8 @@ class BorrowedStore:
 def told(store: ResponseStore, question: Keep | Recall) -> Told:
     """What a store says to a question of another process."""
     match question:
-        case Keep(serial, owner, id, kind, body, items):
-            store.put(owner, id, kind, body, items)
-            return Told(serial)
+        case Keep(serial, owner, id, kind, body, items, replaces):
+            return Told(serial, done=store.put(owner, id, kind, body, items, replaces))
         case Recall(serial, "get", owner, id, kind):
             return Told(serial, body=store.get(owner, id, kind))
         case Recall(serial, "begin", owner, id, kind, size):
@@ -51,4 +58,4 @@ def told(store: ResponseStore, question: Keep | Recall) -> Told:
         case Recall(serial, "holder_of", owner, item):
             return Told(serial, holder=store.holder_of(owner, item))
         case Recall(serial, _, owner, id, kind):
-            return Told(serial, deleted=store.delete(owner, id, kind))
+            return Told(serial, done=store.delete(owner, id, kind))

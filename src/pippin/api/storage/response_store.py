@@ -5,6 +5,7 @@ the code is the same. Calls may wait for a disk or a network, so they are made b
 """
 
 import contextlib
+import hashlib
 import logging
 import sqlite3
 import time
@@ -79,6 +80,9 @@ class StoredConversation(Struct, kw_only=True, omit_defaults=True):
     items: list[Item] = field(default_factory=list)
 
 
+Change = Callable[[StoredConversation], object]
+"""Changes a conversation in place; what it raises leaves the conversation as it was."""
+
 Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
@@ -108,23 +112,38 @@ class ResponseStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+    def put(
+        self,
+        owner: str,
+        id: str,
+        kind: Kind,
+        body: bytes,
+        items: Iterable[str],
+        replaces: bytes | None = None,
+    ) -> bool:
         """Write an entry, then drop what is too old, and more until the bounds hold.
+
+        `replaces`: the `digest` of the entry's body as the caller has read it. Where it is another one by now, or there
+        is none any more, nothing is written, and the answer is False.
 
         That is the least recently used of the owner who holds most: who holds less than an equal share loses nothing
         to others.
         An entry that is larger than the bound alone is not kept. Raises `ServerError` where nothing can be written.
         """
         try:
-            self._write(owner, id, kind, body, items)
+            return self._write(owner, id, kind, body, items, replaces)
         except sqlite3.Error as error:
             raise ServerError(
                 "overloaded", f"The {kind} can't be stored: {error}.", retry_after=1.0
             ) from None
 
-    def _write(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+    def _write(
+        self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str], replaces: bytes | None
+    ) -> bool:
         now = self._clock()
         with self._database.transaction() as transaction:
+            if replaces is not None and not _still_is(transaction, owner, id, kind, replaces):
+                return False
             if len(body) > self._bytes or not self._entries:
                 _remove(transaction, owner, id)
             else:
@@ -138,6 +157,7 @@ class ResponseStore:
         if crowded:
             with self._database.transaction(alone=True) as transaction:
                 self._make_room(transaction, now)
+        return True
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
         now = self._clock()
@@ -193,6 +213,14 @@ class ResponseStore:
                 held[owner][1] -= size
 
 
+def _still_is(transaction: Transaction, owner: str, id: str, kind: Kind, known: bytes) -> bool:
+    """Whether an entry's body has this digest; if so, it stays that until the transaction ends."""
+    # An update, not a query: other servers wait for the row from here on.
+    lock = "UPDATE entries SET used = used WHERE owner = ? AND id = ? AND kind = ? RETURNING body"
+    row = transaction.execute(lock, (owner, id, kind)).fetchone()
+    return row is not None and digest(bytes(row[0])) == known
+
+
 def _remove_oldest(transaction: Transaction, owner: str) -> int:
     """Delete the entry that this owner has not used for longest; its bytes."""
     query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
@@ -211,7 +239,15 @@ def _remove(transaction: Transaction, owner: str, id: str) -> bool:
 class Store(Protocol):
     """What a caller's history needs of a store, be it this process's or another's; see `ResponseStore`."""
 
-    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None: ...
+    def put(
+        self,
+        owner: str,
+        id: str,
+        kind: Kind,
+        body: bytes,
+        items: Iterable[str],
+        replaces: bytes | None = None,
+    ) -> bool: ...
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None: ...
     def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None: ...
     def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None: ...
@@ -229,7 +265,7 @@ class OwnedHistory:
         """Store a response and the turn that it ends, where that is possible."""
         items = [*turn.input, *turn.response["output"]]
         with _answered_all_the_same("response", id):
-            self._put(id, "response", turn, items)
+            self._put(id, "response", msgspec.json.encode(turn), items)
 
     def response(self, id: str) -> StoredResponse:
         return self._get(id, "response", StoredResponse)
@@ -239,16 +275,36 @@ class OwnedHistory:
             raise not_found("response", id)
 
     def save_conversation(self, conversation: StoredConversation) -> None:
-        self._put(conversation.id, "conversation", conversation, conversation.items)
+        """Store a new conversation; one that there is already is changed by `change_conversation`."""
+        self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
+
+    def change_conversation(self, id: str, change: Change) -> StoredConversation:
+        """The conversation after `change`, which is stored; what others do to it at the same time is kept.
+
+        `change` is called again where they were quicker. Raises `ServerError` where there is no such conversation, and
+        what `change` raises.
+        """
+        while True:
+            body = self._store.get(self._owner, id, "conversation")
+            if body is None:
+                raise not_found("conversation", id)
+            conversation = from_json(body, StoredConversation)
+            change(conversation)
+            changed = msgspec.json.encode(conversation)
+            if self._put(id, "conversation", changed, conversation.items, digest(body)):
+                return conversation
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
         """Add the items of an answer that a conversation does not have yet, where that is possible. One that was
         deleted meanwhile stays deleted."""
-        with _answered_all_the_same("conversation", id):
-            conversation = self.stored_conversation(id)
+        given = list(items)
+
+        def add(conversation: StoredConversation) -> None:
             known = {item.get("id") for item in conversation.items}
-            conversation.items += [item for item in items if item.get("id") not in known]
-            self.save_conversation(conversation)
+            conversation.items += [item for item in given if item.get("id") not in known]
+
+        with _answered_all_the_same("conversation", id):
+            self.change_conversation(id, add)
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
@@ -300,15 +356,22 @@ class OwnedHistory:
                     return item
         raise not_found("item", item_id)
 
-    def _put(self, id: str, kind: Kind, body: Struct, items: Iterable[Item]) -> None:
+    def _put(
+        self, id: str, kind: Kind, body: bytes, items: Iterable[Item], replaces: bytes | None = None
+    ) -> bool:
         ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-        self._store.put(self._owner, id, kind, msgspec.json.encode(body), ids)
+        return self._store.put(self._owner, id, kind, body, ids, replaces)
 
     def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
         body = self._store.get(self._owner, id, kind)
         if body is None:
             raise not_found(kind, id)
         return from_json(body, type)
+
+
+def digest(body: bytes) -> bytes:
+    """What tells one body of an entry from another."""
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 @contextlib.contextmanager

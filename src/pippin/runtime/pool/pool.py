@@ -13,7 +13,7 @@ from pippin.config.accelerator import device_memory
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import convert
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, ModelKind, ModelState
 from pippin.runtime.pool.residency import CALLED_OFF, Residency
 from pippin.runtime.pool.source import Estimate, ModelSource
@@ -226,7 +226,7 @@ class Pool:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ServerError("overloaded", "The server is shutting down.", retry_after=10.0)
+            raise ServerError.of(SHUTTING_DOWN)
 
     def _cut(self, slot: Slot, message: str) -> None:
         if slot.worker is not None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.link import Order, Output, Report
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Task
@@ -151,7 +151,7 @@ class BorrowedPool:
     async def close(self, deadline: float) -> None:
         """End the links."""
         for worker in list(self._workers.values()):
-            worker.fail(ErrorReport(kind="overloaded", message="The server is shutting down."), gone=True)
+            worker.fail(SHUTTING_DOWN, gone=True)
         self._workers.clear()
 
     def receive(self, message: Lent | WorkerFails, descriptor: int | None) -> None:

@@ -74,7 +74,7 @@ class Told(Struct, frozen=True, tag=True, omit_defaults=True):
     serial: int
     body: bytes | None = None
     holder: tuple[str, Literal["response", "conversation"]] | None = None
-    deleted: bool = False
+    done: bool = False  # whether it was written, or deleted
 
 
 class WorkerFails(Struct, frozen=True, tag=True):
@@ -158,7 +158,7 @@ class Complete(Struct, frozen=True, tag=True):
     info: ModelInfo
 
 
-class Keep(Struct, frozen=True, tag=True):
+class Keep(Struct, frozen=True, tag=True, omit_defaults=True):
     """Write an entry into the store of responses and conversations."""
 
     serial: int
@@ -167,6 +167,7 @@ class Keep(Struct, frozen=True, tag=True):
     kind: Literal["response", "conversation"]
     body: bytes
     items: list[str]
+    replaces: bytes | None = None  # as `ResponseStore.put` has it
 
 
 class Recall(Struct, frozen=True, tag=True, omit_defaults=True):

@@ -150,7 +150,7 @@ class Connection:
         watch = asyncio.create_task(self._watch(), name="idle")
         try:
             await self._send(e.SessionCreated(session=shown(self._settings, self._id, self._expires)))
-            async for message in self._channel.messages():
+            async for message in self._channel.messages(lambda: self._tasks):
                 self._active = time.monotonic()
                 await self._answer(message)
         finally:

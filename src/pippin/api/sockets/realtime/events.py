@@ -200,6 +200,11 @@ class OfPart(OfItem, kw_only=True):
     content_index: int = 0
 
 
+class OfContent(ServerEvent, kw_only=True):
+    item_id: str
+    content_index: int
+
+
 class OfSession(ServerEvent, kw_only=True):
     session: Session
 
@@ -250,30 +255,22 @@ class ItemDeleted(ServerEvent, tag="conversation.item.deleted", kw_only=True):
     item_id: str
 
 
-class ItemTruncated(ServerEvent, tag="conversation.item.truncated", kw_only=True):
-    item_id: str
-    content_index: int
+class ItemTruncated(OfContent, tag="conversation.item.truncated", kw_only=True):
     audio_end_ms: int
 
 
-class TranscriptDelta(ServerEvent, tag="conversation.item.input_audio_transcription.delta", kw_only=True):
-    item_id: str
-    content_index: int
+class TranscriptDelta(OfContent, tag="conversation.item.input_audio_transcription.delta", kw_only=True):
     delta: str
 
 
 class TranscriptCompleted(
-    ServerEvent, tag="conversation.item.input_audio_transcription.completed", kw_only=True
+    OfContent, tag="conversation.item.input_audio_transcription.completed", kw_only=True
 ):
-    item_id: str
-    content_index: int
     transcript: str
     usage: TranscriptionUsage
 
 
-class TranscriptFailed(ServerEvent, tag="conversation.item.input_audio_transcription.failed", kw_only=True):
-    item_id: str
-    content_index: int
+class TranscriptFailed(OfContent, tag="conversation.item.input_audio_transcription.failed", kw_only=True):
     error: Problem
 
 

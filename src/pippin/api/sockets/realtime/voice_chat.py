@@ -84,7 +84,7 @@ class VoiceChat:
         await self._channel.open()
         try:
             await self._send("session.created", session=self._shown("configuring"))
-            async for message in self._channel.messages():
+            async for message in self._channel.messages(self._running):
                 if await self._answer(message):
                     break
         finally:
@@ -92,6 +92,9 @@ class VoiceChat:
                 self._answering.cancel()
                 await asyncio.gather(self._answering, return_exceptions=True)
             await self._channel.close()
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [] if self._answering is None or self._answering.done() else [self._answering]
 
     async def _answer(self, message: str | bytes) -> bool:
         """Do what an event asks for. Whether the connection is over."""
