@@ -171,40 +171,6 @@ def named(name: str, conversation: StoredConversation) -> None:
     conversation.metadata[name] = "here"
 
 
-def test_all_that_is_added_to_a_conversation_at_once_is_there() -> None:
-    store = ResponseStore()
-    store.for_owner("a").save_conversation(StoredConversation(id="conv", created_at=1))
-
-    def add(writer: int) -> None:
-        history = store.for_owner("a")
-        for number in range(20):
-            if writer:
-                history.add_to_conversation("conv", [{"id": f"{writer}-{number}"}])
-            else:
-                history.change_conversation("conv", partial(named, str(number)))
-
-    with ThreadPoolExecutor(5) as writers:
-        list(writers.map(add, range(5)))
-    found = store.for_owner("a").stored_conversation("conv")
-    for writer in range(1, 5):
-        mine = [item["id"] for item in found.items if item["id"].startswith(f"{writer}-")]
-        assert mine == [f"{writer}-{number}" for number in range(20)]
-    assert len(found.items) == 80
-    assert len(found.metadata) == 20
-
-
-def test_an_entry_that_was_changed_or_deleted_meanwhile_is_not_written_over() -> None:
-    store = ResponseStore()
-    store.put("a", "conv", "conversation", b"one", [])
-    read = digest(b"one")
-    assert store.put("a", "conv", "conversation", b"two", [], read)
-    assert not store.put("a", "conv", "conversation", b"three", [], read)
-    assert store.get("a", "conv", "conversation") == b"two"
-    store.delete("a", "conv", "conversation")
-    assert not store.put("a", "conv", "conversation", b"four", [], digest(b"two"))
-    assert store.get("a", "conv", "conversation") is None
-
-
 def test_a_response_is_no_conversation() -> None:
     history = ResponseStore().for_owner(None)
     save(history, "a")
@@ -344,6 +310,44 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
         orphans = "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)"
         assert transaction.execute(orphans).fetchone()[0] == 0
     store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_is_added_to_a_conversation_at_once_is_there(stores: Stores, kind: str) -> None:
+    store = ResponseStore(getattr(stores, kind)())
+    store.for_owner("a").save_conversation(StoredConversation(id="conv", created_at=1))
+
+    def add(writer: int) -> None:
+        history = store.for_owner("a")
+        for number in range(20):
+            if writer:
+                history.add_to_conversation("conv", [{"id": f"{writer}-{number}"}])
+            else:
+                history.change_conversation("conv", partial(named, str(number)))
+
+    with ThreadPoolExecutor(5) as writers:
+        list(writers.map(add, range(5)))
+    found = store.for_owner("a").stored_conversation("conv")
+    for writer in range(1, 5):
+        mine = [item["id"] for item in found.items if item["id"].startswith(f"{writer}-")]
+        assert mine == [f"{writer}-{number}" for number in range(20)]
+    assert len(found.items) == 80
+    assert len(found.metadata) == 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_that_was_changed_or_deleted_meanwhile_is_not_written_over(
+    stores: Stores, kind: str
+) -> None:
+    store = ResponseStore(getattr(stores, kind)())
+    store.put("a", "conv", "conversation", b"one", [])
+    read = digest(b"one")
+    assert store.put("a", "conv", "conversation", b"two", [], read)
+    assert not store.put("a", "conv", "conversation", b"three", [], read)
+    assert store.get("a", "conv", "conversation") == b"two"
+    store.delete("a", "conv", "conversation")
+    assert not store.put("a", "conv", "conversation", b"four", [], digest(b"two"))
+    assert store.get("a", "conv", "conversation") is None
 
 
 def test_two_servers_have_the_same_responses(stores: Stores) -> None:
