@@ -1,6 +1,6 @@
 """Trains a draft head for a model of the llama family on what that model says, and writes it as EAGLE-3 has it.
 
-    python -m benchmarks.draft_head --model FOLDER --out FOLDER [--texts FILE] [--passes 4]
+    python -m benchmarks.draft_head --model FOLDER --out FOLDER [--texts FILE] [--passes 3]
 
 The head is one decoder layer on the model's own states after three of its layers and the embedding of the token that
 follows. It begins as what least squares find of the model's next state, which alone is right for a third of the
@@ -29,10 +29,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--held-out-texts", type=Path)
-    parser.add_argument("--count", type=int, default=700)
+    parser.add_argument("--count", type=int, default=1410)
     parser.add_argument("--most", type=int, default=224, help="tokens of an answer")
-    parser.add_argument("--words", type=int, default=3072, help="tokens that the head knows")
-    parser.add_argument("--passes", type=int, default=4, help="over all answers")
+    parser.add_argument("--words", type=int, default=8192, help="tokens that the head knows")
+    parser.add_argument("--passes", type=int, default=3, help="over all answers")
     parser.add_argument("--bits", type=int, default=8)
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), None)

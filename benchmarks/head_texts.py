@@ -70,7 +70,8 @@ def opened(folder: Path, together: int = 16) -> tuple[Any, Any]:
     """The engine of a model, and what prepares its requests."""
     from pippin.engines.language import open_engine, open_preparer  # these import mlx
 
-    options = ModelOptions(prefix_cache=False, max_num_seqs=together)
+    # Twice as fast on a CPU, and as good for learning from.
+    options = ModelOptions(prefix_cache=False, max_num_seqs=together, cpu_activations="int8")
     spec = WorkerSpec(
         info=ModelInfo(id="bench", kind="language", path=str(folder)), options=msgspec.to_builtins(options)
     )

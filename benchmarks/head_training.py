@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from math import cos, pi
 from pathlib import Path
 from random import Random
@@ -28,11 +28,11 @@ HELD_OUT = 64  # texts
 TOGETHER = 4  # texts in a step of training
 MOST_AHEAD = 3  # drafted tokens that are learnt and tried
 DEPTH_WEIGHTS = (1.0, 0.7, 0.5)  # of their losses
-DEEPER = (0.6, 0.85)  # shares of the training after which the second is learnt, and the third
-PEAK_RATE = 2e-4
-WARM = 30  # steps, in which the rate grows to that
+DEEPER = (0.75, 0.9)  # shares of the training after which the second is learnt, and the third
+PEAK_RATE = 5e-4
+WARM = 60  # steps, in which the rate grows to that
 SEED = 3
-TOLD = 40  # steps after which the head is written and tried
+TOLD = 50  # steps after which the head is written and tried
 START_TEXTS = 200  # for the weights that a head begins with
 HELD_BACK = 1e-3  # of the size of an input, by which those weights are kept small
 TURNING = 5  # pairs of a head's numbers that tell its own place from others
@@ -366,6 +366,16 @@ def write(head: nn.Module, size: Floats, config: dict[str, Any], folder: Path, b
     )
 
 
+def words_known(texts: list[Said], count: int) -> NDArray[np.int64]:
+    """The most frequent tokens of the answers. Where those are fewer, the first of the vocabulary fill up: byte-pair
+    encoding numbers its tokens by how frequent they were where it was made."""
+    said = Counter(token for each in texts for token in each.tokens[each.prompt :])
+    words = {token for token, _ in said.most_common(count)}
+    others = (token for token in range(count) if token not in words)
+    words.update(islice(others, count - len(words)))
+    return np.array(sorted(words), np.int64)
+
+
 def make(recipe: Recipe) -> None:
     """Train a head and write it, telling how far it is."""
     texts = texts_of(recipe.model, recipe.texts, recipe.count, recipe.most, held_out=False)
@@ -377,10 +387,7 @@ def make(recipe: Recipe) -> None:
     engine, _ = opened(recipe.model)
     learnt, held = list(examples(engine, texts, layers)), list(examples(engine, held_texts, layers))
     del engine
-    frequent = Counter(token for each in texts for token in each.tokens[each.prompt :]).most_common(
-        recipe.words
-    )
-    words = np.array(sorted(token for token, _ in frequent), np.int64)
+    words = words_known(texts, recipe.words)
     index_of = np.full(model.args.vocab_size, -1, np.int32)
     index_of[words] = np.arange(len(words))
     begin = start_of(learnt, np.array(model.model.embed_tokens.weight))
