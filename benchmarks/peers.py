@@ -42,25 +42,15 @@ class Peer:
         return Path(sys.executable) if not self.packages else self.folder / "bin" / "python"
 
 
+SERVE = (
+    *("{python}", "-m", "pippin", "serve", "{model}"),
+    *("--port", "{port}", "--served-model-name", "bench"),
+)
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(
-            "pippin",
-            (),
-            (
-                "{python}",
-                "-m",
-                "pippin",
-                "serve",
-                "{model}",
-                "--port",
-                "{port}",
-                "--served-model-name",
-                "bench",
-            ),
-            model_name="bench",
-        ),
+        Peer("pippin", (), SERVE, model_name="bench"),
+        Peer("pippin_float32", (), (*SERVE, "--cpu-kernels", "off"), model_name="bench"),
         Peer(
             "mlx_lm",
             (("mlx-lm[cpu]==0.32.2", "mlx==0.32.4", "mlx-cpu==0.32.4"),),

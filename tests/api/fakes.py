@@ -1,7 +1,7 @@
 """A service that plays events in this process, and ways to talk to the application over it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -110,6 +110,18 @@ def answer_of(task: Task) -> Event:
             return failed("unsupported")
 
 
+class FakeCatalog:
+    """Finds the one model, and can neither fetch nor delete any."""
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        if name != MODEL.id:
+            raise ServerError("model_not_found", f"There is no model {name!r} here.", "model")
+        return MODEL
+
+    def remove(self, name: str) -> object:
+        raise ServerError("permission", f"The model {name!r} stays.")
+
+
 class FakeService:
     """Plays `events` to each request; `held` ones wait for `go` after them, `slow` starts take that long."""
 
@@ -118,6 +130,7 @@ class FakeService:
         self.runs: list[FakeRun] = []
         self.began = asyncio.Event()
         self.pool = FakePool()
+        self.catalog = FakeCatalog()
         self.hold = False
         self.slow = 0.0
         self.refusal: ErrorReport | None = None

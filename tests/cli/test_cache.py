@@ -86,4 +86,4 @@ def test_where_there_is_nothing_to_clear_it_says_so(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cache", "clear", *words]) == 1
-    assert capsys.readouterr().err == f"pippin: {message}\n"
+    assert capsys.readouterr().err == f"pippin: {message} See `pippin cache --help`.\n"

@@ -167,7 +167,8 @@ def batch_lines(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        lines, problems = read_lines(Path(file.name), "/v1/embeddings")
+        file.seek(0)
+        lines, problems = read_lines(file, "/v1/embeddings")
         assert bool(lines) != bool(problems)
         for line in lines:
             path, _ = openai.request_of(data[line.start : line.start + line.length])

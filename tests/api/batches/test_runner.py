@@ -120,6 +120,8 @@ def test_a_server_that_stops_begins_no_more_lines(store: BatchStore) -> None:
             return replied(200)
 
         runner = made(store, ask, concurrency=1)
+        if store.holder is not None:
+            runner.start()
         runner.add(batch)
         async with asyncio.timeout(10):
             while len(asked) < 3:  # noqa: ASYNC110 - the runner tells nobody

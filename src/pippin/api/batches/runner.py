@@ -191,7 +191,7 @@ class BatchRunner:
                         self._drop(batch)
                     elif held[batch.id]:
                         await self.cancel(batch)
-                if len(self._turns) < MOST_CLAIMED:
+                if len(self._turns) < MOST_CLAIMED and not self._rests:
                     self._turns.extend(
                         await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns))
                     )
