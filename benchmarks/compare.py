@@ -4,6 +4,8 @@
 
 All servers are up at once and one at a time is asked. Each cell is measured `--rounds` times, the peers taking turns,
 and its median is shown. The table goes to the terminal as Markdown, every run to a JSON file under benchmarks/results/.
+With `--warm` a server is asked once more, uncounted, right before each measurement: a system may take memory from
+processes that wait while others are asked, which then costs whoever is quick the larger part of its time.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from benchmarks.load import Result, run
 from benchmarks.peers import PEERS, Peer, free_port, serve
 from benchmarks.scenarios import SCENARIOS
 
+WARMING = 100_000  # other prompts than those that are measured
 RESULTS = Path(__file__).parent / "results"
 Cell = tuple[str, int]  # scenario, clients
 FIGURES = (
@@ -57,13 +60,18 @@ def start(peer: Peer, model: Path, same_blas: bool, threads: int | None, stack: 
     return subject
 
 
-def measure(subjects: list[Subject], cells: list[Cell], rounds: int) -> dict[str, dict[Cell, list[Result]]]:
+def measure(
+    subjects: list[Subject], cells: list[Cell], rounds: int, *, warm: bool
+) -> dict[str, dict[Cell, list[Result]]]:
     """All servers are up, one at a time is asked: what a machine's drift does to one of them, it does to all."""
     found: dict[str, dict[Cell, list[Result]]] = {subject.name: defaultdict(list) for subject in subjects}
     for place, (scenario, clients) in enumerate(cells):
         for turn in range(rounds):
             for subject in subjects if turn % 2 == 0 else reversed(subjects):
-                result = subject.measure(scenario, clients, 1 + place * rounds + turn)
+                number = 1 + place * rounds + turn
+                if warm:
+                    subject.measure(scenario, clients, WARMING + number)
+                result = subject.measure(scenario, clients, number)
                 found[subject.name][scenario, clients].append(result)
                 print(f"  {subject.name:10} {scenario:10} {clients:3}  {brief(result)}", flush=True)
     return found
@@ -109,6 +117,7 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 8, 16, 32])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--as-shipped", action="store_true", help="leave the peers the BLAS they come with")
+    parser.add_argument("--warm", action="store_true", help="ask once, uncounted, before each measurement")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are stopped on the way out
     cells = [(scenario, clients) for scenario in options.scenarios for clients in options.clients]
@@ -123,7 +132,7 @@ def main() -> None:
             )
             for name in options.peers
         ]
-        found = measure(subjects, cells, options.rounds)
+        found = measure(subjects, cells, options.rounds, warm=options.warm)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(
