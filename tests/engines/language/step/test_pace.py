@@ -143,7 +143,7 @@ def test_neighbours_do_not_keep_it_from_what_pays(more: float, chance: float, he
     assert speed(machine.run(2 * MINUTE), 10, 2 * MINUTE) > 0.9 * best
     if held_up:
         by_clock = replace(machine, neighbours=replace(others, measures_cores=False))
-        assert speed(by_clock.run(2 * MINUTE), 10, 2 * MINUTE) < 0.9 * best
+        assert speed(by_clock.run(2 * MINUTE), 10, 2 * MINUTE) < 0.92 * best
 
 
 def test_work_on_one_core_is_not_taken_for_cheap_on_a_machine_of_many() -> None:
@@ -162,6 +162,19 @@ def test_it_is_nearly_as_fast_as_with_the_best_length(more: float, chance: float
     best = max(expected_tokens(chance, length) / (1 + more * length) for length in range(machine.most + 1))
     assert best > 1.1
     assert speed(machine.run(MINUTE), 0, MINUTE) > 0.93 * best
+
+
+def test_a_plain_step_behind_a_check_is_not_what_plain_steps_take() -> None:
+    """Nothing was computed ahead for it. Beside such steps alone, checks that lose would look as if they paid."""
+    pace, draw = Pace(1), Random(1)
+    now, tokens, width = 0.0, 0, 2
+    while now < MINUTE:
+        before, width = width, 1 + pace.lengths([0.75], [1])[0]
+        right = width - 1 if draw.random() < 0.75 else 0
+        seconds = 0.0185 if width == 2 else 0.010 if before == 1 else 0.015
+        pace.observe(1, width, seconds, 1 + right)
+        now, tokens = now + seconds, tokens + 1 + right
+    assert tokens * 0.010 / now > 0.97
 
 
 def test_where_every_token_costs_a_step_hardly_any_is_proposed() -> None:
@@ -201,7 +214,7 @@ def test_a_plain_step_is_measured_before_anything_is_proposed_and_now_and_then_a
         width = 1 + pace.lengths([1.0], [4])[0]
         pace.observe(1, width, 0.02, width)
         widths.append(width)
-    assert 2 <= widths.count(1) <= 4
+    assert 3 <= widths.count(1) <= 6
     assert pace.lengths([1.0, 1.0], [4, 4]) == [0, 0], "two at once were never measured"
 
 

@@ -124,6 +124,7 @@ class Pace:
         self._budget = SAVINGS  # seconds that may be lost now
         self._interest = 1.0  # times `ALLOWANCE` is what is spent on trials
         self._since_plain = 0  # steps with proposals
+        self._plain_before = 0  # sequences of the step before, if that was a plain one
         self._trial = 0  # counts steps whose length was tried for knowledge's sake
 
     @property
@@ -179,9 +180,14 @@ class Pace:
             self._spend(spent, lost)
             if width > 1:
                 self._interest = 1.0 if lost < 0 else max(self._interest / 2, LEAST_INTEREST)
-        self.times.observe(sequences, width, seconds)
+        # A plain step right behind another is what there would be without proposals: it was begun while the one before
+        # it was computed, and a first one takes half as long again.
+        follows = self._plain_before == sequences
+        self._plain_before = sequences if width == 1 else 0
+        if width > 1 or follows:
+            self.times.observe(sequences, width, seconds)
         if width == 1:
-            self._since_plain = 0
+            self._since_plain = 0 if follows else self._since_plain
         else:
             self._since_plain += 1
             self._trial += 1
