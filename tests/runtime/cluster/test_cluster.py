@@ -70,10 +70,10 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
 
 def test_replicas_of_a_cluster_follow_the_load(home: Path, address: str) -> None:
     model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
-    before = {each.pid for each in workers()}
+    before = {each.pid for each in workers(home)}
 
     def own() -> int:
-        return len({each.pid for each in workers()} - before)
+        return len({each.pid for each in workers(home)} - before)
 
     words = ("--cluster", address, "--replicas", "1-2", "--max-num-seqs", "1", "--memory-bytes", str(REPLICA))
     with (
