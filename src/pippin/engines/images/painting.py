@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -24,7 +22,7 @@ from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.images.mflux_classes import CLASSES, MFLUX
-from pippin.engines.images.requests import STEPS_FACTOR, picture_tokens, size_of, written
+from pippin.engines.images.requests import STEPS_FACTOR, decoded, picture_tokens, request_of, written
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,16 +47,10 @@ class ImagePreparer:
         self.preset = preset_of(spec.info, options.config_name)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, GenerateImages):
-            raise ServerError(
-                "invalid_request", f"{self.info.id} makes pictures; it does nothing else.", "model"
-            )
-        self._check(task)
-        given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
-        width, height = size_of(task, given)
-        task = msgspec.structs.replace(task, width=width, height=height)
-        words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
-        return BlockingJob[Pipeline](id, Accepted(words), painter(task, given, words))
+        wanted = request_of(task, self.info)
+        self._check(wanted)
+        wanted, given, words = decoded(wanted)
+        return BlockingJob[Pipeline](id, Accepted(words), painter(wanted, given, words))
 
     def _check(self, task: GenerateImages) -> None:
         """Raises `ServerError` naming the field that this model can't honour."""

@@ -4,7 +4,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pippin.core.tasks import GenerateImages
+import msgspec
+
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.core.tasks import GenerateImages, Task
+from pippin.engines import pictures
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -17,6 +22,21 @@ DEFAULT_PIXELS = 1024 * 1024
 
 STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
 """By what the preset's number of steps is multiplied for each `quality` of OpenAI's API."""
+
+
+def request_of(task: Task, info: ModelInfo) -> GenerateImages:
+    """The task, which is one for a model of pictures. Raises `ServerError` for any other."""
+    if not isinstance(task, GenerateImages):
+        raise ServerError("invalid_request", f"{info.id} makes pictures; it does nothing else.", "model")
+    return task
+
+
+def decoded(task: GenerateImages) -> "tuple[GenerateImages, list[Image], int]":
+    """The task with its size, the pictures that it starts from, and how many words it has. Raises `ServerError`."""
+    given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
+    width, height = size_of(task, given)
+    words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
+    return msgspec.structs.replace(task, width=width, height=height), given, words
 
 
 def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
