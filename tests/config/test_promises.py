@@ -34,6 +34,11 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/images/test_library_images.py::test_an_edited_picture_is_mlx_vlms",
             "engines/images/test_library_images.py::test_pictures_come_from_the_addresses_of_openai",
         ),
+        "`--expert-cache-gb`, `/v1/moe-offload/stats`": (
+            V + "test_experts_on_the_disk",
+            "engines/language/model/test_experts.py::test_a_batch_answers_as_all_experts_in_memory_do",
+            "engines/language/model/test_experts.py::test_what_cannot_run_so_is_refused_by_name",
+        ),
         "diffusion language models": (
             "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
             "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",

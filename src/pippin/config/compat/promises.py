@@ -121,8 +121,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`/v1/decisions`", "partly", "about text; `images` and `audio` are refused by name"),
         Promise(
             "`--expert-cache-gb`, `/v1/moe-offload/stats`",
-            "not yet",
-            "the whole model is in memory; a checkpoint that `mlx_vlm.moe_offload` repacked is refused by name",
+            "works",
+            "of checkpoints that `mlx_vlm.moe_offload` repacked, by its own code, in batches; others are refused with "
+            "the flag: docs/models-in-memory.md",
         ),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",

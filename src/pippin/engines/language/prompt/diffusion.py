@@ -161,6 +161,7 @@ WITHOUT: tuple[str, ...] = (
     "kv_value_bits",
     "warm_prompts",
     "thinking_budget",
+    "expert_cache_gb",
 )
 """Options that these models do not have."""
 
