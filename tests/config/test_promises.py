@@ -248,7 +248,10 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/language/specprefill/test_specprefill.py::"
             "test_answers_are_those_to_the_prompt_whose_left_out_tokens_are_hidden",
         ),
-        "`--moe-top-k`": ("cli/test_migrants.py::test_command_lines_of_vllm_mlx",),
+        "`--moe-top-k`": (
+            "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
+            "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",
+        ),
         "`--max-kv-size`, which forgets old tokens": (COMPAT + "test_a_window_is_a_window",),
         "registries with lazy models, `--lazy-load-model`": (
             X + "test_multi_model_serving",

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
+from pippin.config.compat.terms import Server, equivalent, needless, same
 
 DRAFTERS = (
     "EAGLE-3, DFlash, DSpark and the prediction heads of Qwen 3.5, Next and Nemotron-H, in the batch too; "
@@ -178,7 +178,11 @@ VARIABLES = (
     needless("APC_LAYER_MAJOR_MEMORY_MIN_TOKENS", "50000", LAYOUT),
     needless("APC_MAX_POOL_TENSORS", "450000", LAYOUT),
     needless("APC_HASH", "fast", "blocks are compared token by token"),
-    unsupported("APC_DEFAULT_TENANT", "-", "requests bring their salt (`X-Tenant-Id`, `cache_salt`)"),
+    needless(
+        "APC_DEFAULT_TENANT",
+        "-",
+        "requests that name no tenant (`X-Tenant-Id`, `cache_salt`) share one part of the cache in any case",
+    ),
     needless("APC_TRACE", "-", "hits and misses are in the metrics"),
     needless("APC_DEBUG", "-", "`log_level: debug` shows them"),
     same("HF_HUB_OFFLINE", "offline", "-"),

@@ -390,7 +390,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "partly",
             "its flags and fields; models with windows, recurrent layers or media are refused at the start",
         ),
-        Promise("`--moe-top-k`", "refused", "in its documents, not in its code"),
+        Promise("`--moe-top-k`", "works", "for mixtures that mlx-lm runs; in its documents, not in its code"),
         Promise(
             "`--max-kv-size`, which forgets old tokens",
             "differs",

@@ -29,7 +29,7 @@ from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
-from pippin.engines.language.model.experts import memory_for_experts
+from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
@@ -87,6 +87,7 @@ def open_engine(
         kernel_threads=threads if known else None,
         whole_layers=not options.specprefill,  # which count positions by themselves
         experts=experts,
+        changed=fewer_experts(spec.info, options.moe_top_k),
     )
     if experts is not None:
         kept = experts.kept / 1e9
@@ -311,6 +312,8 @@ def _open_prefixes(layout: CacheLayout, asked: _Asked, limit: int) -> PrefixCach
     if options.cache_dir is not None and folder is not None:
         bits = None if options.quantized_kv_start else _told(cache_bits(options))
         details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+        if options.moe_top_k is not None:
+            details += f" {options.moe_top_k} experts"
         if options.kv_quant_scheme != "uniform":
             details += f" {options.kv_quant_scheme}"
         try:

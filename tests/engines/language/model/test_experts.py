@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model, quantize_model, save_model
 
 from pippin.catalog import footprint, read_info
@@ -15,7 +16,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
-from pippin.engines.language.model.experts import expert_stats, memory_for_experts
+from pippin.engines.language.model.experts import expert_stats, fewer_experts, memory_for_experts
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prompt.diffusion import refuse_options as refused_by_diffusion
 from pippin.engines.language.ranks.opening import refuse_options as refused_by_ranks
@@ -159,6 +160,42 @@ def test_what_cannot_run_so_is_refused_by_name(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "tomorrow"}))
     said, _ = refusal(lambda: memory_for_experts(info, None, 1 << 30))
     assert "no model of the architecture" in said
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("threads", [2, None], ids=["kernels", "float32"])
+def test_fewer_experts_compute_a_token(tmp_path: Path, architecture: str, threads: int | None) -> None:
+    """As in a checkpoint that says so; with the kernels for CPUs too, where they are compiled."""
+    tokens = mx.array([[5, 7, 11, 13]])
+
+    def logits(folder: Path, fewer: int | None) -> mx.array:
+        info = ModelInfo(id="m", kind="language", path=str(folder), architecture=architecture)
+        model, _ = load_weights(
+            info,
+            PLAN,
+            lambda *_: None,
+            trust_remote_code=False,
+            kernel_threads=threads,
+            changed=fewer_experts(info, fewer),
+        )
+        found: mx.array = model(tokens, cache=make_prompt_cache(model))
+        return found
+
+    two = tiny_model(architecture, tmp_path / "two")
+    one = tiny_model(architecture, tmp_path / "one", num_experts_per_tok=1)
+    assert mx.allclose(logits(two, 1), logits(one, None), atol=1e-5)
+    assert not mx.allclose(logits(two, 2), logits(one, None), atol=1e-2)
+
+
+def test_more_experts_than_the_model_has_are_refused(tmp_path: Path) -> None:
+    def info(architecture: str) -> ModelInfo:
+        folder = tiny_model(architecture, tmp_path / architecture)
+        return ModelInfo(id="m", kind="language", path=str(folder), architecture=architecture)
+
+    assert "made with 2 experts" in refusal(lambda: fewer_experts(info("qwen3_moe"), 3))[0]
+    said, option = refusal(lambda: fewer_experts(info("llama"), 1))
+    assert "names no number of experts" in said
+    assert option == "moe_top_k"
 
 
 def test_damaged_experts_are_named(tmp_path: Path) -> None:

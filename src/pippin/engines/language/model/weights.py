@@ -3,7 +3,7 @@
 import gc
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ def load_weights(
     split: Callable[[nn.Module], None] | None = None,
     diffusion: bool = False,
     experts: ExpertMemory | None = None,
+    changed: Mapping[str, int] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
@@ -50,7 +51,7 @@ def load_weights(
     kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
     `split` takes away what is another rank's, before anything of it is read. `diffusion`: a diffusion language model,
     as mlx-vlm has it; of every other caller such a model is refused. `experts`: for those of a repacked checkpoint,
-    which is refused without.
+    which is refused without. `changed`: values that mlx-lm is to find in the configuration in place of the file's.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
@@ -58,7 +59,13 @@ def load_weights(
         refuse_repacked(info)
     _refuse_unreadable(info, folder)
     load = partial(
-        _read, info, folder, trust_remote_code=trust_remote_code, diffusion=diffusion, experts=experts
+        _read,
+        info,
+        folder,
+        trust_remote_code=trust_remote_code,
+        diffusion=diffusion,
+        experts=experts,
+        changed=changed or {},
     )
     model, config = load(text_only=text_only)
     on_kernels = False
@@ -89,10 +96,13 @@ def _read(
     text_only: bool,
     diffusion: bool,
     experts: ExpertMemory | None,
+    changed: Mapping[str, int],
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = experts is not None or (not text_only and checkpoint.is_vision(folder))
-    load: Callable[..., Any] = checkpoint.load_model if vision else load_model
+    load: Callable[..., Any] = (
+        checkpoint.load_model if vision else partial(load_model, model_config=dict(changed))
+    )
     if diffusion:
         load = checkpoint.load_diffusion_model
     elif experts is not None:
@@ -114,6 +124,7 @@ def _read(
                 text_only=True,
                 diffusion=False,
                 experts=None,
+                changed=changed,
             )
         except ServerError:
             raise refusal from error

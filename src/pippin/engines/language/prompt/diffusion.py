@@ -162,6 +162,7 @@ WITHOUT: tuple[str, ...] = (
     "warm_prompts",
     "thinking_budget",
     "expert_cache_gb",
+    "moe_top_k",
 )
 """Options that these models do not have."""
 
