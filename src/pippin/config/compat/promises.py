@@ -147,8 +147,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "image pipelines of its own",
             "partly",
-            "they paint what mflux has no preset for, and everything where mflux is not installed; Z-Image's pictures "
-            "were compared with mlx-vlm's, the other ten families were not tried; no previews",
+            "they paint what mflux has no preset for, and all where mflux is not installed; the pictures of Z-Image, MOSS-Image "
+            "and Ming-Image were compared with mlx-vlm's, those of the other eight families not, each with its reason: "
+            "docs/images.md; no previews",
         ),
         Promise(
             "diffusion language models",

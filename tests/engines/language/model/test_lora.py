@@ -193,6 +193,8 @@ def trained(base: Path, folder: Path, keys: list[str], kind: str = "lora") -> Pa
     [
         ("llama", list(LAYERS), "dora"),
         ("qwen3_moe", ["mlp.switch_mlp.gate_proj", "self_attn.q_proj"], "lora"),
+        ("llama", ["model.embed_tokens", "self_attn.q_proj"], "lora"),
+        ("llama", ["model.embed_tokens"], "dora"),
     ],
 )
 def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
@@ -212,6 +214,8 @@ def test_requests_may_name_a_folder_that_the_operator_gave(base: Path, adapters:
     bench = Bench(base, ModelOptions(adapter_path=adapters["one"], adapters={"two": adapters["two"]}))
     index = bench.engine.lifecycle._model.adapters.index
     assert (index(adapters["one"]), index("two"), index(adapters["two"])) == (1, 2, 2)
+    one = Path(adapters["one"])
+    assert index(f"{one.parent}/x/../{one.name}/") == 1, "however it is written"
     with pytest.raises(ServerError, match="There is no adapter"):
         index("/etc")
 

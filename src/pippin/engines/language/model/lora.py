@@ -9,6 +9,7 @@ model, where it is the only adapter.
 
 import json
 import logging
+import os
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,8 @@ class Adapters:
 
     def index(self, name: str) -> int:
         """The index of an adapter. Raises `ServerError` for a name that this model does not have."""
-        if name in self._folders:
-            return self._folders[name]
+        if (given := self._folders.get(name, self._folders.get(os.path.normpath(name)))) is not None:
+            return given
         if name not in self.names or name == OWN:
             there = ", ".join(each for each in self.names if each != OWN) or "none"
             raise ServerError(
@@ -157,7 +158,11 @@ def _install_low_rank(
             found.pop(name, None)
             log.warning("%s", error.report.message)
     names = list(found)
-    numbers = {folders[name]: number for number, name in enumerate(names, start=1)}
+    numbers = {
+        written: number
+        for number, name in enumerate(names, start=1)
+        for written in (folders[name], os.path.normpath(Path(folders[name]).expanduser()))
+    }
     adapters = Adapters(tuple(names), default=default, folders=numbers)
     loaded = list(found.values())
     paths = sorted({path for additions in loaded for path in additions})
