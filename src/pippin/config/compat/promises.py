@@ -147,8 +147,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "image pipelines of its own",
             "partly",
-            "they paint what mflux has no preset for, and all where mflux is not installed; the pictures of Z-Image, MOSS-Image "
-            "and Ming-Image were compared with mlx-vlm's, those of the other eight families not, each with its reason: "
+            "they paint what mflux has no preset for, and all where mflux is not installed; the pictures of Z-Image, "
+            "MOSS-Image and Ming-Image were compared with mlx-vlm's, those of eight families not, for reasons told in "
             "docs/images.md; no previews",
         ),
         Promise(

@@ -19,6 +19,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.core.safetensors import StoredArray, read_header
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +209,9 @@ def adapters_in(folder: str | None) -> dict[str, str]:
     return {path.name: str(path) for path in inside if (path / "adapter_config.json").is_file()}
 
 
+PEFT = "adapter_model.safetensors"
+"""The file of an adapter that PEFT wrote."""
+
 PREFIXES = (
     ("", ""),
     ("", "inner."),
@@ -300,12 +304,31 @@ def _method(config: Mapping[str, Any]) -> str:
 
 
 def is_low_rank(folder: str) -> bool:
-    """Whether an adapter is plain LoRA by its configuration, or cannot be read; the library must apply any other."""
+    """Whether an adapter is plain LoRA on linear layers, by the heads of its files, or cannot be read; the library must
+    apply any other, and that of embeddings or experts."""
+    place = Path(folder).expanduser()
     try:
-        config = json.loads((Path(folder).expanduser() / "adapter_config.json").read_bytes())
+        config = json.loads((place / "adapter_config.json").read_bytes())
     except (OSError, ValueError):
         return True
-    return _method(config) == "lora"
+    return _method(config) == "lora" and all(
+        len(array.shape) == 2 and ".layers." in f".{name}" for name, array in _stored(place).items()
+    )
+
+
+def _stored(folder: Path) -> dict[str, StoredArray]:
+    """The arrays of an adapter, by the header of its file; none where that cannot be read."""
+    try:
+        with _file_of(folder).open("rb") as file:
+            header = read_header(file)
+    except OSError:
+        return {}
+    return {} if header is None else header.arrays
+
+
+def _file_of(folder: Path) -> Path:
+    peft = folder / PEFT
+    return peft if peft.exists() else folder / "adapters.safetensors"
 
 
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
@@ -316,14 +339,13 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
         raise _refused(name, f"{folder} has no readable adapter_config.json ({error})") from error
     if (method := _method(config)) != "lora":
         raise _refused(name, f"it is of type {method}, and only LoRA is supported")
-    peft = folder / "adapter_model.safetensors"
-    path = peft if peft.exists() else folder / "adapters.safetensors"
+    path = _file_of(folder)
     try:
         weights = mx.load(str(path))
         assert isinstance(weights, dict)  # of a safetensors file
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(name, f"{path.name} cannot be read ({error})") from error
-    return _of_peft(name, config, weights) if path == peft else _of_mlx(name, config, weights)
+    return _of_peft(name, config, weights) if path.name == PEFT else _of_mlx(name, config, weights)
 
 
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
