@@ -105,6 +105,12 @@ class AudioRoutes:
         """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
         info = await self.api.service.find(name, ListVoices.model_kind)
+        if info.kind not in (ListVoices.model_kind, "scripted"):
+            raise ServerError(
+                "invalid_request",
+                f"The model {info.id!r} is of kind {info.kind} and does not speak: name one that does in `model`.",
+                "model",
+            )
         if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
             raise ServerError(
                 "conflict",

@@ -141,7 +141,7 @@ VARIABLES = (
     needless(
         "VLLM_MCP_ALLOW_UNSAFE",
         "off",
-        "any command of the MCP file is started, without a shell where it does not say `allow_shell`",
+        "every command of the MCP file is started; for a shell its entry says `allow_shell: true`",
     ),
     needless("VLLM_MLX_SIMPLE_ENGINE_LOCK_ADMISSION", "fail_fast", "requests wait in a bounded queue"),
     needless("VLLM_MLX_SYSTEM_KV_SLOTS", "4", "system prompts share the prefix cache"),
