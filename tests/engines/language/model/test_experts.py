@@ -65,7 +65,7 @@ def refusal(call: Any) -> tuple[str, str | None]:
     return caught.value.report.message, caught.value.report.param
 
 
-@pytest.mark.parametrize("made", [many_experts, quantised])
+@pytest.mark.parametrize("made", [many_experts, pytest.param(quantised, marks=pytest.mark.long)])
 def test_a_batch_answers_as_all_experts_in_memory_do(tmp_path: Path, made: Any) -> None:
     folder = made(tmp_path / "qwen3_moe")
     bench = VisionBench(repacked(folder), expert_cache_gb=LEAST, max_num_seqs=4)
@@ -106,7 +106,7 @@ def test_pictures_are_read_with_experts_on_the_disk(tmp_path: Path, monkeypatch:
 
 
 def test_memory_holds_what_was_given_and_the_layer_that_runs(tmp_path: Path) -> None:
-    folder = repacked(many_experts(tmp_path / "m", num_hidden_layers=12, moe_intermediate_size=256))
+    folder = repacked(many_experts(tmp_path / "m", num_hidden_layers=8, moe_intermediate_size=256))
     info = read_info(folder)
     options = ModelOptions(expert_cache_gb=LEAST)
     bench = VisionBench(folder, expert_cache_gb=LEAST, prefix_cache=False)
@@ -115,8 +115,8 @@ def test_memory_holds_what_was_given_and_the_layer_that_runs(tmp_path: Path) -> 
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     bench.run(job)
-    experts = 12 * 16 * 3 * 64 * 256 * 4
-    layer = experts // 12
+    experts = 8 * 16 * 3 * 64 * 256 * 4
+    layer = experts // 8
     assert mx.get_peak_memory() - before < LEAST * 1e9 + 2 * layer + 4e6 < experts / 2
     assert mx.get_active_memory() - before < LEAST * 1e9 + layer
     # The pool reserves as much before the load as the engine counts afterwards.
