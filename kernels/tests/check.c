@@ -854,12 +854,13 @@ static void check_encoder(int norms_first)
 static void check_products(void)
 {
     const int bits[] = {2, 3, 4, 5, 6, 8};
-    const int64_t tokens[] = {1, 2, 4, 5, 9, 17, 40, 70};
+    const int64_t tokens[] = {1, 2, 3, 4, 5, 9, 17, 40, 70};
+    enum { COUNTS = sizeof tokens / sizeof *tokens };
     for (int b = 0; b < 6; b++)
         for (int size = 0; size < 3; size++)
-            for (int t = 0; t < 8; t++)
+            for (int t = 0; t < COUNTS; t++)
                 check_product(matrix_of(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << size, (t + size) % 3), tokens[t]);
-    for (int t = 0; t < 8; t++) {
+    for (int t = 0; t < COUNTS; t++) {
         for (int type = PK_F32; type <= PK_BF16; type++)
             check_product(matrix_of(21, 67, type == PK_F32 ? 32 : 16, 0, type), tokens[t]);
         check_product(float4_of(37, 32 * (1 + 20 * (t % 2)), PK_MXFP4), tokens[t]);
