@@ -19,13 +19,15 @@ from tests.engines.language.step.test_schedules import (
     play,
     play_many,
 )
-from tests.engines.language.tiny_heads import prediction_head
+from tests.engines.language.tiny_heads import eagle3_head, prediction_head
 from tests.engines.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
 ON_A_CPU: dict[str, Any] = {"overlaps": False}
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss")
+FUSED = ("llama", "qwen3")
+"""Whose draft head is one call of the kernels; for the others it is one of single operations."""
 SCHEDULES = 6  # of each architecture
 
 
@@ -41,8 +43,10 @@ def traits_of(architecture: str) -> list[dict[str, Any]]:
 
 
 def subject_of(root: Path, architecture: str) -> Subject:
-    folder = tiny_model(architecture, root / architecture, head_dim=32)
-    draft, head = tiny_model("llama", root / "draft"), prediction_head(root / "head")
+    changes = {"num_hidden_layers": 4} if architecture in FUSED else {}
+    folder = tiny_model(architecture, root / architecture, head_dim=32, **changes)
+    draft = tiny_model("llama", root / "draft")
+    head = (eagle3_head if architecture in FUSED else prediction_head)(root / "head")
     named = (
         {each: str(adapter(folder, root, each)) for each in ("one", "two")}
         if architecture in ADAPTABLE

@@ -127,6 +127,7 @@ def open_head(
         case "eagle3":
             head: DraftHead = Eagle3Head(inner)
             _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
+            _check_words(folder, inner)
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
@@ -206,6 +207,19 @@ def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabular
         message = (
             f"The draft head {folder.name!r} was made for another model: it starts from states of {size} numbers and "
             f"{words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION)
+
+
+def _check_words(folder: Path, inner: Any) -> None:
+    """Of an EAGLE-3 head that knows a part of the vocabulary."""
+    if inner.d2t is None:
+        return
+    words = mx.arange(inner.draft_vocab_size) + inner.d2t
+    if not 0 <= int(words.min()) <= int(words.max()) < inner.target_vocab_size:
+        message = (
+            f"The draft head {folder.name!r} names a token that the vocabulary does not have: its table d2t is "
+            "damaged. Download it again."
         )
         raise ServerError("load_failed", message, OPTION)
 
