@@ -225,6 +225,26 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     assert not heads_of(subject)._followed
 
 
+def test_what_does_not_fit_a_head_is_refused(bench: Callable[..., Bench]) -> None:
+    from pippin_kernels import KV, KernelError, Places, Step
+
+    drafter = heads_of(bench())._head._drafter
+    heads, size = drafter.shape.kv_heads, drafter.shape.head_dim
+    kept = KV(np.zeros((1, heads, 5, size), np.float32), np.zeros((1, heads, 5, size), np.float32))
+    step = Step(starts=[0], counts=[3], places=Places([[kept]]))
+    tokens, states = np.array([1, 2, 3], np.int32), np.zeros((3, drafter.state_size), np.float32)
+    assert drafter.run(tokens, states, step, 3).shape == (1, 3)
+    with pytest.raises(KernelError, match="longer than its keys and values"):
+        drafter.run(tokens, states, step, 4)
+    with pytest.raises(KernelError, match="a token and a state for each token"):
+        drafter.run(tokens, states[:, 1:], step, 1)
+    with pytest.raises(KernelError, match="not one of the vocabulary"):
+        drafter.run(tokens + 1000, states, step, 1)
+    drafter.close()
+    with pytest.raises(KernelError, match="closed"):
+        drafter.run(tokens, states, step, 1)
+
+
 def test_its_share_of_the_time_is_told(bench: Callable[..., Bench]) -> None:
     subject = bench()
     assert subject.engine.stats().draft_seconds == 0
