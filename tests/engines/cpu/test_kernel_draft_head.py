@@ -275,6 +275,16 @@ def test_a_head_that_says_something_else_than_mlx_vlms_runs_as_that_does(
     subject.judge(PROMPTS["r1"][0], answers["r1", 0])
 
 
+def test_a_head_is_one_call_beside_a_model_whose_vectors_are_rounded(bench: Callable[..., Bench]) -> None:
+    """It is held against mlx-vlm's before its own are."""
+    subject = bench()
+    subject.model.kernels.round_activations()
+    subject.engine = subject.new_engine(ON_KERNELS)
+    assert heads_of(subject)._head.in_one_call
+    answers, _ = run_all(subject, PROMPTS)
+    assert all(len(answers[name, 0]) == count for name, (_, count) in PROMPTS.items())
+
+
 @pytest.mark.parametrize("kernels", [True, False])
 def test_a_head_that_names_tokens_beyond_the_vocabulary_is_refused(
     made: Callable[..., Path], tmp_path: Path, kernels: bool

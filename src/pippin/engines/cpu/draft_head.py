@@ -64,12 +64,14 @@ class FusedHead(DraftHead):
         # The words of a model of another width are the head's own.
         is_theirs = inner.hidden_size == embedding.columns
         shape, drafting = _describe(inner, embedding if is_theirs else matrix_of(inner.embed_tokens))
-        self._drafter = Drafter(kernels, shape, drafting)
         self._token = TokenArray(shape.kv_heads, shape.head_dim, mx.float32)
         self._kept = KeptPlaces()
         own = shape.nbytes - (shape.embedding.nbytes if is_theirs else 0)
         self.own_bytes = own + drafting.reduce.nbytes + drafting.head.nbytes
+        # Of vectors in float32: the model's kernels may round them by now.
+        self._drafter = Drafter(Kernels(1), shape, drafting)
         self._compare(inner, kernels, shape.embedding)
+        self._drafter = Drafter(kernels, shape, drafting)
 
     def make_cache(self) -> PromptCache:
         return [KVCache() for _ in self._drafter.shape.layers]
