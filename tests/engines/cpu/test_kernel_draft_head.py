@@ -277,7 +277,7 @@ def test_a_head_that_says_something_else_than_mlx_vlms_runs_as_that_does(
 
 def test_a_head_is_one_call_beside_a_model_whose_vectors_are_rounded(bench: Callable[..., Bench]) -> None:
     """It is held against mlx-vlm's before its own are."""
-    subject = bench()
+    subject = bench("4 bits")
     subject.model.kernels.round_activations()
     subject.engine = subject.new_engine(ON_KERNELS)
     assert heads_of(subject)._head.in_one_call
