@@ -160,9 +160,10 @@ curl -X PATCH http://localhost:8080/v1/settings \\
 """)
     assert changed["rejected"] == {}
     assert {"min_pixels", "max_pixels"} <= set(changed["needs_restart"]), "a difference: said, not dropped"
-    told = page.json(
-        'curl -X PATCH http://localhost:8080/v1/settings -d \'{"draft_kind": "mtp", "max_pixels": 1048576}\''
-    )
+    told = page.json("""
+curl -X PATCH http://localhost:8080/v1/settings -H 'Content-Type: application/json' \\
+  -d '{"draft_kind": "mtp", "max_pixels": 4194304}'
+""")
     assert "not needed: the kind is found" in told["notes"]["draft_kind"], "nothing is dropped without a word"
     assert "max_pixels" not in told["notes"]
     page.bash("curl -X PATCH http://localhost:8080/v1/settings -d '{\"max_tokens\": 77}'")
