@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import sqlite3
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -221,7 +220,7 @@ class BatchRunner:
                 await self._end_finished()
                 await self._sweep()
                 await self._fill()
-            except (ServerError, sqlite3.Error, OSError) as error:
+            except (ServerError, OSError) as error:
                 await self._rest(error)
                 continue
             if not self._turns:
@@ -233,9 +232,8 @@ class BatchRunner:
 
     async def _rest(self, error: Exception) -> None:
         """Wait where nothing can be written."""
-        if (
-            self._store.holder is not None
-        ):  # the database says so in the log, and may be there again in a moment
+        if self._store.holder is not None:
+            # The database has said so in the log, and may be there again in a moment.
             await asyncio.sleep(CLAIM_EVERY)
             return
         reason = error.report.message if isinstance(error, ServerError) else error
@@ -346,7 +344,8 @@ class BatchRunner:
         """The reply to a line that can't be read any more, or whose answer could not be kept."""
         if isinstance(error, ServerError):
             return refused(self._answers(batch), error.report)
-        return refused(self._answers(batch), ErrorReport(kind="not_found", message=str(error)))
+        message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
+        return refused(self._answers(batch), ErrorReport(kind="not_found", message=message))
 
     def _text(self, batch: Batch, line: Line) -> bytes:
         self._store.check_room(batch.owner)
