@@ -109,7 +109,9 @@ def _resolve(
     known = {name for entry in entries for name in (entry.path, entry.name)}
     entries += [entry for entry in named if entry.path not in known]
     known = {name for entry in entries for name in (entry.path, entry.name)}
-    entries += [entry for entry in _known_models(compat) if known.isdisjoint((entry.path, entry.called))]
+    entries += [
+        entry for entry in _known_models(compat) if known.isdisjoint((entry.path, entry.name or entry.path))
+    ]
     scoped = {
         scope: {name: given.value for name, given in merged.items() if options()[name].scope == scope}
         for scope in ("start", "server", "model")

@@ -9,7 +9,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.turboquant import BatchedTurboQuant
 from pippin.engines.language.kv_cache.probe import choose_batching
 from tests.engines.language.bench import Bench, run_all
