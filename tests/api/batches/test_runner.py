@@ -301,6 +301,25 @@ def test_a_line_whose_file_is_gone_is_refused_without_the_place_of_the_file(tmp_
     assert str(tmp_path) not in told
 
 
+def test_a_fault_in_looking_for_batches_does_not_end_the_looking(
+    pair: tuple[BatchStore, BatchStore], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rooms, "CLAIM_EVERY", 0.02)
+    store, faults, renew = pair[0], [True], pair[0].renew
+
+    def faulty() -> dict[str, bool]:
+        if faults and faults.pop():
+            raise ValueError("a fault of ours")
+        return renew()
+
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        return replied(200)
+
+    monkeypatch.setattr(store, "renew", faulty)
+    assert run(store, ask, added(store, "one", 1)).status == "completed"
+    assert "a fault of ours" in caplog.text
+
+
 def test_two_servers_share_the_batches_and_answer_each_line_once(pair: tuple[BatchStore, BatchStore]) -> None:
     asked: list[tuple[int, bytes]] = []
 

@@ -181,24 +181,29 @@ class BatchRunner:
     async def _claim(self) -> None:
         """Hold what this server does against others, and take over what none does."""
         while True:
-            with contextlib.suppress(ServerError):  # said in the log by the database
-                held = await asyncio.to_thread(self._store.renew)
-                for batch in list(self._turns):
-                    if batch.ended:
-                        continue  # it is being written
-                    if batch.id not in held:
-                        self._drop(batch)
-                    elif held[batch.id]:
-                        await self.cancel(batch)
-                if len(self._turns) < MOST_CLAIMED and not self._rests:
-                    self._turns.extend(
-                        await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns))
-                    )
-                if self._turns:
-                    self._wake()
+            try:
+                await self._look_at_claims()
+            except ServerError:
+                pass  # said in the log by the database
+            except Exception as error:  # a server that claims no more would leave its batches undone
+                log.error("The claims of batches could not be looked at.\n%s", trace_of(error))
             self._claim_now.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._claim_now.wait(), CLAIM_EVERY)
+
+    async def _look_at_claims(self) -> None:
+        held = await asyncio.to_thread(self._store.renew)
+        for batch in list(self._turns):
+            if batch.ended:
+                continue  # it is being written
+            if batch.id not in held:
+                self._drop(batch)
+            elif held[batch.id]:
+                await self.cancel(batch)
+        if len(self._turns) < MOST_CLAIMED and not self._rests:
+            self._turns.extend(await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns)))
+        if self._turns:
+            self._wake()
 
     def _drop(self, batch: Batch) -> None:
         """Leave a batch to the server that has taken it over."""
