@@ -30,7 +30,7 @@ BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark")
 """Types of mlx-vlm's drafters of blocks that `blocks.py` runs."""
 
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
-"""What the types of mlx-vlm's drafters have in their names, and no models of chat."""
+"""What the types of mlx-vlm's other drafters have in their names."""
 
 
 def find_kind(folder: Path, *, own: bool = False) -> Kind:
@@ -46,34 +46,26 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         *(config.get("architectures") or []),
     ]
     told = " ".join(str(name).lower() for name in names)
-    if "dflash_config" not in config and not any(name in told for name in OTHER_DRAFTERS):
-        return "model"
-    _check_library(OPTION)
+    is_head = "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS)
+    if is_head:
+        _check_library(OPTION)
     if "eagle3" in told:
         return "eagle3"
     if config.get("model_type") in PREDICTION_HEADS:
         return "mtp"
-    from mlx_vlm.utils import get_model_type
+    if is_head:
+        from mlx_vlm.utils import get_model_type
 
-    normalised = get_model_type(config)
-    if normalised in BLOCK_DRAFTERS:
-        return "dflash"
-    known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
-    message = (
-        f"The drafter {folder.name!r} is of the type {normalised!r}, which this version cannot run: "
-        f"take a smaller model, an EAGLE-3 head, or a head of the type {known}."
-    )
-    raise ServerError("load_failed", message, OPTION)
-
-
-def _check_library(option: str) -> None:
-    """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
-    if importlib.util.find_spec("mlx_vlm") is None:
+        normalised = get_model_type(config)
+        if normalised in BLOCK_DRAFTERS:
+            return "dflash"
+        known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
         message = (
-            'Draft heads are mlx-vlm\'s: pip install "pippin[vision]". A smaller model of the same vocabulary drafts '
-            "without it."
+            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version cannot run: "
+            f"take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
-        raise ServerError("load_failed", message, option)
+        raise ServerError("load_failed", message, OPTION)
+    return "model"
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -216,3 +208,13 @@ def _bind(head: DraftHead, model: nn.Module) -> None:
         head.share_parts(model.embed, model.lm_head)
         return
     head.share(model.inner if isinstance(model, VisionModel) else model)
+
+
+def _check_library(option: str) -> None:
+    """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
+    if importlib.util.find_spec("mlx_vlm") is None:
+        message = (
+            'Draft heads are mlx-vlm\'s: pip install "pippin[vision]". A smaller model of the same vocabulary drafts '
+            "without it."
+        )
+        raise ServerError("load_failed", message, option)
