@@ -103,7 +103,11 @@ def create_app(
     )
     if processes is not None:
         processes.connect(handler.answers, api.store)
-    app: ASGIApp = _routed(find_routes(api), errors, errors.http_error)
+    app: ASGIApp = _routed(
+        find_routes(api),
+        errors,
+        errors.http_error,
+    )
     batches.connect(app, handler.answers)
     app = _guarded(app, live, keys, errors, secrets)
     return ExchangeFrame(app, observer.http)
