@@ -20,6 +20,7 @@ import msgspec
 from pippin.config.options.model import CpuActivations
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelKind
+from pippin.engines.file_limit import own_file_limit
 
 PACKAGE = "pippin_kernels"
 
@@ -160,5 +161,6 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
 
 
 if __name__ == "__main__":
-    found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
+    with own_file_limit():
+        found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
     sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
