@@ -15,7 +15,11 @@ TOLD = "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
 
 def ran(program: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", FEW + program + "\n" + TOLD], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", FEW + program + "\n" + TOLD],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     ).stdout.strip()
 
 
