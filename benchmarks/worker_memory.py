@@ -2,9 +2,11 @@
 
     python -m benchmarks.worker_memory --model FOLDER [--prompt 4000] [--clients 16]
 
-*resident* and *most* are the worker's, as the system counts them; *KV* and *prefixes* are what its caches hold of that;
-*kept* is memory that MLX has for its next arrays. *ratio* is what is resident without the caches, in folders: the
-target is 1.3.
+*resident* and *most* are the worker's, as the system counts them. *share* is what is resident with the pages of
+libraries shared out among the processes that have them, and *private* what no other process has. *KV* and *prefixes*
+are what its caches hold of what is resident; *kept* is memory that MLX has for its next arrays. *ratio* is what is
+resident without the caches, in folders: the target is 1.3. Each work is looked at right behind its end, and again once
+the engine has rested.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import asyncio
 import re
 import signal
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -32,24 +35,26 @@ def metrics(port: int) -> str:
         return bytes(reply.read()).decode()
 
 
-def resident(pid: int) -> tuple[float, float]:
-    """MB that are resident now, and the most that ever were."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    now, most = (re.search(rf"{name}:\s+(\d+) kB", status) for name in ("VmRSS", "VmHWM"))
-    assert now is not None
-    assert most is not None
-    return int(now[1]) * 1024 / MB, int(most[1]) * 1024 / MB
+RESTED = 7  # seconds, after which the memory of what has ended is the system's again
+
+
+def resident(pid: int) -> list[float]:
+    """MB that are resident now, the most that ever were, the share of it, and what is private."""
+    told = "".join(Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "smaps_rollup"))
+    patterns = (r"^VmRSS", r"^VmHWM", r"^Pss", r"^Private_\w+")
+    found = (re.findall(rf"{pattern}:\s+(\d+) kB", told, re.MULTILINE) for pattern in patterns)
+    return [sum(map(int, sizes)) * 1024 / MB for sizes in found]
 
 
 def line(server: Server, moment: str, folder: float) -> str:
-    now, most = resident(server.worker.pid)
+    sizes = resident(server.worker.pid)
     found = metrics(server.port)
     held = [
         sum(float(value) for value in re.findall(pattern, found, re.MULTILINE)) / MB
         for pattern in HELD.values()
     ]
-    columns = [now, most, *held]
-    ratio = (now - held[0] - held[1]) / folder
+    columns = [*sizes, *held]
+    ratio = (sizes[0] - held[0] - held[1]) / folder
     return f"| {moment} | {' | '.join(f'{column:.0f}' for column in columns)} | {ratio:.2f} |"
 
 
@@ -74,14 +79,16 @@ def main() -> None:
         given.source.resolve(), given.model.resolve(), ["--enable-metrics", *given.options]
     ) as server:
         print(f"folder: {folder:.0f} MB")
-        print("| after | resident | most | KV | prefixes | kept | ratio |")
-        print("|---|---|---|---|---|---|---|")
+        print("| after | resident | most | share | private | KV | prefixes | kept | ratio |")
+        print("|---|---|---|---|---|---|---|---|---|")
         print(line(server, "the load, and 4 tokens", folder), flush=True)
         for moment, scenario, clients in works:
             result = asyncio.run(run(f"http://127.0.0.1:{server.port}", "bench", scenario, clients, cell=1))
             if result.errors:
                 raise RuntimeError(result.errors[0])
             print(line(server, moment, folder), flush=True)
+            time.sleep(RESTED)
+            print(line(server, f"{moment}, at rest", folder), flush=True)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,8 @@ def special_flags(compiler: list[str]) -> dict[str, list[str]]:
 
 def knows(compiler: list[str], flags: list[str]) -> bool:
     """Whether it takes these flags: an older one lacks the newest instruction sets."""
-    tried = [*compiler, *flags, "-fsyntax-only", "-x", "c", os.devnull]
+    # Not -fsyntax-only, which fails in Zig whatever the flags are.
+    tried = [*compiler, *flags, "-E", "-x", "c", os.devnull]
     return subprocess.run(tried, capture_output=True).returncode == 0
 
 

@@ -39,7 +39,7 @@ static void try_products(pk_matrix m, int64_t tokens)
         free(out);
     }
     pk_context *whole = pk_open(THREADS, NULL);
-    for (int set = 0; tokens <= 4 && (name = pk_int8_set(set)) != NULL; set++) {
+    for (int set = 0; (name = pk_int8_set(set)) != NULL; set++) {
         float *out = malloc((size_t)(tokens * rows) * 4);
         if (pk_whole_numbers(whole, name) == PK_OK) {
             failures += pk_product(whole, &m, x, columns, tokens, out, rows) != PK_OK;
@@ -82,6 +82,78 @@ static void try_int8(pk_matrix m, int64_t tokens)
     release(&m);
 }
 
+/* Norms, activations and rotary positions by themselves. */
+static void try_functions(int64_t count, int64_t size)
+{
+    const int64_t all = count * size;
+    float *x = filled(all, PK_F32), *weight = filled(size, PK_F32), *first = malloc((size_t)all * 4);
+    float *out = malloc((size_t)all * 4);
+    for (int what = -2; what <= PK_SWIGLU_OAI; what++) {
+        for (int set = 0; set < sets; set++) {
+            if (what == -2)
+                pk_rms_norm(contexts[set], x, NULL, 1e-5f, count, size, out);
+            else if (what == -1)
+                pk_layer_norm(contexts[set], x, weight, weight, 1e-5f, count, size, out);
+            else
+                pk_gated(contexts[set], what, x, x, all, out);
+            if (set == 0)
+                memcpy(first, out, (size_t)all * 4);
+            compare("a function", pk_used(contexts[set]), first, out, all);
+        }
+    }
+    float *frequencies = filled(size / 2, PK_F32);
+    int64_t *positions = calloc((size_t)count, sizeof *positions);
+    pk_rope rope = {frequencies, (int32_t)(size / 2 * 2), 0, 1.0f, 1.0f};
+    failures += pk_rotate(&rope, x, count, 1, size, positions) != PK_OK;
+    rope.dims = (int32_t)(size + 2);
+    failures += pk_rotate(&rope, x, count, 1, size, positions) != PK_REFUSED;
+    void *memory[] = {x, weight, first, out, frequencies, positions};
+    for (size_t index = 0; index < sizeof memory / sizeof *memory; index++)
+        free(memory[index]);
+}
+
+/* Attention by itself: a sequence with `count` new tokens behind `start`, and one whose only token is new. */
+static void try_attention(int64_t start, int64_t count, int bits)
+{
+    enum { QUERIES = 6, KEYS = 2, WIDTH = 64, GROUP = 32 };
+    const int64_t starts[] = {start, 0}, counts[] = {count, 1}, tokens = count + 1;
+    pk_kv kv[2] = {{0}};
+    for (int sequence = 0; sequence < 2; sequence++) {
+        const int64_t capacity = starts[sequence] + counts[sequence], stride = capacity * (bits ? WIDTH * bits / 32 : WIDTH);
+        kv[sequence] = (pk_kv){.keys = filled(KEYS * stride, PK_F32), .values = filled(KEYS * stride, PK_F32),
+                               .key_head_stride = stride, .value_head_stride = stride, .capacity = capacity};
+        if (bits) {
+            float **scales[] = {&kv[sequence].key_scales, &kv[sequence].key_biases, &kv[sequence].value_scales,
+                                &kv[sequence].value_biases};
+            for (int index = 0; index < 4; index++)
+                *scales[index] = filled(KEYS * capacity * WIDTH / GROUP, PK_F32);
+            kv[sequence].bits = bits;
+            kv[sequence].group = GROUP;
+        }
+    }
+    const pk_step step = {starts, counts, NULL, kv, 2};
+    const int64_t size = tokens * QUERIES * WIDTH;
+    float *queries = filled(size, PK_F32), *sinks = filled(QUERIES, PK_F32), *first = malloc((size_t)size * 4);
+    for (int set = 0; set < sets; set++) {
+        float *out = malloc((size_t)size * 4);
+        failures += pk_attention(contexts[set], &step, queries, QUERIES, KEYS, WIDTH, 0, sinks, 0.3f, 20.0f, out) != PK_OK;
+        if (set == 0)
+            memcpy(first, out, (size_t)size * 4);
+        compare("attention", pk_used(contexts[set]), first, out, size);
+        failures += pk_attention(contexts[set], &step, queries, QUERIES, 4, WIDTH, 0, sinks, 0.3f, 0.0f, out) != PK_REFUSED;
+        free(out);
+    }
+    for (int sequence = 0; sequence < 2; sequence++) {
+        void *held[] = {kv[sequence].keys, kv[sequence].values, kv[sequence].key_scales, kv[sequence].key_biases,
+                        kv[sequence].value_scales, kv[sequence].value_biases};
+        for (int index = 0; index < 6; index++)
+            free(held[index]);
+    }
+    free(queries);
+    free(sinks);
+    free(first);
+}
+
 static void try_encoder(int norms_first)
 {
     enum { HIDDEN = 48, INNER = 112, HEADS = 4, DIM = 12, SEQUENCES = 3, TOKENS = 75 };
@@ -118,7 +190,9 @@ static void try_encoder(int norms_first)
         memcpy(states, given, TOKENS * HIDDEN * 4);
         pk_encoder *encoder = pk_encoder_open(contexts[set], &shape);
         if (encoder == NULL || pk_encoder_run(encoder, states, SEQUENCES, none) != PK_REFUSED ||
-            pk_encoder_run(encoder, states, SEQUENCES, lengths) != PK_OK) {
+            pk_encoder_layer_run(encoder, 1, states, SEQUENCES, lengths) != PK_REFUSED ||
+            (set % 2 ? pk_encoder_layer_run(encoder, 0, states, SEQUENCES, lengths)
+                     : pk_encoder_run(encoder, states, SEQUENCES, lengths)) != PK_OK) {
             fprintf(stderr, "an encoder: %s\n", pk_refusal());
             failures++;
         }
@@ -147,6 +221,39 @@ static pk_matrix stack_of(int64_t count, int64_t rows, int64_t columns, int bits
 }
 
 enum { HIDDEN = 96, INNER = 160, HEADS = 6, KV_HEADS = 2, DIM = 32, LAYERS = 2, WORDS = 50, EXPERTS = 3, WINDOW = 7, RANK = 3 };
+
+/* A mixture by itself, whose experts are chosen by its router, by others, and wrongly. */
+static void try_mixture(int64_t tokens)
+{
+    pk_experts experts = {.router = matrix_of(EXPERTS, HIDDEN, 8, 32, PK_F32),
+                          .gate = stack_of(EXPERTS, INNER, HIDDEN, 4, 32),
+                          .up = stack_of(EXPERTS, INNER, HIDDEN, 8, 32),
+                          .down = stack_of(EXPERTS, HIDDEN, INNER, 4, 32),
+                          .count = EXPERTS,
+                          .chosen = 2};
+    const int64_t size = tokens * HIDDEN;
+    float *x = filled(size, PK_F32), *first = malloc((size_t)(2 * size) * 4);
+    int32_t *chosen = malloc((size_t)(2 * tokens) * 4);
+    for (int set = 0; set < sets; set++) {
+        float *out = malloc((size_t)(2 * size) * 4);
+        failures += pk_mixture(contexts[set], &experts, PK_SILU, x, tokens, NULL, out) != PK_OK;
+        for (int64_t index = 0; index < 2 * tokens; index++)
+            chosen[index] = (int32_t)(index % EXPERTS);
+        failures += pk_mixture(contexts[set], &experts, PK_SILU, x, tokens, chosen, out) != PK_OK;
+        if (set == 0)
+            memcpy(first, out, (size_t)(2 * size) * 4);
+        compare("a mixture", pk_used(contexts[set]), first, out, 2 * size);
+        chosen[2 * tokens - 1] = EXPERTS;
+        failures += pk_mixture(contexts[set], &experts, PK_SILU, x, tokens, chosen, out) != PK_REFUSED;
+        free(out);
+    }
+    pk_matrix *all[] = {&experts.router, &experts.gate, &experts.up, &experts.down};
+    for (int index = 0; index < 4; index++)
+        release(all[index]);
+    free(x);
+    free(first);
+    free(chosen);
+}
 
 /* Keys and values of a sequence: packed in the first layer, a ring in the second; each in memory of its own. */
 static pk_kv kv_of(int layer, int64_t capacity, int64_t count)
@@ -193,7 +300,7 @@ static void run_decoder(pk_decoder *decoder, int64_t sequences, int64_t count, i
         for (int64_t sequence = 0; sequence < sequences; sequence++)
             starts[sequence] += counts[sequence];
     }
-    float *states = filled(all * HIDDEN, PK_F32), *unseen = malloc((size_t)(all * HIDDEN) * 4);
+    float *states = filled(all * HIDDEN, PK_F32), *unseen = malloc((size_t)(2 * all * HIDDEN) * 4);
     starts[0] = capacity;
     failures += pk_decoder_run(decoder, &step, tokens, unseen) != PK_REFUSED;
     memset(starts, 0, (size_t)sequences * sizeof *starts);
@@ -295,6 +402,14 @@ static void try_decoder(int64_t sequences, int64_t count, int steps)
         free(hidden);
         pk_decoder_close(decoder);
     }
+    const int32_t captured[] = {0, LAYERS};
+    pk_decoder *capturing = pk_decoder_open(contexts[0], &shape);
+    float *states = calloc(2, bytes);
+    failures += pk_decoder_capture(capturing, captured, 2) != PK_REFUSED;
+    failures += pk_decoder_capture(capturing, captured, 1) != PK_OK;
+    run_decoder(capturing, sequences, count, steps, states);
+    pk_decoder_close(capturing);
+    free(states);
     run_rounded(&shape, sequences, count, steps);
     for (int layer = 0; layer < LAYERS; layer++) {
         pk_matrix *all[] = {&layers[layer].query, &layers[layer].key, &layers[layer].value, &layers[layer].output,
@@ -447,6 +562,14 @@ int main(void)
         try_int8(float4_of(37, 96, PK_MXFP4), tokens[t]);
         try_int8(float4_of(37, 80, PK_NVFP4), tokens[t]);
     }
+    try_functions(1, 64);
+    try_functions(9, 67);
+    for (int width = 0; width < 3; width++) {
+        try_attention(0, 5, width * 4);
+        try_attention(300, 1, width * 4);
+    }
+    try_mixture(1);
+    try_mixture(40);
     try_encoder(0);
     try_encoder(1);
     try_decoder(3, 1, 12);

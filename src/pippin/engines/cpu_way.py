@@ -14,14 +14,11 @@ from typing import cast
 
 import mlx.nn as nn
 import msgspec
-from mlx_lm.utils import load_model
 
 from pippin.config.repacked import is_repacked
 from pippin.core.models import ModelKind
 from pippin.engines.cpu.kernels import Way, way_of, way_of_encoder
-from pippin.engines.embeddings import ENCODERS, load_encoder_of
-from pippin.engines.language.vision import checkpoint
-from pippin.engines.reranking import is_classifier, load_classifier
+from pippin.engines.file_limit import own_file_limit
 
 
 def way_of_folder(folder: Path, kind: ModelKind) -> Way:
@@ -36,6 +33,13 @@ def way_of_folder(folder: Path, kind: ModelKind) -> Way:
 
 def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Way]]:
     """What gives the model, and what says how it will be computed."""
+    # Here, within `own_file_limit`: all of them import mlx-lm.
+    from mlx_lm.utils import load_model
+
+    from pippin.engines.embeddings import ENCODERS, load_encoder_of
+    from pippin.engines.language.vision import checkpoint
+    from pippin.engines.reranking import is_classifier, load_classifier
+
     config = json.loads((folder / "config.json").read_bytes())
     if kind == "reranking" and is_classifier(config):
         return partial(load_classifier, folder), way_of_encoder
@@ -49,5 +53,6 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
 
 
 if __name__ == "__main__":
-    found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
+    with own_file_limit():
+        found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
     sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")

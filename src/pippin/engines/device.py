@@ -210,6 +210,14 @@ def configure(plan: DevicePlan) -> None:
     hold_wired_limit(plan.wired_limit)
 
 
+def give_arrays_back() -> None:
+    """Give the allocator what MLX keeps of freed arrays, where these lie in the host's memory (a CPU): for a process
+    that rests. On GPUs, and where nothing has imported mlx, this does nothing."""
+    mx = sys.modules.get("mlx.core")
+    if mx is not None and mx.default_device().type == mx.DeviceType.cpu:
+        mx.clear_cache()
+
+
 def hold_wired_limit(limit: int | None) -> None:
     """Wire at most `limit` bytes of memory, or leave MLX's own limit (none) as it is, for the life of this process.
 

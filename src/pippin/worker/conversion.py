@@ -17,6 +17,7 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.cpu.blas import accelerate_blas
+from pippin.engines.file_limit import own_file_limit
 from pippin.worker.foreign_code import forbid_foreign_code
 
 
@@ -37,9 +38,10 @@ def main() -> int:
     try:
         # The accelerated BLAS must be in the process before mlx, which the engine imports.
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
-        from pippin.engines.language.conversion import convert as conversion
+        with own_file_limit():
+            from pippin.engines.language.conversion import convert as conversion
 
-        tell(conversion.convert(Path(spec.info.path or ""), asked, tell))
+            tell(conversion.convert(Path(spec.info.path or ""), asked, tell))
     except ServerError as error:
         tell(Failed(error.report.message))
         return 1

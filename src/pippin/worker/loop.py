@@ -60,6 +60,7 @@ from pippin.core.tasks import (
 )
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, Preparer
+from pippin.engines.device import give_arrays_back
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait
@@ -405,6 +406,7 @@ class StepLoop:
                 self._link.send_events(emissions)
             elif self._tidy_at is not None and time.monotonic() >= self._tidy_at:
                 self._tidy_at = None
+                give_arrays_back()
                 give_memory_back()
         engine.close()
 

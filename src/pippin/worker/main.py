@@ -28,6 +28,7 @@ from pippin.core.safetensors import digest_of
 from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
+from pippin.engines.file_limit import own_file_limit
 from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.guests import SharedLink
@@ -100,8 +101,9 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         check_files(spec)
         if spec.rank is not None:
             choose_gpu(spec.rank)
-        kind = import_kind(spec)
-        preparer: Preparer = kind.open_preparer(spec)
+        with own_file_limit():
+            kind = import_kind(spec)
+            preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)
         link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
         admission = loop.admission()
@@ -110,7 +112,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
         if spec.rank is not None:
             return run_rank(spec, kind, preparer, loop, link, started)
-        engine: Engine = kind.open_engine(spec, preparer, _progress(link))
+        with own_file_limit():
+            engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         give_memory_back()
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
@@ -147,7 +150,7 @@ def run_rank(
         group = meet(spec.rank, rank_lost)
     except NotMet as error:
         raise ServerError("load_failed", str(error), "ranks") from error
-    with rank_environment(spec.rank):
+    with rank_environment(spec.rank), own_file_limit():
         found = kind.open_rank(spec, preparer, _progress(link), group)
     link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
     if spec.rank.rank == 0:

@@ -1,5 +1,6 @@
 """Models that the kernels for CPUs compute say what mlx-lm's say in float32; what they do not know is left to MLX."""
 
+import gc
 import importlib
 import json
 from pathlib import Path
@@ -144,6 +145,22 @@ def on_a_cpu() -> DevicePlan:
 
 def runs_on_kernels(model: nn.Module) -> bool:
     return type(model).__name__ == "KernelDecoder"
+
+
+def test_what_mlx_lm_made_of_a_model_is_given_back_when_its_weights_are_taken(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama", hidden_size=256, num_hidden_layers=2)
+    info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
+    gc.collect()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    plan = msgspec.structs.replace(PLAN, kernels=True)
+    model, _ = load_weights(info, plan, no_progress, trust_remote_code=False, kernel_threads=2)
+    gc.disable()
+    try:
+        held, kept = mx.get_active_memory() - before, mx.get_cache_memory()
+    finally:
+        gc.enable()
+    assert held + kept < weight_bytes(model) / 8
 
 
 def test_weights_stay_as_they_are_stored(tmp_path: Path, on_a_cpu: DevicePlan) -> None:

@@ -34,7 +34,7 @@ from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
 from pippin.engines.language.model.states import HiddenStates
-from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.model.weights import drop_unused_arrays, load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
@@ -118,7 +118,7 @@ def open_engine(
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None or options.specprefill
     if drafts or not kernels.computes_all(model):  # else the BLAS has nothing to do
         engine.blas_threads = open_blas_threads(spec.threads)
-    mx.clear_cache()  # trials take the logits of whole prompts, for which no step has a use
+    drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)

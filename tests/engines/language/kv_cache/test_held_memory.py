@@ -12,6 +12,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.kv_cache.layout import arrays_of
+from pippin.engines.language.model.weights import weight_bytes
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
@@ -55,6 +56,18 @@ def step_peak(bench: Bench) -> int:
     mx.reset_peak_memory()
     bench.engine.step()
     return peak() - before
+
+
+def test_a_load_leaves_the_weights_and_nothing_of_its_trials(folder: Path) -> None:
+    gc.collect()
+    before = active()
+    gc.disable()
+    try:
+        bench = Bench(folder, ModelOptions())
+        held = active() - before
+    finally:
+        gc.enable()
+    assert held < weight_bytes(bench.model) + 2**16
 
 
 def test_a_request_that_ends_leaves_the_trees_copy_and_nothing_else(bench: Bench) -> None:

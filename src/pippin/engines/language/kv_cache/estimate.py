@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from pippin.config.options.model import KvScheme
 from pippin.core.decoding import from_json
+from pippin.engines.file_limit import own_file_limit
 
 CAPACITY_STEP = 256  # tokens by which slots grow
 
@@ -68,5 +69,6 @@ def answer(question: Question) -> Answer:
 
 
 if __name__ == "__main__":
-    found = answer(from_json(sys.stdin.buffer.read(), Question))
+    with own_file_limit():
+        found = answer(from_json(sys.stdin.buffer.read(), Question))
     sys.stdout.buffer.write(msgspec.json.encode(found))

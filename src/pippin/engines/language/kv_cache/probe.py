@@ -16,6 +16,7 @@ from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, ba
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import (
     PromptCache,
+    Slot,
     SlotGroup,
     SlotRequest,
     rounded,
@@ -202,11 +203,13 @@ def _agree(
     """Whether two sequences of different length give in a batch what they give alone, the second of them computed in
     its slot where prompts are to be."""
     group = BatchedGroup(model, shape)
+    slots: list[Slot] = []
     try:
         for prompt, length in zip(prompts, PROBE_LENGTHS, strict=True):
             request = SlotRequest(length=length, growth=1, length_class=0)
             behind = not group.empty
             slot = group.reserve(request, growth=1, following=0)
+            slots.append(slot)
             if behind and shape.prompts_in_slots:
                 prompt = group.prompt_cache(slot)
                 mx.eval(model(mx.arange(1, length + 1)[None], cache=prompt))
@@ -216,7 +219,15 @@ def _agree(
     except FAILURES as error:
         log.info("a batch of two sequences fails: %s", error)
         return False
+    finally:
+        _let_go(group, slots)
     return _is_near(together, alone, tolerance)
+
+
+def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
+    """Free the memory of a trial at once: a group and its slots refer to each other."""
+    for slot in slots:
+        group.leave(slot)
 
 
 def _is_near(found: mx.array, expected: mx.array, tolerance: float) -> bool:
@@ -230,6 +241,7 @@ def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
     if not layout.rewinds:
         return False
     group = BatchedGroup(model, shape)
+    slots: list[Slot] = []
     try:
         layout.tell_calls()
         # Each keeps so many of the step's tokens that it stands where its prompt among `PROBE_LENGTHS` ends.
@@ -238,6 +250,7 @@ def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
         for length, count in zip(PROBE_LENGTHS, kept, strict=True):
             request = SlotRequest(length=length - count, growth=4, length_class=0)
             slot = group.reserve(request, growth=4, following=0)
+            slots.append(slot)
             group.join(slot, probe_prompt(model, length - count), shift=0)
             step.append([*range(length - count + 1, length + 1), *[1] * (3 - count)])
         group.forward(mx.array(step))
@@ -247,4 +260,6 @@ def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
     except FAILURES as error:
         log.info("sequences cannot take tokens back: %s", error)
         return False
+    finally:
+        _let_go(group, slots)
     return _is_near(together, alone, tolerance(alone.dtype))

@@ -78,7 +78,10 @@ def load_weights(
         except OtherAnswer as error:
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
+            mx.set_cache_limit(plan.allocator_cache)
             model, config = load(text_only=text_only)
+    if on_kernels:
+        drop_unused_arrays()  # what mlx-lm made of the model
     if plan.activations != "float32" and not on_kernels:
         log.warning("%s: --cpu-activations %s changes nothing without the kernels", info.id, plan.activations)
     cast_weights(model, plan)
@@ -151,13 +154,13 @@ def _put_on_kernels(
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
     kernels.refuse_activations(plan.activations)
+    _bound_allocator(plan)
     try:
         found, used = kernels.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
-    _bound_allocator(plan)
     because = "" if way.reason is None else f": {way.reason}"
     rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
     log.info(
@@ -167,10 +170,14 @@ def _put_on_kernels(
 
 
 def _bound_allocator(plan: DevicePlan) -> None:
-    """Give back what taking the weights left behind, and let MLX keep little of what is freed from here on."""
-    gc.collect()  # modules that mlx-lm made refer to each other
-    mx.clear_cache()
+    """Let MLX keep little of what is freed from here on: each layer's arrays are, once the kernels have its weights."""
     mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
+
+
+def drop_unused_arrays() -> None:
+    """Give the allocator the memory of arrays that nobody can reach any more."""
+    gc.collect()  # modules that mlx-lm made, and the caches of trials, refer to each other
+    mx.clear_cache()
 
 
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:

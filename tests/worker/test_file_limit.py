@@ -1,0 +1,57 @@
+"""How many files a process may have open stays its own affair, whatever libraries ask for."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from pippin.engines.file_limit import own_file_limit
+from tests.engines.tiny_models import tiny_model
+
+LIMITS = 700, 900
+FEW = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, {LIMITS});"
+TOLD = "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+
+
+def ran(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", FEW + program + "\n" + TOLD],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.strip()
+
+
+def test_mlx_lm_is_imported_where_few_files_are_allowed() -> None:
+    guarded = "from pippin.engines.file_limit import own_file_limit\nwith own_file_limit(): import mlx_lm\n"
+    assert ran(guarded) == str(LIMITS)
+
+
+WORKER = """
+import sys, threading
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.worker import main
+
+class Link:
+    orders = lambda self: iter(threading.Event().wait, True)
+    send = lambda self, report: None
+
+main.StepLoop.admission = lambda self: None  # nothing is to be loaded behind the tokenizer
+spec = WorkerSpec(info=ModelInfo(id="m", kind="language", path=PATH))
+assert main.run(spec, Link()) == 0
+assert "mlx_lm.utils" in sys.modules
+"""
+
+
+def test_a_worker_loads_where_few_files_are_allowed(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    assert ran(WORKER.replace("PATH", repr(str(folder)))) == str(LIMITS)
+
+
+def test_other_limits_can_be_set_meanwhile() -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    with own_file_limit():
+        resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
+        assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+    resource.setrlimit(resource.RLIMIT_CORE, before)
