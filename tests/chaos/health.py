@@ -3,19 +3,28 @@
 Where more wants to run than there are cores, an answer is late because the server, or this process, stands in the
 line of the system's scheduler. Linux counts that time for each thread, so it can be taken off (`Probe.own`): what is
 left is the server's own doing. Elsewhere it counts as nothing.
+
+So that no more is taken off than the line explains, the threads are looked at every few milliseconds while an answer
+is awaited. Where the event loop stands in the line, that is the machine's. Where it sleeps, it may wait for the lock of
+the interpreter, held by a thread that stands in the line; that is believed for as long as the kernel says that it
+sleeps for a lock (a futex), and no longer. A loop that is stopped, or waits for a clock, a disk or a socket, has no
+such excuse, whatever else of the server is in the line. This process' own place in the line counts where it asks, and
+where it finds an answer, which may have lain there.
 """
 
 import contextlib
+import select
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 INTERVAL = 0.05
-PATIENCE = 5.0  # seconds
+PATIENCE = 30.0  # seconds; no line of the scheduler is that long, so silence is never excused
+LOOK = 0.01  # seconds between two looks at the threads
 LATE = 100.0  # milliseconds
 REQUEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
@@ -27,8 +36,7 @@ class Probe:
     began: float
     took: float
     answered: bool
-    server_waited: float  # its threads, for a core
-    prober_waited: float
+    waited: float  # of that, in the scheduler's line
 
     @property
     def ended(self) -> float:
@@ -37,21 +45,20 @@ class Probe:
     @property
     def own(self) -> float:
         """What the scheduler's line does not explain; at least this is the server's."""
-        return max(0.0, self.took - self.server_waited - self.prober_waited)
+        return max(0.0, self.took - self.waited)
 
     def overlaps(self, spans: Iterable[tuple[float, float]]) -> bool:
         return any(self.began <= end and self.ended >= start for start, end in spans)
 
 
-def line(probe: Probe) -> str:
-    waited = f"{probe.server_waited:.3f} {probe.prober_waited:.3f}"
-    return f"{probe.began:.4f} {probe.took:.3f} {int(probe.answered)} {waited}"
+def written(probe: Probe) -> str:
+    return f"{probe.began:.4f} {probe.took:.3f} {int(probe.answered)} {probe.waited:.3f}"
 
 
 def read_probes(path: Path) -> list[Probe]:
     """The last line may be half written."""
-    found = [words for words in map(str.split, path.read_text().splitlines()) if len(words) == 5]
-    return [Probe(float(a), float(b), c == "1", float(d), float(e)) for a, b, c, d, e in found]
+    found = [words for words in map(str.split, path.read_text().splitlines()) if len(words) == 4]
+    return [Probe(float(a), float(b), c == "1", float(d)) for a, b, c, d in found]
 
 
 def summary(probes: Sequence[Probe]) -> str:
@@ -74,32 +81,111 @@ def spread(milliseconds: list[float]) -> str:
     )
 
 
-def waited(process: str) -> float:
-    """Milliseconds that the threads of a process have stood in the scheduler's line: one that holds the interpreter
-    meanwhile keeps the event loop from it."""
-    total = 0
-    for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, IndexError):  # it has ended
-            total += int(thread.read_text().split()[1])
-    return total / 1e6
+@dataclass(frozen=True)
+class Thread:
+    """What a thread has done since it began, in milliseconds."""
+
+    ran: float = 0.0
+    waited: float = 0.0  # for a core
 
 
-def ask(port: int) -> bool:
+@dataclass(frozen=True)
+class Look:
+    """The server's threads and this process at one moment."""
+
+    at: float
+    loop: Thread  # the server's first
+    waits_for_lock: bool  # the loop does, at this moment
+    others: dict[str, float]  # what each other thread of the server has waited
+    prober: float  # what this process has waited
+
+
+def look(process: str) -> Look:
+    """`process`: the server's id. One that is gone has done nothing."""
+    others = {
+        task.name: _thread(task).waited
+        for task in Path(f"/proc/{process}/task").glob("*")
+        if task.name != process
+    }
+    at = time.monotonic() * 1000
+    loop, prober = _thread(Path(f"/proc/{process}/task/{process}")), _thread(Path("/proc/self")).waited
+    return Look(at, loop, "futex" in _read(Path(f"/proc/{process}/task/{process}/wchan")), others, prober)
+
+
+def _thread(folder: Path) -> Thread:
+    """It may have ended, and only Linux tells."""
+    words = _read(folder / "schedstat").split()
+    return Thread(int(words[0]) / 1e6, int(words[1]) / 1e6) if len(words) > 1 else Thread()
+
+
+def _read(file: Path) -> str:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
-            connection.sendall(REQUEST)
-            return connection.recv(64).startswith(b"HTTP/1.1 200")
+        return file.read_text()
     except OSError:
-        return False
+        return ""
 
 
-def probe(port: int, process: str) -> Probe:
+class Line:
+    """How long an answer was kept by the scheduler's line, added up from look to look.
+
+    The kernel counts a wait when it has ended, so that spans are too short to be judged one by one.
+    """
+
+    def __init__(self, first: Look) -> None:
+        self._first = self._last = first
+        self._others = dict(first.others)  # the last that was known of each, also of those that have ended
+        self._at_lock = 0.0  # for which the loop slept for a lock, in milliseconds
+        self._prober = 0.0
+
+    def add(self, now: Look, *, found: bool) -> None:
+        """`found`: what was awaited had come."""
+        if found:
+            self._prober += now.prober - self._last.prober
+        if self._last.waits_for_lock and now.waits_for_lock:
+            loop = now.loop.ran + now.loop.waited - self._last.loop.ran - self._last.loop.waited
+            self._at_lock += max(0.0, now.at - self._last.at - loop)
+        self._others |= now.others
+        self._last = now
+
+    @property
+    def waited(self) -> float:
+        """Milliseconds; never more than the event loop did not run."""
+        first, last = self._first, self._last
+        others = sum(self._others.values()) - sum(first.others.values())
+        waited = last.loop.waited - first.loop.waited + min(others, self._at_lock) + self._prober
+        ran = last.loop.ran - first.loop.ran
+        return max(0.0, min(waited, last.at - first.at - ran))
+
+
+def probe(port: int, process: str, patience: float = PATIENCE) -> Probe:
     """`process`: the server's id."""
-    server, own = waited(process), waited("self")
     began = time.monotonic()
-    answered = ask(port)
-    took = (time.monotonic() - began) * 1000
-    return Probe(began, took, answered, max(0.0, waited(process) - server), waited("self") - own)
+    line = Line(look(process))
+    answered = False
+
+    def watch(found: bool) -> None:
+        line.add(look(process), found=found)
+
+    with contextlib.closing(socket.socket()) as connection, contextlib.suppress(OSError):
+        connection.setblocking(False)
+        connection.connect_ex(("127.0.0.1", port))
+        if _ready(connection, select.POLLOUT, began + patience, watch):
+            connection.sendall(REQUEST)
+            if _ready(connection, select.POLLIN, began + patience, watch):
+                answered = connection.recv(64).startswith(b"HTTP/1.1 200")
+    return Probe(began, (time.monotonic() - began) * 1000, answered, line.waited)
+
+
+def _ready(connection: socket.socket, event: int, until: float, watch: Callable[[bool], None]) -> bool:
+    """Whether a connection comes to an event in time; the threads are watched meanwhile."""
+    waiting = select.poll()
+    waiting.register(connection, event)
+    while time.monotonic() < until:
+        found = waiting.poll(LOOK * 1000)
+        watch(bool(found))
+        if found:
+            return True
+    return False
 
 
 def main() -> None:
@@ -107,7 +193,7 @@ def main() -> None:
     port, process, interval = int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     while True:
         time.sleep(interval)
-        print(line(probe(port, process.read_text() or "none")), flush=True)
+        print(written(probe(port, process.read_text() or "none")), flush=True)
 
 
 if __name__ == "__main__":

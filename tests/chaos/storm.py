@@ -228,9 +228,8 @@ def judge_log(server: ServerProcess, ledger: Ledger) -> None:
 
 
 def judge_health(report: Report) -> None:
-    """`/health` is never late by the server's own doing, and never silent: one that stands in the scheduler's line for
-    all of the prober's patience, as where thirty want to run on two cores, is not at fault."""
+    """`/health` is never silent, and never late by the server's own doing."""
     for probe in report.counted:
-        if probe.own > LATE:
+        if not probe.answered or probe.own > LATE:
             late = "late" if probe.answered else "not answered"
             report.ledger.violation(f"/health was {late}: {probe}")
