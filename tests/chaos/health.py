@@ -141,11 +141,16 @@ class Line:
         """`found`: what was awaited had come."""
         if found:
             self._prober += now.prober - self._last.prober
-        if self._last.waits_for_lock and now.waits_for_lock:
+        if self._last.waits_for_lock or now.waits_for_lock:
             loop = now.loop.ran + now.loop.waited - self._last.loop.ran - self._last.loop.waited
             self._at_lock += max(0.0, now.at - self._last.at - loop)
         self._others |= now.others
         self._last = now
+
+    @property
+    def ended(self) -> float:
+        """When the last look was; what kept this process afterwards is nobody's delay."""
+        return self._last.at
 
     @property
     def waited(self) -> float:
@@ -159,8 +164,8 @@ class Line:
 
 def probe(port: int, process: str, patience: float = PATIENCE) -> Probe:
     """`process`: the server's id."""
-    began = time.monotonic()
     line = Line(look(process))
+    began = line.ended / 1000
     answered = False
 
     def watch(found: bool) -> None:
@@ -173,7 +178,7 @@ def probe(port: int, process: str, patience: float = PATIENCE) -> Probe:
             connection.sendall(REQUEST)
             if _ready(connection, select.POLLIN, began + patience, watch):
                 answered = connection.recv(64).startswith(b"HTTP/1.1 200")
-    return Probe(began, (time.monotonic() - began) * 1000, answered, line.waited)
+    return Probe(began, line.ended - began * 1000, answered, line.waited)
 
 
 def _ready(connection: socket.socket, event: int, until: float, watch: Callable[[bool], None]) -> bool:

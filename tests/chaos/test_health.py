@@ -92,7 +92,7 @@ def test_what_other_threads_wait_excuses_only_whoever_waits_for_their_lock() -> 
             line.add(each, found=False)
         return line.waited
 
-    assert waited(at(0, lock=False), at(10, lock=False), at(20, lock=True)) == 0
+    assert waited(at(0, lock=False), at(10, lock=False)) == 0
     assert waited(at(0, lock=True), at(10, lock=True)) == 10  # two waited at once
-    assert waited(at(0, lock=True), at(10, lock=True), at(20, lock=False)) == 10
+    assert waited(at(0, lock=True), at(10, lock=False), at(20, lock=False)) == 10
     assert waited(at(0, lock=True), at(10, lock=True, ran=4)) == 6
