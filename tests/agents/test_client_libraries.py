@@ -101,7 +101,7 @@ OPEN_RESPONSES: Final = ("openresponses-types==2.4.0", "websockets==17.4", "http
 def test_open_responses(address: str, tmp_path: Path) -> None:
     commands = python_environment("open_responses", *OPEN_RESPONSES)
     passed = run([commands / "python", SCRIPTS / "use_open_responses.py", address, "scripted"], tmp_path)
-    assert len(passed.splitlines()) == 16
+    assert len(passed.splitlines()) == 17
 
 
 @pytest.mark.model
@@ -113,4 +113,4 @@ def test_open_responses_of_a_real_model(demo_model: Path, tmp_path: Path) -> Non
         commands = python_environment("open_responses", *OPEN_RESPONSES)
         script = [commands / "python", SCRIPTS / "use_open_responses.py", server, "smollm2-135m-instruct"]
         passed = run([*script, *left_out], tmp_path)
-    assert len(passed.splitlines()) == 13
+    assert len(passed.splitlines()) == 14
