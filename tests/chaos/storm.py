@@ -17,7 +17,7 @@ import httpx
 
 from tests.chaos.clients import FORMS, SECONDS, Client, Form
 from tests.chaos.faults import ACTS, WAITING, Act, Stage
-from tests.chaos.health import INTERVAL, LATE, Probe, read_probes
+from tests.chaos.health.probes import INTERVAL, LATE, Probe, read_probes
 from tests.chaos.ledger import Ledger
 from tests.chaos.neighbours import NEIGHBOURS, batch, mcp_complete
 from tests.chaos.server import ROOT, Reading, ServerProcess
@@ -148,7 +148,7 @@ async def probing(
     command = [
         sys.executable,
         "-m",
-        "tests.chaos.health",
+        "tests.chaos.health.probes",
         str(server.port),
         str(server.pid_file),
         str(interval),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.health import Probe, read_probes, summary, written
+from tests.chaos.health.probes import Probe, read_probes, summary, written
 from tests.chaos.ledger import Ledger
 from tests.chaos.phases import phase
 from tests.chaos.storm import Report, judge_health, storm

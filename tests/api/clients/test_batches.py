@@ -295,7 +295,9 @@ def test_a_key_that_is_withdrawn_by_a_hangup_opens_nothing_more_not_even_to_a_ba
                 time.sleep(0.05)
         keys.write_text("a: {key: one}\nb: {key: two, role: admin}\n")
         with sqlite3.connect(folder / "batches.sqlite") as database:
-            refused_or_ended = "SELECT 1 FROM lines WHERE status = 403 UNION SELECT 1 FROM batches WHERE ended"
+            refused_or_ended = (
+                "SELECT 1 FROM lines WHERE status = 403 UNION SELECT 1 FROM batches WHERE ended"
+            )
             while not database.execute(refused_or_ended).fetchone():
                 time.sleep(0.05)
         serving.process.send_signal(signal.SIGHUP)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.errors import ANTHROPIC
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
@@ -22,7 +23,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
-ANTHROPIC: Final = "anthropic-version"
 MOST = 1000  # models in one answer
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.health import LATE, Line, Look, Probe, Thread, probe
+from tests.chaos.health.probes import LATE, Line, Look, Probe, Thread, probe
 from tests.chaos.ledger import Ledger
 from tests.chaos.storm import Report, judge_health
 

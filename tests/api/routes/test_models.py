@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import openai
 import pytest
 from anthropic import Anthropic
 
@@ -60,6 +61,17 @@ def test_what_a_model_is_said_not_to_do_is_refused(client: Anthropic) -> None:
         assert not said.supported
         with pytest.raises(anthropic.BadRequestError):
             ask(client, block)
+
+
+def test_a_model_that_there_is_not_is_told_in_the_shape_of_who_asked(client: Anthropic, address: str) -> None:
+    with pytest.raises(anthropic.NotFoundError) as told:
+        client.models.retrieve("nope")
+    assert told.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    with pytest.raises(anthropic.BadRequestError, match="`limit`"):
+        client.models.list(limit=0)
+    with openai_of(address) as other, pytest.raises(openai.NotFoundError) as said:
+        other.models.retrieve("nope")
+    assert said.value.code == "model_not_found"
 
 
 def test_others_are_told_in_pippins_own_words(address: str) -> None:
