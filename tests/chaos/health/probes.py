@@ -37,6 +37,7 @@ class Probe:
     took: float
     answered: bool
     waited: float  # of that, in the scheduler's line
+    ran: float = 0.0  # of that, on a core: the event loop, for whomever
 
     @property
     def ended(self) -> float:
@@ -52,13 +53,13 @@ class Probe:
 
 
 def written(probe: Probe) -> str:
-    return f"{probe.began:.4f} {probe.took:.3f} {int(probe.answered)} {probe.waited:.3f}"
+    return f"{probe.began:.4f} {probe.took:.3f} {int(probe.answered)} {probe.waited:.3f} {probe.ran:.3f}"
 
 
 def read_probes(path: Path) -> list[Probe]:
     """The last line may be half written."""
-    found = [words for words in map(str.split, path.read_text().splitlines()) if len(words) == 4]
-    return [Probe(float(a), float(b), c == "1", float(d)) for a, b, c, d in found]
+    found = [words for words in map(str.split, path.read_text().splitlines()) if len(words) == 5]
+    return [Probe(float(a), float(b), c == "1", float(d), float(e)) for a, b, c, d, e in found]
 
 
 def summary(probes: Sequence[Probe]) -> str:
@@ -148,6 +149,11 @@ class Line:
         self._last = now
 
     @property
+    def ran(self) -> float:
+        """Milliseconds of a core that the event loop had."""
+        return self._last.loop.ran - self._first.loop.ran
+
+    @property
     def ended(self) -> float:
         """When the last look was; what kept this process afterwards is nobody's delay."""
         return self._last.at
@@ -158,8 +164,7 @@ class Line:
         first, last = self._first, self._last
         others = sum(self._others.values()) - sum(first.others.values())
         waited = last.loop.waited - first.loop.waited + min(others, self._at_lock) + self._prober
-        ran = last.loop.ran - first.loop.ran
-        return max(0.0, min(waited, last.at - first.at - ran))
+        return max(0.0, min(waited, last.at - first.at - self.ran))
 
 
 def probe(port: int, process: str, patience: float = PATIENCE) -> Probe:
@@ -178,7 +183,7 @@ def probe(port: int, process: str, patience: float = PATIENCE) -> Probe:
             connection.sendall(REQUEST)
             if _ready(connection, select.POLLIN, began + patience, watch):
                 answered = connection.recv(64).startswith(b"HTTP/1.1 200")
-    return Probe(began, line.ended - began * 1000, answered, line.waited)
+    return Probe(began, line.ended - began * 1000, answered, line.waited, line.ran)
 
 
 def _ready(connection: socket.socket, event: int, until: float, watch: Callable[[bool], None]) -> bool:
