@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.health import Probe
+from tests.chaos.health.probes import Probe
 from tests.chaos.server import ServerProcess
 from tests.chaos.storm import probing
 

@@ -7,14 +7,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 
+@dataclass(frozen=True)
+class Running:
+    address: str
+    process: subprocess.Popen[bytes]
+
+
 @contextlib.contextmanager
-def running_server(
+def running_server(home: Path, *words: str, **how: Any) -> Iterator[str]:
+    """The address of what `running_process` runs."""
+    with running_process(home, *words, **how) as running:
+        yield running.address
+
+
+@contextlib.contextmanager
+def running_process(
     home: Path,
     *words: str,
     source: Path = ROOT / "src",
@@ -23,8 +38,8 @@ def running_server(
     verb: str = "serve",
     ready: str = r"is ready after",
     variables: Mapping[str, str] | None = None,
-) -> Iterator[str]:
-    """Serve what `words` say on a free port, with an empty home; gives the address once the log says `ready`.
+) -> Iterator[Running]:
+    """Serve what `words` say on a free port, with an empty home; gives it once the log says `ready`.
 
     Pippin is imported from the folder `source`, and `module` is run as its command. The output is in `server.log` in
     `home`. Linear algebra keeps to one thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as
@@ -41,7 +56,7 @@ def running_server(
         _wait(process, output, ready)
         found = re.search(r"serves at (http://\S+)", output.read_text())
         assert found is not None
-        yield found[1]
+        yield Running(found[1], process)
     finally:
         process.kill() if kill else process.terminate()
         try:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tests.agents.programs import node_folder, python_environment, run
+from tests.api.live_server import MODEL, live_server
 from tests.api.scripted_server import scripted_server
 from tests.running_server import running_server
 
@@ -98,10 +99,12 @@ def test_llm_on_the_command_line(address: str, tmp_path: Path) -> None:
 OPEN_RESPONSES: Final = ("openresponses-types==2.4.0", "websockets==17.4", "httpx==0.28.1")
 
 
-def test_open_responses(address: str, tmp_path: Path) -> None:
+def test_open_responses(tmp_path: Path) -> None:
     commands = python_environment("open_responses", *OPEN_RESPONSES)
-    passed = run([commands / "python", SCRIPTS / "use_open_responses.py", address, "scripted"], tmp_path)
-    assert len(passed.splitlines()) == 16
+    script = {"rules": list(RULES), "context_window": 64_000}
+    with live_server(tmp_path, script) as server:  # which speaks over WebSockets too
+        passed = run([commands / "python", SCRIPTS / "use_open_responses.py", server, MODEL], tmp_path)
+    assert len(passed.splitlines()) == 17
 
 
 @pytest.mark.model
@@ -113,4 +116,4 @@ def test_open_responses_of_a_real_model(demo_model: Path, tmp_path: Path) -> Non
         commands = python_environment("open_responses", *OPEN_RESPONSES)
         script = [commands / "python", SCRIPTS / "use_open_responses.py", server, "smollm2-135m-instruct"]
         passed = run([*script, *left_out], tmp_path)
-    assert len(passed.splitlines()) == 13
+    assert len(passed.splitlines()) == 14

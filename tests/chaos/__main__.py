@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.faults import ACTS
-from tests.chaos.health import summary
+from tests.chaos.health.probes import summary
 from tests.chaos.ledger import Ledger
 from tests.chaos.phases import PHASES, phase
 from tests.chaos.storm import Report, storm

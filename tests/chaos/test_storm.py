@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.health import Probe, line, read_probes, summary
+from tests.chaos.health.probes import LATE, Probe, read_probes, summary, written
 from tests.chaos.ledger import Ledger
 from tests.chaos.phases import phase
 from tests.chaos.storm import Report, judge_health, storm
@@ -16,10 +16,18 @@ from tests.chaos.storm import Report, judge_health, storm
 @pytest.mark.timeout(180)
 def test_twenty_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
     report = asyncio.run(storm(tmp_path, 20, seed=os.getpid()))
-    assert report.ledger.broken == []
+    assert [text for text in report.ledger.broken if not text.startswith("/health was late")] == []
+    assert [probe for probe in report.counted if surely_late(probe)] == []
     assert sum(count for name, count in report.ledger.outcomes.items() if name.startswith("answered")) > 50
     answers = [probe.took for probe in report.counted if probe.answered]
     assert statistics.median(answers) < 100, summary(report.counted)
+
+
+def surely_late(probe: Probe) -> bool:
+    """Beside other tests: a server that stood in line for most of the time had requests gather, and ran for them. The
+    long run, on a machine of its own, counts that too."""
+    asleep = probe.own - probe.ran
+    return asleep > LATE or (probe.own > LATE and probe.waited < probe.took / 2)
 
 
 @pytest.mark.parametrize("name", ["a full disk", "hardly any memory", "two tenants"])
@@ -54,17 +62,17 @@ def test_a_crossed_answer_would_be_seen() -> None:
     assert ledger.was_down(1e12)
 
 
-def probe(began: float, took: float, *, server: float = 0.0, prober: float = 0.0) -> Probe:
-    return Probe(began, took, True, server, prober)
+def probe(began: float, took: float, *, waited: float = 0.0) -> Probe:
+    return Probe(began, took, True, waited)
 
 
 def test_a_busy_machine_is_told_from_a_slow_server() -> None:
-    report = Report(Ledger(), health=[probe(1.0, 150.0, server=60.0, prober=20.0), probe(2.0, 5.0)])
+    report = Report(Ledger(), health=[probe(1.0, 150.0, waited=80.0), probe(2.0, 5.0)])
     judge_health(report)
     assert not report.ledger.broken
     assert "longest 150.0 ms, 1 over 100 ms" in summary(report.counted)
     assert "longest 70.0 ms, 0 over 100 ms" in summary(report.counted)
-    report.health.append(probe(3.0, 150.0, server=40.0))
+    report.health.append(probe(3.0, 150.0, waited=40.0))
     judge_health(report)
     assert len(report.ledger.broken) == 1
 
@@ -74,12 +82,13 @@ def test_what_overlaps_a_restart_does_not_count_and_all_else_must_be_answered() 
     before, into, within, out_of, after = (probe(at, 300.0) for at in (9.6, 9.8, 11.0, 11.9, 12.1))
     report.health = [before, into, within, out_of, after]
     assert report.counted == [before, after]
-    report.health = [Probe(13.0, 5000.0, False, 0.0, 0.0)]
-    judge_health(report)
-    assert "not answered" in report.ledger.broken[0]
+    for silence in (Probe(13.0, 30000.0, False, 29990.0), Probe(13.0, 0.5, False, 0.0)):
+        report = Report(Ledger(), health=[silence])
+        judge_health(report)
+        assert "not answered" in report.ledger.broken[0]
 
 
 def test_probes_are_read_as_they_were_written(tmp_path: Path) -> None:
-    written = [probe(1.25, 3.5, server=1.0), Probe(2.0, 5000.0, False, 0.0, 0.25)]
-    (tmp_path / "x").write_text("\n".join(map(line, written)) + "\n12.5 3")
-    assert read_probes(tmp_path / "x") == written
+    probes = [probe(1.25, 3.5, waited=1.0), Probe(2.0, 5000.0, False, 0.25)]
+    (tmp_path / "x").write_text("\n".join(map(written, probes)) + "\n12.5 3")
+    assert read_probes(tmp_path / "x") == probes

@@ -3,6 +3,9 @@
 The service behind plays events; what is tried here is everything between the socket and the door to it.
 """
 
+import atexit
+import shutil
+import tempfile
 import time
 import warnings
 from functools import cache
@@ -22,9 +25,10 @@ from tests.fuzz.budget import seconds_of_requests
 def operations() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        schema = schemathesis.openapi.from_asgi(
-            "/openapi.json", application(FakeService(), allowed_hosts=("testserver",))
-        )
+        files = tempfile.mkdtemp(prefix="pippin-fuzz-")  # those of the user may be held by another server
+        atexit.register(shutil.rmtree, files, ignore_errors=True)
+        app = application(FakeService(), allowed_hosts=("testserver",), files_dir=files)
+        schema = schemathesis.openapi.from_asgi("/openapi.json", app)
         found = [result.ok() for result in schema.get_all_operations()]
     return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
 

@@ -49,6 +49,16 @@ def oauth_of(scenario: str, facts: dict[str, Any], folder: str, url: str) -> OAu
             algorithm=facts.get("signing_algorithm", "ES256"),
             issuer=issuer_of(url),
         )
+    if "valid_jwt" in facts:
+        assertion = os.path.join(folder, "assertion")
+        with open(assertion, "w") as file:
+            file.write(facts["valid_jwt"])
+        return OAuth(
+            grant="workload_identity",
+            client_id=facts["client_id"],
+            issuer=issuer_of(url),
+            assertion_file=assertion,
+        )
     if "idp_id_token" in facts:
         token = os.path.join(folder, "id-token")
         with open(token, "w") as file:

@@ -72,6 +72,7 @@ def create_app(
     live = live or LiveSettings(settings, service)
     options = live.options
     keys = KeysInForce(options)
+    live.follow(keys.adopt)  # before whoever holds requests to them
     counting = observer_of(settings)
     observer = traced(counting)
     limits = limits_of(options, ledger_of(state, OwnLedger() if processes is None else processes.ledger))
@@ -108,7 +109,7 @@ def create_app(
         errors,
         errors.http_error,
     )
-    batches.connect(app, handler.answers)
+    batches.connect(app, handler.answers, keys)
     app = _guarded(app, live, keys, errors, secrets)
     return ExchangeFrame(app, observer.http)
 
@@ -126,6 +127,7 @@ def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, sto
     """The application of an API process beside the first."""
     options = live.options
     keys = KeysInForce(options)
+    live.follow(keys.adopt)  # before whoever holds requests to them
     counting = observer_of(live.settings)
     observer = traced(counting)
     dialects = find_dialects()
@@ -211,7 +213,6 @@ def _guarded(
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
     app = guard = Guard(app, options, keys, errors, secrets)
-    live.follow(keys.adopt)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

@@ -33,12 +33,13 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-Grant = Literal["authorization_code", "client_credentials", "identity_assertion"]
+Grant = Literal["authorization_code", "client_credentials", "identity_assertion", "workload_identity"]
 
 
 class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How Pippin authorises itself at a server: with what a person granted it, as itself (`client_credentials`), or for
-    somebody for whom a company's identity provider vouches (`identity_assertion`)."""
+    """How Pippin authorises itself at a server: with what a person granted it, as itself (`client_credentials`), as
+    what its platform vouches for (`workload_identity`), or for somebody for whom a company's identity provider vouches
+    (`identity_assertion`)."""
 
     grant: Grant = "authorization_code"
     client_id: str | None = None  # None: Pippin registers itself
@@ -47,6 +48,7 @@ class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     algorithm: str = "ES256"
     client_metadata_url: str | None = None  # an address that stands for a client's registration
     issuer: str | None = None  # of the authorization server; nobody else is shown the client's secret
+    assertion_file: str | None = None  # what the platform has signed for this program
     id_token_file: str | None = None  # what the identity provider gave whoever logged in there
     idp_token_endpoint: str | None = None  # where it is exchanged for an assertion
     idp_client_id: str | None = None  # Pippin's, at the identity provider
@@ -209,6 +211,12 @@ def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) 
                 f"{where}: the grant client_credentials needs `client_id`, `issuer`, and `client_secret` or "
                 "`private_key_file`."
             )
+    if oauth.grant == "workload_identity" and not all((oauth.client_id, oauth.issuer, oauth.assertion_file)):
+        raise ConfigError(
+            f"{where}: the grant workload_identity needs `client_id`, `issuer` and `assertion_file`."
+        )
+    if oauth.assertion_file is not None and oauth.grant != "workload_identity":
+        raise ConfigError(f"{where}: `assertion_file` is for the grant workload_identity.")
     if oauth.grant == "identity_assertion":
         client = (oauth.client_id, oauth.client_secret, oauth.issuer)
         if not all((*client, oauth.id_token_file, oauth.idp_token_endpoint, oauth.idp_client_id)):

@@ -7,8 +7,10 @@ enough. `pippin mcp login` has a person beside it, who grants in a browser what 
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthTokenError
@@ -20,6 +22,7 @@ from mcp.client.auth.extensions.client_credentials import (
 from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
+    JWT_BEARER_GRANT_TYPE,
     AuthorizationCodeResult,
     OAuthClientInformationFull,
     OAuthClientMetadata,
@@ -30,6 +33,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, BaseModel
 
 from pippin.config.mcp_file import McpServer, OAuth
+from pippin.mcp.bound_tokens import BoundTokens
 from pippin.mcp.browser import Granted
 from pippin.mcp.logins import Login, login_file, read_login, write_login
 
@@ -89,6 +93,7 @@ class KeptLogin:
         """`client`: the registration that the operator has made; None has Pippin register itself. `login`: what to
         begin with; the file is written only once there are tokens."""
         self.context: OAuthContext | None = None  # of the provider that uses this
+        self.bound_to = login.key
         self._path = path
         self._client = client
         self._login = login
@@ -110,6 +115,7 @@ class KeptLogin:
     async def set_tokens(self, tokens: OAuthToken) -> None:
         login = self._login
         login.tokens = _plain(tokens)
+        login.key = self.bound_to
         login.expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
         if self.context is not None:
             login.metadata = _plain(self.context.oauth_metadata)
@@ -125,6 +131,20 @@ class KeptLogin:
         self._login.client = _plain(client_info)
 
 
+class WorkloadProvider(PrivateKeyJWTOAuthProvider):
+    """The identity of a workload (SEP-1933): what the platform has signed for it is itself the grant (RFC 7523, section
+    2.1), where in the library's own provider it only authenticates a client (section 2.2)."""
+
+    async def _exchange_token_client_credentials(self) -> httpx2.Request:
+        request = await super()._exchange_token_client_credentials()
+        asked = dict(parse_qsl(request.content.decode()))
+        del asked["client_assertion_type"]
+        asked["grant_type"] = JWT_BEARER_GRANT_TYPE
+        asked["assertion"] = asked.pop("client_assertion")
+        asked["client_id"] = self._fixed_client_info.client_id or ""
+        return httpx2.Request("POST", request.url, data=asked)
+
+
 def _plain(value: BaseModel | None) -> dict[str, Any] | None:
     return None if value is None else value.model_dump(mode="json", exclude_none=True)
 
@@ -137,7 +157,7 @@ def provider_of(server: McpServer, person: Person | None, needed: Callable[[], N
     """
     oauth = server.oauth
     path = login_file(server)
-    if oauth is not None and oauth.grant == "client_credentials":
+    if oauth is not None and oauth.grant in ("client_credentials", "workload_identity"):
         return _as_itself(server, oauth, path)
     if oauth is not None and oauth.grant == "identity_assertion":
         return _vouched_for(server, oauth, path)
@@ -167,7 +187,7 @@ def _registered(oauth: OAuth | None, redirect: AnyUrl) -> OAuthClientInformation
     )
 
 
-def _granted(server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Person) -> OAuthClientProvider:
+def _granted(server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Person) -> httpx2.Auth:
     """With what a person grants, now or earlier."""
     oauth = server.oauth or OAuth()
 
@@ -184,15 +204,24 @@ def _granted(server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Pe
         client_metadata_url=oauth.client_metadata_url,
     )
     storage.context = provider.context
-    return provider
+    return BoundTokens(provider, storage)
 
 
-def _as_itself(server: McpServer, oauth: OAuth, path: Path) -> OAuthClientProvider:
-    """By the grant `client_credentials`, which needs no person."""
+def _as_itself(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
+    """By the grant `client_credentials` or `workload_identity`, which need no person."""
     assert oauth.client_id is not None
     storage = KeptLogin(path, None, read_login(path))
     provider: OAuthClientProvider
-    if oauth.private_key_file is not None:
+    if oauth.assertion_file is not None:
+        provider = WorkloadProvider(
+            server.url,
+            storage,
+            client_id=oauth.client_id,
+            assertion_provider=partial(_read_assertion, Path(oauth.assertion_file)),
+            scope=oauth.scope,
+            issuer=oauth.issuer,
+        )
+    elif oauth.private_key_file is not None:
         key = SignedJWTParameters(
             issuer=oauth.client_id,
             subject=oauth.client_id,
@@ -218,7 +247,21 @@ def _as_itself(server: McpServer, oauth: OAuth, path: Path) -> OAuthClientProvid
             issuer=oauth.issuer,
         )
     storage.context = provider.context
-    return provider
+    return BoundTokens(provider, storage)
+
+
+async def _read_assertion(file: Path, audience: str) -> str:
+    """What the platform has put into a file for this program, which it renews there. Raises `OAuthTokenError`.
+
+    `audience` is what the platform was told to write into it when it was set up."""
+    return await asyncio.to_thread(_read_token, file, "assertion_file")
+
+
+def _read_token(file: Path, key: str) -> str:
+    try:
+        return file.expanduser().read_text().strip()
+    except OSError as error:
+        raise OAuthTokenError(f"`{key}` can't be read: {error.strerror}.") from None
 
 
 def _vouched_for(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
@@ -230,9 +273,10 @@ def _vouched_for(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
     async def assertion(audience: str, resource: str) -> str:
         return await exchanged(oauth, audience, resource)
 
-    return IdentityAssertionOAuthProvider(
+    storage = KeptLogin(path, None, Login())
+    provider = IdentityAssertionOAuthProvider(
         server.url,
-        KeptLogin(path, None, Login()),
+        storage,
         oauth.client_id,
         oauth.client_secret,
         oauth.issuer,
@@ -240,6 +284,7 @@ def _vouched_for(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
         scope=oauth.scope,
         token_endpoint_auth_method="client_secret_basic",
     )
+    return BoundTokens(provider, storage)
 
 
 async def exchanged(oauth: OAuth, audience: str, resource: str) -> str:
@@ -247,13 +292,8 @@ async def exchanged(oauth: OAuth, audience: str, resource: str) -> str:
     gives for the token in the operator's file, which is read anew each time. Raises `OAuthTokenError`."""
     assert oauth.id_token_file is not None
     assert oauth.idp_token_endpoint is not None
-    file = Path(oauth.id_token_file)
-    try:
-        token = await asyncio.to_thread(lambda: file.expanduser().read_text())
-    except OSError as error:
-        raise OAuthTokenError(f"`id_token_file` can't be read: {error.strerror}.") from None
     asked = {
-        "subject_token": token.strip(),
+        "subject_token": await asyncio.to_thread(_read_token, Path(oauth.id_token_file), "id_token_file"),
         "audience": audience,
         "resource": resource,
         "client_id": oauth.idp_client_id,

@@ -35,6 +35,10 @@ NOT_VOUCHED_FOR: Final = (
     "it was given no assertion that it accepts; check the token in `id_token_file`, which may have expired, and the "
     "rest of `oauth`."
 )
+NO_WORKLOAD: Final = (
+    "its authorization server did not accept the identity of this program; check the token in `assertion_file`, which "
+    "may have expired or name another audience, and the rest of `oauth`."
+)
 MORE_RIGHTS: Final = "its server wants a login with more rights: `pippin mcp login {name}`"
 LONGEST_DESCRIPTION: Final = 4096
 
@@ -227,6 +231,8 @@ class Connection:
             return NOT_KNOWN
         if oauth is not None and oauth.grant == "identity_assertion":
             return NOT_VOUCHED_FOR
+        if oauth is not None and oauth.grant == "workload_identity":
+            return NO_WORKLOAD
         return LOGIN.format(name=self.server.name)
 
     def _fail(self, error: Exception) -> None:

@@ -21,6 +21,7 @@ class Login(Struct, kw_only=True, omit_defaults=True):
 
     tokens: dict[str, Any] | None = None
     expires_at: float | None = None  # seconds since the epoch; None: not told
+    key: str | None = None  # private, as PEM; what the tokens are bound to
     client: dict[str, Any] | None = None  # Pippin's registration there
     metadata: dict[str, Any] | None = None  # of the authorization server
     resource: dict[str, Any] | None = None  # what the server says of who authorises

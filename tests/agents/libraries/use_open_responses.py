@@ -1,7 +1,8 @@
 """The cases of the Open Responses compliance suite, by their names there, against the types of its specification.
 
 They are those of `src/lib/compliance-tests.ts` in https://github.com/openresponses/openresponses, for version
-2026-04-24 of the specification. Its seventeenth, `response-output-phase-schema`, sends nothing: it tests types alone.
+2026-04-24 of the specification. Where `response-output-phase-schema` sends nothing there and holds an answer of its own
+against the types, the answer is one of the server's here, with the phases in it.
 """
 
 import json
@@ -98,6 +99,17 @@ def assistant_phase() -> None:
         message("assistant", "The number is four.", phase="final_answer"),
     ]
     completed(whole([*said, message("user", "Repeat only the number.")]))
+
+
+def response_output_phase_schema() -> None:
+    answer = whole([message("user", "Say one word.")])
+    [said] = [item for item in answer["output"] if item["type"] == "message"]
+    phases = ["commentary", "final_answer"]
+    labelled = types.ResponseResource.model_validate(
+        answer | {"output": [said | {"phase": phase} for phase in phases]}
+    )
+    read = labelled.model_dump(mode="json")["output"]
+    assert [item["phase"] for item in read] == phases
 
 
 def streaming_response() -> None:
@@ -205,6 +217,7 @@ def websocket_compact_new_chain() -> None:
 CASES: Final[tuple[Callable[[], None], ...]] = (
     basic_response,
     assistant_phase,
+    response_output_phase_schema,
     streaming_response,
     system_prompt,
     tool_calling,

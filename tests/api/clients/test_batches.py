@@ -3,9 +3,10 @@
 import io
 import json
 import os
+import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from pippin.api.access.keys import KeyEntry, read_key_file
 from pippin.api.batches import store
 from tests.api.live_server import MODEL, live_server
 from tests.clients import anthropic_of, openai_of
-from tests.running_server import running_server
+from tests.running_server import running_process, running_server
 
 SCRIPT: dict[str, Any] = {
     "rules": [
@@ -98,6 +100,17 @@ def test_every_line_is_answered_once_and_in_order(client: OpenAI) -> None:
     said = [line["response"]["body"]["choices"][0]["message"]["content"] for line in found]
     assert said == [f"Hello {number}" for number in range(40)]
     assert batch.error_file_id is None
+
+
+def test_a_batch_tells_its_model_and_the_tokens_of_all_its_answers(client: OpenAI) -> None:
+    batch_id = begun(client, *map(chat, range(3)), chat(3, "refuse"))
+    batch = ended(client, batch_id)
+    told = [line["response"]["body"]["usage"] for line in results(client, batch.output_file_id)]
+    assert batch.model == MODEL
+    assert len(told) == 3
+    assert batch.usage.input_tokens == sum(each["prompt_tokens"] for each in told)
+    assert batch.usage.output_tokens == sum(each["completion_tokens"] for each in told)
+    assert batch.usage.total_tokens == sum(each["total_tokens"] for each in told)
 
 
 def test_lines_that_are_refused_stand_in_the_file_of_errors(client: OpenAI) -> None:
@@ -256,6 +269,72 @@ def test_an_endpoint_that_is_withdrawn_while_a_batch_runs_is_closed_to_its_lines
         assert batch.error_file_id is not None
         codes = {line["response"]["status_code"] for line in results(client, batch.error_file_id)}
         assert codes == {403}
+
+
+def opens(client: OpenAI) -> bool:
+    try:
+        client.models.list()
+    except openai.AuthenticationError:
+        return False
+    return True
+
+
+def wait_until(so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_key_that_is_withdrawn_by_a_hangup_opens_nothing_more_not_even_to_a_batch_that_runs(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("a: {key: one}\nb: {key: two, role: admin}\n")
+    script = tmp_path / "scripted.script.json"
+    script.write_text(json.dumps(SCRIPT))
+    folder = tmp_path / "files"
+    words = (str(script), "--api-key-file", str(keys), "--files-dir", str(folder), "--batch-concurrency", "1")
+    with running_process(tmp_path, *words) as serving, openai_of(serving.address, "one") as client:
+        lines = [chat(number, "slow", max_tokens=20) for number in range(20)]
+        for line in lines:
+            line["body"]["model"] = "scripted"
+        batch_id = begun(client, *lines)
+        while not client.batches.retrieve(batch_id).request_counts.completed:  # type: ignore[union-attr]
+            time.sleep(0.05)
+        keys.write_text("b: {key: two, role: admin}\n")
+        serving.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: not opens(client))
+        keys.write_text("a: {key: one}\nb: {key: two, role: admin}\n")
+        with sqlite3.connect(folder / "batches.sqlite") as database:
+            refused_or_ended = (
+                "SELECT 1 FROM lines WHERE status = 403 UNION SELECT 1 FROM batches WHERE ended"
+            )
+            wait_until(lambda: database.execute(refused_or_ended).fetchone() is not None)
+        serving.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: opens(client))
+        batch = ended(client, batch_id)
+        assert 0 < batch.request_counts.completed < len(lines)
+        refused = results(client, batch.error_file_id)
+    assert {line["response"]["status_code"] for line in refused} == {403}
+    assert "is not known any more" in json.dumps(refused[0])
+
+
+def test_the_guard_and_batches_hold_to_one_reading_of_the_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a file that is being changed might mean another thing to each."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("a: {key: one}\n")
+    read: list[Path] = []
+
+    def counted(path: Path) -> list[KeyEntry]:
+        read.append(path)
+        return read_key_file(path)
+
+    monkeypatch.setattr("pippin.api.access.keys.read_key_file", counted)
+    with live_server(tmp_path, SCRIPT, files_dir=str(tmp_path / "files"), api_key_file=str(keys)):
+        assert len(read) == 1
 
 
 @pytest.mark.parametrize("purpose", ["fine-tune", "vision"])

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import ollama
 import pytest
 
+from pippin.api.dialects.ollama.body import OllamaOptions
+from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect
+from pippin.api.routes.ollama import EMBED, EMBED_ONE
 from tests.api.live_server import MODEL, live_server
 
 PIXEL = base64.b64encode(
@@ -297,3 +301,22 @@ class TestEmbeddings:
     def test_the_older_address_gives_one(self, client: ollama.Client) -> None:
         old, new = client.embeddings(MODEL, "one two"), client.embed(MODEL, "one two")
         assert list(old.embedding) == list(new.embeddings[0])
+
+
+def test_every_field_of_the_clients_own_types_is_known() -> None:
+    from ollama import _types as types
+
+    for params, contract in (
+        (types.ChatRequest, OllamaChatDialect.contract),
+        (types.GenerateRequest, OllamaGenerateDialect.contract),
+        (types.EmbedRequest, EMBED),
+        (types.EmbeddingsRequest, EMBED_ONE),
+    ):
+        assert set(params.model_fields) <= {*contract.names, *contract.accepted, *contract.refused}
+    options = {field.encode_name for field in msgspec.structs.fields(OllamaOptions)}
+    assert set(types.Options.model_fields) <= options
+
+
+def test_a_picture_is_not_made_here_and_the_refusal_says_where(client: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match=r"`width`.*/v1/images/generations"):
+        client.generate(MODEL, "A cat", width=64)

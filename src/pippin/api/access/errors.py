@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,9 @@ from pippin.api.dialects.registry import dialect_of_path
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
+
+ANTHROPIC: Final = "anthropic-version"
+"""The header that each request of Anthropic's clients has, also at addresses that both vendors' clients ask."""
 
 _CLIENTS_WORDS = re.compile(
     r"(invalid (?:enum )?value) '.*'"
@@ -54,7 +58,8 @@ class Errors:
         """The error as the dialect draws it whose address this is; what it says goes to the access log too."""
         exchange = exchange_of(scope)
         exchange.refusal = _CLIENTS_WORDS.sub(r"\1\2", report.message)
-        dialect = dialect_of_path(self._dialects, exchange.path)
+        anthropic = ANTHROPIC in Headers(scope=scope)
+        dialect = dialect_of_path(self._dialects, exchange.path, anthropic=anthropic)
         return self.reply_in(dialect, report, exchange.id)
 
     def reply_in(self, dialect: AnyDialect, report: ErrorReport, request_id: str) -> Response:

@@ -110,6 +110,10 @@ class Keyring:
         """The key with this digest, which is no secret of a client's."""
         return next((key for key in self.keys if key.digest == digest), None)
 
+    def of_owner(self, owner: str) -> Key | None:
+        """The key that an owner's files and batches belong to; the empty owner, who showed none, has none."""
+        return next((key for key in self.keys if key.owner == owner), None)
+
 
 class KeysInForce:
     """The keys that hold now: those of the last settings that could be read."""

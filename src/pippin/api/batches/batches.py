@@ -6,7 +6,7 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from pippin.api.access.guards import check_endpoint
-from pippin.api.access.keys import Key, load_keyring, salts_by_owner
+from pippin.api.access.keys import KeysInForce, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches import anthropic, openai
 from pippin.api.batches.inside import Inside, Reply
@@ -28,35 +28,34 @@ class Batches:
 
     def __init__(self, options: ServerOptions, state: Postgres | None = None) -> None:
         """`state` is what several servers share; without it files and batches lie in a folder."""
-        self._keyring = load_keyring(options)
-        self._salted = salts_by_owner(options, self._keyring)
+        self._options = options
         self._inside = Inside()
         self._running: RunningAnswers | None = None
+        self._keys: KeysInForce | None = None
         shelf: Shelf = Folder(folder_of(options)) if state is None else Shared(state)
         self.store = BatchStore(shelf, megabytes=options.files_mb)
         self.runner = BatchRunner(
             self.store, self._ask, self.others, self._answers, options.batch_concurrency
         )
 
-    def connect(self, app: ASGIApp, running: RunningAnswers) -> None:
-        """`app` answers the lines; `running` tells who else is being answered."""
+    def connect(self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce) -> None:
+        """`app` answers the lines; `running` tells who else is being answered; `keys` are those that the guard holds
+        requests to, so that a key opens as much to a line of a batch as to a request of its own."""
         self._inside.app = app
         self._running = running
+        self._keys = keys
 
     def adopt(self, options: ServerOptions) -> None:
         """Hold batches to changed options."""
-        try:
-            self._keyring = load_keyring(options)
-        except ServerError:
-            return  # said by the guard, which keeps its keys too
-        self._salted = salts_by_owner(options, self._keyring)
+        self._options = options
 
     def others(self) -> int:
         """How many requests are being answered beside those of batches."""
         return self._running.live if self._running is not None else 0
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
-        key = self._key_of(batch.owner)
+        assert self._keys is not None
+        key = self._keys.ring.of_owner(batch.owner)
         if batch.owner and key is None:
             return refused(self._answers(batch), WITHDRAWN)
         if key is not None:
@@ -65,10 +64,8 @@ class Batches:
             except ServerError as error:  # it was withdrawn since the batch began
                 return refused(self._answers(batch), error.report)
         path, body = (openai if batch.api == "openai" else anthropic).request_of(text)
-        return await self._inside.post(path, body, key=key, owner=batch.owner, salted=self._salted)
-
-    def _key_of(self, owner: str) -> Key | None:
-        return next((key for key in self._keyring.keys if key.owner == owner), None) if owner else None
+        salted = salts_by_owner(self._options, self._keys.ring)
+        return await self._inside.post(path, body, key=key, owner=batch.owner, salted=salted)
 
     def _answers(self, batch: Batch) -> Answers:
         if batch.api == "openai":

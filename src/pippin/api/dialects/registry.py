@@ -38,8 +38,9 @@ def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
     return name
 
 
-def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:
-    """The dialect in which errors at a path are drawn: the one whose path begins alike, else Chat Completions.
+def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str, *, anthropic: bool = False) -> AnyDialect:
+    """The dialect in which errors at a path are drawn: the one whose path begins alike, else Chat Completions, or
+    Messages for a client that says by its headers that it is `anthropic`'s.
 
     What has a version under `/api` is LM Studio's, whose answers are in OpenAI's form.
     """
@@ -50,5 +51,8 @@ def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect
         return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     nearest = max(dialects, key=alike)
-    openai = alike(nearest) < 2 or path.startswith(("/api/v0/", "/api/v1/"))
-    return dialects["/chat/completions" if openai else nearest]
+    if path.startswith(("/api/v0/", "/api/v1/")):
+        return dialects["/chat/completions"]
+    if alike(nearest) < 2:
+        return dialects["/messages" if anthropic else "/chat/completions"]
+    return dialects[nearest]

@@ -14,7 +14,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
-from pippin.api.batches.store import Batch, Counts, Problem
+from pippin.api.batches.store import Batch, Counts, Problem, Used
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses.body import Metadata
 from pippin.api.dialects.shared.fields import Contract
@@ -59,6 +59,24 @@ class RequestCounts(Struct, kw_only=True):
     failed: int
 
 
+class InputDetails(Struct, kw_only=True):
+    cached_tokens: int
+
+
+class OutputDetails(Struct, kw_only=True):
+    reasoning_tokens: int
+
+
+class BatchUsage(Struct, kw_only=True):
+    """The tokens of the answers in its output file."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
 class BatchAnswer(Struct, kw_only=True):
     id: str
     endpoint: str
@@ -79,6 +97,8 @@ class BatchAnswer(Struct, kw_only=True):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
+    model: str | None  # None until its results are written, and where they come from several
+    usage: BatchUsage | None
     object: Literal["batch"] = "batch"
 
 
@@ -118,6 +138,18 @@ def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
         cancelled_at=times.get("cancelled"),
         request_counts=RequestCounts(total=counts.total, completed=counts.succeeded, failed=counts.failed),
         metadata=batch.metadata or None,
+        model=next(iter(batch.used.models)) if batch.used and len(batch.used.models) == 1 else None,
+        usage=None if batch.used is None else _usage(batch.used),
+    )
+
+
+def _usage(used: Used) -> BatchUsage:
+    return BatchUsage(
+        input_tokens=used.input,
+        input_tokens_details=InputDetails(cached_tokens=used.cached),
+        output_tokens=used.output,
+        output_tokens_details=OutputDetails(reasoning_tokens=used.reasoning),
+        total_tokens=used.input + used.output,
     )
 
 

@@ -12,9 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.errors import ANTHROPIC
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.messages.models import as_anthropic
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.core.errors import ServerError
@@ -73,7 +75,7 @@ class Listing:
         shown = [info for info in [*found, *missing] if self._may_see(request, info)]
         page, more = page_of(shown, request.query_params)
         data = [
-            await self._described(info) if info.id in here else describe(info, None, downloaded=False)
+            await self._described(request, info) if info.id in here else self._missing(request, info)
             for info in page
         ]
         ends = (
@@ -94,9 +96,9 @@ class Listing:
             named = next((each for each in missing if each.id == name and self._may_see(request, each)), None)
             if named is None:
                 raise
-            return json_reply(describe(named, None, downloaded=False))
+            return json_reply(self._missing(request, named))
         check_model(exchange_of(request.scope), name, info)
-        return json_reply(await self._described(info))
+        return json_reply(await self._described(request, info))
 
     async def search(self, request: Request) -> Response:
         """Models on the hub, for whoever may fetch them: what is found may be the operator's own."""
@@ -110,13 +112,23 @@ class Listing:
         ]
         return json_reply(HubModels(data=data))
 
-    async def _described(self, info: ModelInfo) -> dict[str, Any]:
+    def _missing(self, request: Request, info: ModelInfo) -> dict[str, Any]:
+        return _for_client(request, info, describe(info, None, downloaded=False))
+
+    async def _described(self, request: Request, info: ModelInfo) -> dict[str, Any]:
         pool = self.api.service.pool
         state = next((state for state in pool.states() if state.id == info.id), None)
         fits = 0
         if state is not None and state.state == "loaded":
             fits = (await pool.stats(info.id)).longest_sequence
-        return describe(info, state, fits)
+        return _for_client(request, info, describe(info, state, fits))
+
+
+def _for_client(request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
+    """`capabilities` is an object of other values at Anthropic's, whose clients say by a header that they are its."""
+    if ANTHROPIC not in request.headers:
+        return described
+    return described | as_anthropic(info, described["context_length"])
 
 
 def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[ModelInfo], bool]:

@@ -1,6 +1,11 @@
-"""docs/api.md tells of every event."""
+"""docs/api.md tells of every event, and events are those of the vendor's own types."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
 
 from pippin.api.sockets.realtime import events
 
@@ -24,3 +29,31 @@ def test_every_event_is_documented() -> None:
     ]
     assert len(told) > 25
     assert [event for event in (*events.CONTRACTS, *told) if not named(event)] == []
+
+
+def vendors(union: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a union of the vendor's types, and their fields."""
+    for kind in get_args(union):
+        if isinstance(kind, type) and (fields := getattr(kind, "model_fields", {})).get("type"):
+            yield get_args(fields["type"].annotation)[0], fields
+        elif not isinstance(kind, type):
+            yield from vendors(kind)
+
+
+def test_every_event_of_the_vendors_clients_and_each_field_of_it_is_known() -> None:
+    sent = dict(vendors(RealtimeClientEvent))
+    of_calls = {"output_audio_buffer.clear"}  # over WebRTC and telephones alone
+    assert sent.keys() - events.CONTRACTS.keys() == of_calls
+    for name in sent.keys() - of_calls:
+        contract = events.CONTRACTS[name]
+        known = {*contract.names, *contract.accepted, *contract.refused, "type", "event_id"}
+        assert set(sent[name]) <= known, name
+
+
+def test_events_have_what_the_vendors_clients_need() -> None:
+    awaited = dict(vendors(RealtimeServerEvent))
+    for kind in vars(events).values():
+        if isinstance(kind, type) and issubclass(kind, events.ServerEvent):
+            fields = awaited.get(str(kind.__struct_config__.tag), {})
+            needed = {name for name, field in fields.items() if field.is_required()} - {"type", "event_id"}
+            assert needed <= {field.encode_name for field in msgspec.structs.fields(kind)}, kind

@@ -55,6 +55,7 @@ class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
     use_mmap: Runner = None
     use_mlock: Runner = None
     numa: Runner = None
+    embedding_only: Runner = None
 
 
 class OllamaFields(Struct, kw_only=True, omit_defaults=True):

@@ -88,7 +88,11 @@ class OllamaGenerateDialect(_OllamaDialect):
     contract: Contract[Any] = Contract(
         GenerateBody,
         ACCEPTED,
-        {"template": TEMPLATE, "context": "it is the old form of a conversation; use /api/chat."},
+        {
+            "template": TEMPLATE,
+            "context": "it is the old form of a conversation; use /api/chat.",
+            **dict.fromkeys(("width", "height", "steps"), "pictures are made by /v1/images/generations."),
+        },
     )
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
