@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.cpu.sharing import BlasThreads
@@ -127,7 +128,11 @@ class LanguageEngine:
         budget = self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
         spent = 0
         while spent < budget and prompt is not None:
-            count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
+            try:
+                count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
+            except ServerError as error:  # its media turned out to be none that the model takes
+                self.lifecycle.fail(prompt.request, error.report)
+                count, computed = 1, []
             spent += count
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
