@@ -30,6 +30,7 @@ Tokens = dict[str, list[int]]
 
 WRITTEN_BY_LIBRARY = {
     *("deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "jina_vlm", "minicpmv4_6", "minicpmv4_7"),
+    "phi4_siglip",
     *("moondream2", "moondream3"),
 }
 """Families whose markers of pictures mlx-vlm writes, and no template."""
