@@ -250,7 +250,7 @@ FAMILIES: dict[str, Family] = {
         preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
         processor={"patch_size": 8, "downsample_rate": "2/4", "vision_feature_select_strategy": "full"},
     ),
-    "inkling": Family(sound="<|content_audio_input|>"),
+    "inkling": Family(sound="<|content_audio_input|><|unused_200053|>"),
     "kimi_k25": Family(
         image="<|media_pad|>",
         config={"media_placeholder_token_id": "<|media_pad|>"},
@@ -370,7 +370,7 @@ FAMILIES: dict[str, Family] = {
         config={
             "query_num": 16,
             "vision_config": {"image_size": 448, "patch_size": 14},
-            "audio_config": {"num_mel_bins": 80},
+            "audio_config": {"num_mel_bins": 80, "encoder_ffn_dim": 4 * WIDTH},
         },
     ),
     "florence2": Family(

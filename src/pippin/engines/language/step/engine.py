@@ -125,8 +125,7 @@ class LanguageEngine:
         self.scheduler.resume()
         # Before the budget: what a chunk costs depends on how much of its prompt is known, which this looks up.
         prompt = self.prefill.next()
-        budget = self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
-        spent = 0
+        spent, budget = 0, self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
         while spent < budget and prompt is not None:
             try:
                 count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
@@ -137,8 +136,7 @@ class LanguageEngine:
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self.lifecycle.tell_progress(each)
-            # Sequences that decode wait for one pass of prompts, no more.
-            prompt = self.prefill.next() if wait else None
+            prompt = self.prefill.next() if wait else None  # those that decode wait for one pass, no more
         for done in self.scheduler.done() if start else ():
             self.lifecycle.start(done)
         return spent
