@@ -123,7 +123,7 @@ QUICK_FAMILY = "phi4mm"
     "family",
     [
         pytest.param(name, marks=() if name == QUICK_FAMILY else pytest.mark.long)
-        for name in ("phi4mm", "qwen3_omni_moe")
+        for name in ("minicpmo", "phi4mm", "qwen3_omni_moe")
     ],
 )
 def test_a_recording_is_answered_as_by_mlx_vlm(
