@@ -227,10 +227,8 @@ class Lifecycle:
                 message = f"The request took longer than its timeout of {limit:g} seconds."
                 self.fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
             elif patience is not None and request.admitted is None and waited > patience:
-                message = (
-                    f"The request waited longer than {patience:g} seconds in the queue: try again later."
-                )
-                self.fail(request, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
+                text = f"The request waited longer than {patience:g} seconds in the queue: try again later."
+                self.fail(request, ErrorReport(kind="overloaded", message=text, retry_after=1.0))
 
     def fail(self, request: Request, report: ErrorReport) -> None:
         self.cancel(request.job.id)
