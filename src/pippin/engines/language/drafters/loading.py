@@ -1,5 +1,6 @@
 """Which kind of drafter a folder holds, its weights, and whether it was made for the model."""
 
+import importlib.util
 import json
 import logging
 from pathlib import Path
@@ -40,6 +41,7 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     `ServerError("load_failed")` for drafters that are not known, or that are not there."""
     config = _configuration(folder)
     if own:
+        _check_library("mtp")
         return _own_kind(folder)
     names = [
         config.get("speculators_model_type"),
@@ -47,11 +49,14 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         *(config.get("architectures") or []),
     ]
     told = " ".join(str(name).lower() for name in names)
+    is_head = "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS)
+    if is_head:
+        _check_library(OPTION)
     if "eagle3" in told:
         return "eagle3"
     if config.get("model_type") in PREDICTION_HEADS:
         return "mtp"
-    if "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS):
+    if is_head:
         from mlx_vlm.utils import get_model_type
 
         normalised = get_model_type(config)
@@ -242,3 +247,13 @@ def _bind(head: DraftHead, model: nn.Module) -> None:
         head.share_parts(model.embed, model.lm_head)
         return
     head.share(model.inner if isinstance(model, VisionModel) else model)
+
+
+def _check_library(option: str) -> None:
+    """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
+    if importlib.util.find_spec("mlx_vlm") is None:
+        message = (
+            'Draft heads are mlx-vlm\'s: pip install "pippin[vision]". A smaller model of the same vocabulary drafts '
+            "without it."
+        )
+        raise ServerError("load_failed", message, option)
