@@ -56,8 +56,8 @@ from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.trial import FAILURES, is_faithful, runs
+from pippin.engines.language.vision.model import FAILURES, VisionModel
+from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.vision.whole import WholeEncoder, WholeModel, evaluated, text_prompt
 from pippin.engines.language.warm_prompts import warm
 
@@ -134,17 +134,26 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer, name: str) -> Vis
     whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
         log.warning("%s runs as mlx-vlm runs it, one request at a time: its media cannot be batched", name)
+        preparer.needs_media = not _runs_whole(whole)
         return whole
     if in_batches:
+        log.warning("%s is served for text only: none of its media are taken by the installed mlx-vlm", name)
         return model
-    try:
-        evaluated(whole, text_prompt((1, 2, 3)))
-    except FAILURES as error:
-        log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
+    if not _runs_whole(whole):
         preparer.try_media(lambda _: False)
         return None
     log.warning("%s runs as mlx-vlm runs it, one request at a time", name)
     return whole
+
+
+def _runs_whole(model: WholeModel) -> bool:
+    """Whether the model computes a prompt of text."""
+    try:
+        evaluated(model, text_prompt((1, 2, 3)))
+    except FAILURES as error:
+        log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
+        return False
+    return True
 
 
 def build_engine(
@@ -239,7 +248,7 @@ def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
     if cache_bits(options) != (None, None):
         message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
         raise ServerError("load_failed", message, "kv_bits")
-    prompt, cache = text_prompt((1, 2, 3)), model.make_cache()
+    prompt, cache = model.sample, model.make_cache()
     vocabulary = model(mx.array(prompt.ids), cache, inputs=prompt).shape[-1]
     mx.eval(arrays_of(cache))
     return one_at_a_time(model, cache, vocabulary)

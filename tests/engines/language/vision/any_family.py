@@ -5,6 +5,7 @@ beyond that is in `FAMILIES`. Special tokens are those that its package spells.
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -80,12 +81,14 @@ SIZES: dict[str, int] = {
     "bos_token_id": 256,
     "pad_token_id": 256,
 }
+TEXT_PARTS = ("text_config", "language_config", "llm_config", "decoder")
 PLACEHOLDERS = ("image_token_index", "image_token_id")
 HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: "
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
-    "{% if part.type == 'image' %}IMAGE{% elif part.type == 'text' %}"
+    "{% if part.type == 'image' %}IMAGE{% elif part.type == 'audio' %}SOUND{% elif part.type == 'video' %}VIDEO"
+    "{% elif part.type == 'text' %}"
     "{{ part.text or part.content }}{% endif %}{% endfor %}"
     "{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 )
@@ -102,11 +105,14 @@ class Family:
     ids: dict[str, int] = dataclasses.field(default_factory=dict)
     """Of tokens whose ids the package spells as numbers; words without a use fill the vocabulary up to them."""
     mark: str | None = None  # the token that features replace, where it is not all of `image`
-    image: str = "<image>"  # what the chat template writes for a picture; None for a model without a template
-    template: str | None = TEMPLATE
+    image: str = "<image>"  # what the chat template writes for a picture
+    sound: str = ""
+    video: str = ""
+    template: str | None = TEMPLATE  # None for a model without one
     preprocessor: Json = dataclasses.field(default_factory=dict)
     processor: Json = dataclasses.field(default_factory=dict)
     tokenizer: Json = dataclasses.field(default_factory=dict)
+    seed: int = 7
     instead: Json = dataclasses.field(default_factory=dict)
     """What the package fixes and no configuration reaches: by its path below `mlx_vlm.models`, what is there instead.
     A class is given arguments, a dict is given keys. Ours and mlx-vlm's answers come from the package so changed."""
@@ -140,7 +146,7 @@ def _given(kind: Any, arguments: Json) -> Any:
     return lambda *others, **named: kind(*others, **{**named, **arguments})
 
 
-def write(name: str, made: Family, folder: Path, seed: int = 7) -> Path:
+def write(name: str, made: Family, folder: Path) -> Path:
     """Write a random float32 checkpoint of the family into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     package = importlib.import_module(f"mlx_vlm.models.{name}")
@@ -149,16 +155,18 @@ def write(name: str, made: Family, folder: Path, seed: int = 7) -> Path:
     marks = {each: ids[made.mark or made.image] for each in PLACEHOLDERS if each in fields}
     config = merged({**shrunk(package), **marks}, numbered(made.config, ids))
     config = {**config, "model_type": made.config.get("model_type", name)}
+    config = {key: value for key, value in config.items() if value is not None}
     if made.flat:
         config = {**config.pop("text_config"), **config}
-    for part in (config, config.get("text_config"), config.get("language_config"), config.get("llm_config")):
+    thinker = config.get("thinker_config", {})
+    for part in (config, thinker.get("text_config"), *(config.get(name) for name in TEXT_PARTS)):
         if isinstance(part, dict):
             part["vocab_size"] = len(ids)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
     if made.processor:
         (folder / "processor_config.json").write_text(json.dumps(numbered(made.processor, ids)))
-    write_weights(package, folder, config, seed)
+    write_weights(package, folder, config, made.seed)
     return folder
 
 
@@ -293,6 +301,9 @@ def write_tokenizer(folder: Path, made: Family, found: list[str]) -> dict[str, i
         **made.tokenizer,
     }
     if made.template is not None:
-        settings["chat_template"] = made.template.replace("IMAGE", made.image)
+        written = (("IMAGE", made.image), ("SOUND", made.sound), ("VIDEO", made.video))
+        settings["chat_template"] = functools.reduce(
+            lambda text, each: text.replace(*each), written, made.template
+        )
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return typing.cast(dict[str, int], backend.get_vocab(with_added_tokens=True))

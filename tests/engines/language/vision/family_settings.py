@@ -1,5 +1,8 @@
 """What each family of mlx-vlm needs beyond its own defaults to be made tiny (`any_family.py`)."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
 
 CLIP = {"vision_config": {"model_type": "clip_vision_model"}, "vision_feature_layer": -2}
@@ -78,6 +81,64 @@ MOON_VISION: Json = {"crop_size": 378, "patch_size": 14, "proj_inner_dim": 96, "
 GOT_TEMPLATE = (
     "{% for m in messages %}{{ m.content if m.content is string else m.content[-1].text }}{% endfor %}"
 )
+POINT_IDS = {
+    "image_start_token_id": "<im_start>",
+    "image_end_token_id": "<im_end>",
+    "image_patch_id": "<im_patch>",
+    "image_high_res_id": "<im_patch>",
+    "image_col_id": "<im_col>",
+    "image_non_indexable_patch_id": "<im_low>",
+    "frame_start_token_id": "<frame_start>",
+    "frame_end_token_id": "<frame_end>",
+    "patch_token_id": "<patch>",
+    "subpatch_token_id": "<subpatch>",
+    "location_token_id": "<location>",
+}
+
+
+def small_mobilenet() -> list[list[Any]]:
+    """In place of Gemma 3n's table of MobileNet blocks: one of each kind, whose last two stages have the channels that
+    the adapter behind them takes together."""
+    from mlx_vlm.models.gemma3n.config import (
+        EdgeResidualConfig,
+        MultiQueryAttentionBlockConfig,
+        UniversalInvertedResidualConfig,
+    )
+
+    return [
+        [EdgeResidualConfig(3, 16, 2, 1.0)],
+        [UniversalInvertedResidualConfig(3, 5, 32, 2, 1.0)],
+        [UniversalInvertedResidualConfig(5, 5, 640, 2, 1.0), MultiQueryAttentionBlockConfig(2, 16, 2)],
+        [UniversalInvertedResidualConfig(3, 0, 1280, 2, 1.0, True)],
+    ]
+
+
+OMNI_TEXT: Json = {
+    "num_hidden_layers": 2,
+    "hidden_size": WIDTH,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 1,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 300,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]},
+}
+RADIO: Json = {
+    "hidden_size": WIDTH,
+    "num_heads": 4,
+    "num_layers": 2,
+    "patch_size": 8,
+    "neck_dim": WIDTH,
+    "image_size": [64, 64],
+}
 
 FAMILIES: dict[str, Family] = {
     "internvl_chat": Family(),
@@ -189,7 +250,7 @@ FAMILIES: dict[str, Family] = {
         preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
         processor={"patch_size": 8, "downsample_rate": "2/4", "vision_feature_select_strategy": "full"},
     ),
-    "inkling": Family(),
+    "inkling": Family(sound="<|content_audio_input|><|unused_200053|>"),
     "kimi_k25": Family(
         image="<|media_pad|>",
         config={"media_placeholder_token_id": "<|media_pad|>"},
@@ -304,11 +365,12 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "minicpmo": Family(
+        sound="<audio>./</audio>",
         tokens=("<unk>",),
         config={
             "query_num": 16,
             "vision_config": {"image_size": 448, "patch_size": 14},
-            "audio_config": {"num_mel_bins": 80},
+            "audio_config": {"num_mel_bins": 80, "encoder_ffn_dim": 4 * WIDTH},
         },
     ),
     "florence2": Family(
@@ -712,6 +774,353 @@ FAMILIES: dict[str, Family] = {
                 "num_key_value_heads": 2,
                 "head_dim": 32,
                 "moe_start_layer": 1,
+            },
+        },
+    ),
+    "internvl": Family(
+        image="<IMG_CONTEXT>",
+        tokens=("<img>", "</img>"),
+        config={"image_token_id": "<IMG_CONTEXT>", "max_dynamic_patch": 2, "use_thumbnail": False},
+        processor={"image_seq_length": 4},
+    ),
+    "phi3_v": Family(
+        flat=True,
+        image="<|image_1|>\n",
+        mark="<|image|>",
+        config={"num_key_value_heads": 4},
+        instead={
+            "phi3_v.vision.VisionModel.CLIP_VIT_LARGE_PATCH14_336_CONFIG": SimpleNamespace(
+                model_type="phi3_v",
+                hidden_size=1024,
+                image_size=336,
+                intermediate_size=96,
+                layer_norm_eps=1e-5,
+                num_attention_heads=4,
+                num_channels=3,
+                num_hidden_layers=2,
+                patch_size=14,
+            ),
+        },
+    ),
+    "phi4mm": Family(
+        seed=8,
+        flat=True,
+        image="<|image_1|>",
+        sound="<|audio_1|>",
+        mark="<|endoftext11|>",
+        config={
+            "image_token_index": -200,
+            "audio_token_index": "<|endoftext11|>",
+            "mm_hidden_size": WIDTH,
+            "partial_rotary_factor": 0.75,
+            "max_num_patches": 64,
+            "min_num_patches": 4,
+            "num_key_value_heads": 2,
+            "audio_processor": {
+                "config": {
+                    "attention_dim": WIDTH,
+                    "attention_heads": 4,
+                    "num_blocks": 2,
+                    "linear_units": 96,
+                    "ext_pw_out_channel": WIDTH,
+                    "depthwise_seperable_out_channel": WIDTH,
+                    "conv_channels": WIDTH,
+                }
+            },
+        },
+        instead={"phi4mm.processing_phi4mm.AUDIO_TOKEN_INDEX": "<|endoftext11|>"},
+    ),
+    "nemotron_parse": Family(
+        image="",
+        mark="<image>",
+        config={
+            "text_config": None,
+            "image_size": [64, 64],
+            "decoder_start_token_id": 256,
+            "encoder": RADIO,
+            "vision_config": RADIO,
+            "decoder": {
+                "d_model": WIDTH,
+                "decoder_attention_heads": 4,
+                "decoder_ffn_dim": 96,
+                "decoder_layers": 2,
+                "pad_token_id": 256,
+                "bos_token_id": 256,
+                "eos_token_id": 256,
+            },
+        },
+        instead={
+            "nemotron_parse.processing_nemotron_parse.NemotronParseImageProcessor": {"final_size": (64, 64)},
+        },
+    ),
+    "hunyuan_vl": Family(
+        seed=8,
+        image="<|im_begin|><|im_image|><|im_end|>",
+        mark="<|im_image|>",
+        ids={
+            "<|im_pad|>": 259,
+            "<|im_begin|>": 260,
+            "<|im_end|>": 261,
+            "<|im_image|>": 262,
+            "<|im_newline|>": 263,
+            "<|im_spare|>": 264,
+        },
+        config={
+            "image_start_token_id": 260,
+            "image_end_token_id": 261,
+            "image_token_id": 262,
+            "image_newline_token_id": 263,
+            "text_config": {
+                "attention_head_dim": 16,
+                "num_key_value_heads": 4,
+                "rope_scaling": {
+                    "alpha": 1000.0,
+                    "factor": 1.0,
+                    "type": "xdrope",
+                    "xdrope_section": [2, 2, 2, 2],
+                },
+            },
+            "vision_config": {"max_image_size": 64},
+        },
+        instead={
+            "hunyuan_vl.processing_hunyuan_vl.HunYuanVLProcessor.IMAGE_TOKEN_ID": 262,
+            "hunyuan_vl.processing_hunyuan_vl.HunYuanVLProcessor.IM_START_TOKEN_ID": 260,
+            "hunyuan_vl.processing_hunyuan_vl.HunYuanVLProcessor.IM_END_TOKEN_ID": 261,
+            "hunyuan_vl.processing_hunyuan_vl.HunYuanVLProcessor.PAD_TOKEN_ID": 259,
+            "hunyuan_vl.processing_hunyuan_vl.HunYuanVLImageProcessor.__init__.__defaults__": (
+                256,
+                4096,
+                8,
+                1,
+                2,
+                (0.5, 0.5, 0.5),
+                (0.5, 0.5, 0.5),
+                True,
+                True,
+                True,
+                None,
+            ),
+        },
+    ),
+    "phi4_siglip": Family(
+        config={
+            "mm_vision_tower": "siglip2-so400m-patch16-naflex",
+            "mm_hidden_size": WIDTH,
+            "max_num_patches": 64,
+            "min_num_patches": 4,
+            "model_type": "phi4-siglip",
+            "text_config": {"num_key_value_heads": 2},
+            "vision_config": {"num_patches": 64},
+        },
+    ),
+    "mistral_large3": Family(
+        image="[IMG]",
+        tokens=("[IMG_BREAK]", "[IMG_END]"),
+        config={
+            "image_token_id": "[IMG]",
+            "text_config": {"first_k_dense_replace": 1, "v_head_dim": 16},
+            "vision_config": {"model_type": "pixtral"},
+        },
+        preprocessor={
+            "image_processor_type": "PixtralImageProcessor",
+            "patch_size": {"height": 8, "width": 8},
+            "size": {"longest_edge": 64},
+            **HALVES,
+        },
+        processor={"processor_class": "PixtralProcessor", "patch_size": 8, "spatial_merge_size": 2},
+    ),
+    "prism_hadamard_qwen35": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "text_config": {"full_attention_interval": 2, "intermediate_size": 512},
+            "vision_config": {"num_position_embeddings": 64, "deepstack_visual_indexes": []},
+            "quantization": {"bits": 2, "group_size": 128, "mode": "affine"},
+            "modules": [
+                {
+                    "path": f"model.layers.{layer}.mlp.down_proj",
+                    "embedding": False,
+                    "dtype": "float16",
+                    "block": 512,
+                }
+                for layer in (0, 1)
+            ],
+        },
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
+    "gemma3n": Family(
+        image="<image_soft_token>",
+        sound="<audio_soft_token>",
+        tokens=(
+            "<start_of_image>",
+            "<end_of_image>",
+            "<audio_soft_token>",
+            "<start_of_audio>",
+            "<end_of_audio>",
+        ),
+        config={
+            "image_token_id": "<image_soft_token>",
+            "image_token_index": "<image_soft_token>",
+            "audio_token_id": "<audio_soft_token>",
+            "text_config": {
+                "model_type": "gemma3n_text",
+                "intermediate_size": [96, 96],
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "laurel_rank": 8,
+                "hidden_size_per_layer_input": 8,
+                "vocab_size_per_layer_input": 256,
+                "sliding_window": 24,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "activation_sparsity_pattern": [0.0, 0.0],
+            },
+            "vision_config": {"vocab_offset": 256, "hidden_size": 2048, "model_type": "gemma3n_vision"},
+            "audio_config": {
+                "hidden_size": WIDTH,
+                "conf_num_attention_heads": 4,
+                "conf_num_hidden_layers": 2,
+                "sscp_conv_channel_size": [16, 8],
+                "vocab_offset": 384,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "SiglipImageProcessor",
+            "feature_extractor_type": "Gemma3nAudioFeatureExtractor",
+            "feature_size": 80,
+            "size": {"height": 256, "width": 256},
+            **HALVES,
+        },
+        processor={"processor_class": "Gemma3nProcessor", "audio_seq_length": 188, "image_seq_length": 256},
+        tokenizer={
+            "extra_special_tokens": {
+                "image_token": "<image_soft_token>",
+                "boi_token": "<start_of_image>",
+                "eoi_token": "<end_of_image>",
+                "audio_token": "<audio_soft_token>",
+                "boa_token": "<start_of_audio>",
+                "eoa_token": "<end_of_audio>",
+            }
+        },
+        instead={"gemma3n.vision.gemma3n_mobilenet_def": small_mobilenet},
+    ),
+    "qwen3_omni_moe": Family(
+        image=QWEN,
+        sound="<|audio_start|><|audio_pad|><|audio_end|>",
+        video="<|vision_start|><|video_pad|><|vision_end|>",
+        mark="<|image_pad|>",
+        tokens=(*QWEN_TOKENS, "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"),
+        config={
+            "enable_audio_output": False,
+            "talker_config": {"text_config": OMNI_TEXT},
+            "thinker_config": {
+                "image_token_id": "<|image_pad|>",
+                "video_token_id": "<|video_pad|>",
+                "audio_token_id": "<|audio_pad|>",
+                "audio_start_token_id": "<|audio_start|>",
+                "audio_end_token_id": "<|audio_end|>",
+                "vision_start_token_id": "<|vision_start|>",
+                "vision_end_token_id": "<|vision_end|>",
+                "text_config": OMNI_TEXT,
+                "vision_config": {
+                    "depth": 2,
+                    "hidden_size": WIDTH,
+                    "intermediate_size": 96,
+                    "out_hidden_size": WIDTH,
+                    "num_heads": 4,
+                    "patch_size": 8,
+                    "spatial_patch_size": 8,
+                    "num_position_embeddings": 64,
+                    "deepstack_visual_indexes": [0],
+                },
+                "audio_config": {
+                    "d_model": WIDTH,
+                    "encoder_layers": 2,
+                    "num_hidden_layers": 2,
+                    "encoder_attention_heads": 4,
+                    "encoder_ffn_dim": 96,
+                    "num_mel_bins": 128,
+                    "output_dim": WIDTH,
+                    "downsample_hidden_size": 16,
+                },
+            },
+        },
+        preprocessor={
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "return_attention_mask": True,
+            "feature_size": 128,
+            **QWEN_PIXELS,
+        },
+        tokenizer={
+            "extra_special_tokens": {
+                "image_token": "<|image_pad|>",
+                "video_token": "<|video_pad|>",
+                "audio_token": "<|audio_pad|>",
+                "vision_bos_token": "<|vision_start|>",
+                "vision_eos_token": "<|vision_end|>",
+                "audio_bos_token": "<|audio_start|>",
+                "audio_eos_token": "<|audio_end|>",
+            }
+        },
+    ),
+    "jina_vlm": Family(
+        template=None,
+        image="<|image|>",
+        ids={"<im_patch>": 260, "<im_start>": 261, "<im_end>": 262, "<im_col>": 263},
+        instead={
+            "jina_vlm.processing_jinavlm.ImageProcessor": {
+                "base_input_size": (56, 56),
+                "overlap_margins": (1, 1),
+                "max_crops": 2,
+                "max_pixels": 12544,
+                "patch_token_id": 260,
+                "start_token_id": 261,
+                "end_token_id": 262,
+                "column_token_id": 263,
+            }
+        },
+        config={
+            "model_type": "jvlm",
+            "text_config": {
+                "hidden_size": WIDTH,
+                "n_layers": 2,
+                "additional_vocab_size": 16,
+                "block_config": {
+                    "attn_config": {"n_heads": 4, "n_kv_heads": 2, "head_dim": 16},
+                    "ffn_config": {"size": 96},
+                },
+            },
+            "vision_config": {
+                "hidden_size": WIDTH,
+                "n_layers": 2,
+                "input_size": [56, 56],
+                "patch_size": 14,
+                "image_size": 56,
+                "vit_layers": [-1, -2],
+                "output_size": WIDTH,
+                "block_config": {
+                    "attn_config": {"n_heads": 4, "head_dim": 16},
+                    "ffn_config": {"size": 96},
+                },
+                "vl_connector_config": {"mlp_projector_config": {"size": 96}},
+            },
+        },
+    ),
+    "molmo_point": Family(
+        image="<|image|>",
+        tokens=tuple(POINT_IDS.values()),
+        config={
+            **POINT_IDS,
+            "patch_embed_dim": 16,
+            "text_config": {"additional_vocab_size": 16, "num_key_value_heads": 2, "head_dim": 16},
+            "vision_config": {**TOWER},
+            "adapter_config": {
+                **TOWER,
+                "hidden_size": WIDTH,
+                "text_hidden_size": WIDTH,
+                "vit_layers": [-1, -2],
             },
         },
     ),

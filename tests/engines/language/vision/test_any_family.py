@@ -3,6 +3,8 @@
 Those whose media can't be batched, or not tried one by one, run whole prompts, one request at a time.
 """
 
+import importlib
+import importlib.util
 from pathlib import Path
 
 import msgspec
@@ -42,6 +44,7 @@ BATCHED = {
         "qwen3_5_moe",
         "qwen3_vl_moe",
     ),
+    *("mistral_large3", "prism_hadamard_qwen35"),
     "qwen4_exp",
 }
 ALIKE = {
@@ -49,9 +52,29 @@ ALIKE = {
     "granite4_vision",
     "fastvlm",
 }  # tiny random models that say the same of both pictures in mlx-vlm, too
+WITHOUT_TEXT = ("nemotron_parse",)  # mlx-vlm itself raises for a prompt without a picture
+NEED_TORCHVISION = ("mistral_large3", "phi4_siglip")  # whose processors are transformers' own
 WITHOUT_TOKENIZER = ("moondream2", "moondream3")
 QUICK = ("falcon_ocr", "paddleocr_vl", "paligemma")
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
+
+
+def import_torchvision() -> None:
+    """Skips the test without torchvision (pip install torch torchvision).
+
+    PyPI's build of it for Linux is for CUDA: beside a torch for CPUs its operators cannot be loaded. Its transforms,
+    all that is used here, call none of them, but its import asks for two by name.
+    """
+    torch = pytest.importorskip("torch", reason="needs torch and torchvision")
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("needs torchvision")
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        operators = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +83,8 @@ SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 def test_pictures_are_answered_as_by_mlx_vlm(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if family in NEED_TORCHVISION:
+        import_torchvision()
     shrink(FAMILIES[family], monkeypatch)
     if family in WITHOUT_TOKENIZER:  # the packages fetch one from another repository
         write_tokenizer(tmp_path, Family(template=None), [])
@@ -71,14 +96,28 @@ def test_pictures_are_answered_as_by_mlx_vlm(
     assert answers == [bench.judged("What?", [shown]) for shown in SHOWN]
     assert (answers[0] != answers[1]) == (family not in ALIKE)
     # One after the other, with a text between them: nothing of a prompt is left for the next.
+    if family in WITHOUT_TEXT:
+        with pytest.raises(ServerError, match="takes no request without one"):
+            bench.job("text", "No picture.")
     jobs = [
         bench.job("first", SHOWN[0], "What?"),
-        bench.job("text", "No picture."),
+        *([] if family in WITHOUT_TEXT else [bench.job("text", "No picture.")]),
         bench.job("second", SHOWN[1], "What?"),
     ]
     found, _ = bench.run(*jobs)
     assert [found["first"], found["second"]] == answers
-    assert found["text"] == bench.judged("No picture.", [])
+    assert family in WITHOUT_TEXT or found["text"] == bench.judged("No picture.", [])
+
+
+@pytest.mark.parametrize("family", NEED_TORCHVISION)
+def test_a_missing_torchvision_is_named_when_the_model_is_loaded(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec("torchvision") is not None:
+        pytest.skip("torchvision is installed")
+    with pytest.raises(ServerError, match="pip install torch torchvision") as caught:
+        VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    assert caught.value.report.kind == "load_failed"
 
 
 @pytest.fixture(scope="module")

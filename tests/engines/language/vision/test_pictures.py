@@ -1,17 +1,23 @@
-"""Pictures that strangers send: what is read, and what is refused with a sentence."""
+"""Pictures that strangers send: what is read, and what is refused with a sentence, by the model itself too."""
 
 import io
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 from PIL import Image as Pictures
 
 from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
+from pippin.core.events import Event, Failed, Finished
+from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.vision.processing import resized
 from pippin.engines.pictures import MOST_PIXELS, decode
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.language.vision.vision_bench import VisionBench
 
 WHERE = "messages[0].content[1]"
 
@@ -115,3 +121,36 @@ def test_pictures_are_resized_as_asked() -> None:
         resized(image, Image(source, resize=(MOST_PIXELS, 2)), None, None, WHERE)
     with pytest.raises(ServerError, match="resized to nothing"):
         resized(image, Image(source, resize=(0, 2)), None, None, WHERE)
+
+
+def endings(bench: VisionBench, *jobs: LanguageJob) -> dict[str, Event]:
+    engine = bench.new_engine()
+    for job in jobs:
+        engine.submit(job)
+    found: dict[str, Event] = {}
+    while engine.busy:
+        found |= {name: event for name, event in engine.step() if isinstance(event, Failed | Finished)}
+    return found
+
+
+@pytest.mark.parametrize(("family", "size"), [("lfm2_vl", (20_000, 1)), ("kimi_vl", (1, 1))])
+def test_a_picture_that_the_model_cannot_take_ends_its_own_request(
+    family: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    good = bench.job("good", picture(60, 28, 1), "What?")
+    ends = endings(
+        bench,
+        bench.job("text", "Hello"),
+        bench.job("bad", encoded(Pictures.new("RGB", size, "red"), "PNG"), "What?"),
+        good,
+        bench.job("more", "Hi"),
+    )
+    failed = ends.pop("bad")
+    assert isinstance(failed, Failed)
+    assert failed.error.kind == "invalid_request"
+    assert "can't take this" in failed.error.message
+    assert {name: type(end) for name, end in ends.items()} == dict.fromkeys(
+        ("text", "good", "more"), Finished
+    )
+    assert bench.run(good)[0]["good"] == bench.judged("What?", [picture(60, 28, 1)])

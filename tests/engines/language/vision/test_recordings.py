@@ -10,6 +10,8 @@ import pytest
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
+from tests.engines.language.vision.any_family import shrink, write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 from tests.engines.speech.recordings import wav
@@ -112,3 +114,31 @@ def test_input_audio_is_heard_over_the_wire(bench: VisionBench, folder: Path, tm
         content[0]["input_audio"]["data"] = base64.b64encode(b"no sound").decode()
         with pytest.raises(openai.BadRequestError, match=r"messages\[0\].content\[0\]"):
             client.chat.completions.create(messages=[{"role": "user", "content": content}], **asked)
+
+
+QUICK_FAMILY = "phi4mm"
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name == QUICK_FAMILY else pytest.mark.long)
+        for name in ("minicpmo", "phi4mm", "qwen3_omni_moe")
+    ],
+)
+def test_a_recording_is_answered_as_by_mlx_vlm(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(FAMILIES[family], monkeypatch)
+    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    assert bench.preparer.info.capabilities.audio
+    jobs = [bench.job(f"heard {n}", Audio(Inline(data)), "What?") for n, data in enumerate((SHORT, LONG))]
+    # One after the other in one engine, with a picture and a text between them: nothing is left for the next.
+    between = [bench.job("seen", picture(60, 28, 1), "What?"), bench.job("text", "No sound.")]
+    found, _ = bench.run(jobs[0], *between, jobs[1])
+    decoded = [sound.decode(data, 16000, param="sound") for data in (SHORT, LONG)]
+    expected = [bench.judged("What?", [], sound=each) for each in decoded]
+    assert [found["heard 0"], found["heard 1"]] == expected
+    assert expected[0] != expected[1]
+    assert found["seen"] == bench.judged("What?", [picture(60, 28, 1)])
+    assert found["text"] == bench.judged("No sound.", [])

@@ -31,6 +31,7 @@ Tokens = dict[str, list[int]]
 
 WRITTEN_BY_LIBRARY = {
     *("deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "jina_vlm", "minicpmv4_6", "minicpmv4_7"),
+    "phi4_siglip",
     *("moondream2", "moondream3"),
 }
 """Families whose markers of pictures mlx-vlm writes, and no template."""
@@ -117,8 +118,10 @@ class VisionBench:
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
         if sound is not None:
             content = [{"type": "audio"}, *content]
-        if self.folder.name in WRITTEN_BY_LIBRARY:
-            prompt = apply_chat_template(processor, read_config(self.folder), text, num_images=len(pictures))
+        heard = 0 if sound is None else 1
+        if self.folder.name in WRITTEN_BY_LIBRARY or (heard and self.folder.name == "minicpmo"):
+            counts = {"num_images": len(pictures), "num_audios": heard}
+            prompt = apply_chat_template(processor, read_config(self.folder), text, **counts)
         else:
             prompt = tokenizer_of(processor).apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True

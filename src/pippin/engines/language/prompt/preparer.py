@@ -99,6 +99,7 @@ class LanguagePreparer:
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
         self._media = media
         self.media_known = False  # the weights are there, and which media the model takes was tried
+        self.needs_media = False  # the loaded model computes no prompt of text alone
         self._whole: WholeProcessor | None = None  # once the model is known to compute prompts whole
         if media is not None:
             media.use(self.tokenizer)
@@ -129,7 +130,8 @@ class LanguagePreparer:
         Raises `ServerError` for media that it turned out not to take.
         """
         for_batches = self._whole is not None and isinstance(job.media, PromptMedia)
-        return self._job(job.id, job.request) if job.early or for_batches else job
+        lacks_media = self.needs_media and job.media is None
+        return self._job(job.id, job.request) if job.early or for_batches or lacks_media else job
 
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
@@ -223,6 +225,9 @@ class LanguagePreparer:
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
         prompt = fit_prompt(self._renderer, request, offered, window, reserve)
+        if self.needs_media and prompt.media is None:
+            message = "This model reads pictures and takes no request without one: add one to a message of the user."
+            raise ServerError("unsupported", message, "messages" if request.prompt is None else "prompt")
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
             raise too_long(f"{len(prompt.tokens)} tokens", window, request)

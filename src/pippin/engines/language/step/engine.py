@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.cpu.sharing import BlasThreads
@@ -124,16 +125,18 @@ class LanguageEngine:
         self.scheduler.resume()
         # Before the budget: what a chunk costs depends on how much of its prompt is known, which this looks up.
         prompt = self.prefill.next()
-        budget = self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
-        spent = 0
+        spent, budget = 0, self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
         while spent < budget and prompt is not None:
-            count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
+            try:
+                count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
+            except ServerError as error:  # its media turned out to be none that the model takes
+                self.lifecycle.fail(prompt.request, error.report)
+                count, computed = 1, []
             spent += count
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self.lifecycle.tell_progress(each)
-            # Sequences that decode wait for one pass of prompts, no more.
-            prompt = self.prefill.next() if wait else None
+            prompt = self.prefill.next() if wait else None  # those that decode wait for one pass, no more
         for done in self.scheduler.done() if start else ():
             self.lifecycle.start(done)
         return spent

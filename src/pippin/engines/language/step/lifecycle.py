@@ -173,7 +173,7 @@ class Lifecycle:
         try:
             events = sequence.decoder.accept(sampled.token, sampled.logprob, sampled.top)
         except ServerError as error:
-            self._fail(request, error.report)
+            self.fail(request, error.report)
             return
         sequence.unsent.extend(events)
         if sequence.decoder.finished is not None:
@@ -225,14 +225,12 @@ class Lifecycle:
             limit = request.job.request.timeout
             if limit is not None and waited > limit:
                 message = f"The request took longer than its timeout of {limit:g} seconds."
-                self._fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
+                self.fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
             elif patience is not None and request.admitted is None and waited > patience:
-                message = (
-                    f"The request waited longer than {patience:g} seconds in the queue: try again later."
-                )
-                self._fail(request, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
+                text = f"The request waited longer than {patience:g} seconds in the queue: try again later."
+                self.fail(request, ErrorReport(kind="overloaded", message=text, retry_after=1.0))
 
-    def _fail(self, request: Request, report: ErrorReport) -> None:
+    def fail(self, request: Request, report: ErrorReport) -> None:
         self.cancel(request.job.id)
         self._tell(request, [Failed(report)])
 
@@ -328,7 +326,7 @@ class Lifecycle:
             f"The prompt of {prompt.length} tokens needs more KV cache than the {left:.1f} MiB that are left "
             "beside other models: try again later."
         )
-        self._fail(request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
+        self.fail(request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
 
     # What the prefix cache remembers
 

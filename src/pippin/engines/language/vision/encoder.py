@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
-from pippin.engines.language.vision.model import ChunkInputs, MediaFeatures, RotaryPositions, VisionModel
+from pippin.engines.language.vision.model import (
+    FAILURES,
+    ChunkInputs,
+    MediaFeatures,
+    RotaryPositions,
+    VisionModel,
+    refusal,
+)
 
 
 class FeatureCache:
@@ -87,12 +94,18 @@ class MediaInputs:
         return None
 
     def encode(self, medium: Medium, *, wait: bool) -> None:
-        """Compute the features of a medium; `wait` until the device has done so."""
-        features = self.encoder.model.encode(medium)
-        if wait:
-            mx.eval(features.arrays)
-        else:
-            mx.async_eval(*features.arrays)  # type: ignore[no-untyped-call]
+        """Compute the features of a medium; `wait` until the device has done so.
+
+        Raises `ServerError` for one that the model does not take.
+        """
+        try:
+            features = self.encoder.model.encode(medium)
+            if wait:
+                mx.eval(features.arrays)
+            else:
+                mx.async_eval(*features.arrays)  # type: ignore[no-untyped-call]
+        except FAILURES as error:
+            raise refusal(medium.modality, error) from error
         self.encoder.encoded += 1
         self._features[medium.digest] = features
         self.encoder.cache.put(medium.digest, features)

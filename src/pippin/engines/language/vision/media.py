@@ -99,6 +99,10 @@ class WholePrompt:
     ids: np.ndarray[Any, Any]  # [1, tokens]; some families number media with negative ids
     arrays: dict[str, Any]  # numpy arrays by the names of the model's arguments
 
+    @property
+    def has_media(self) -> bool:
+        return not self.arrays.keys() <= {"attention_mask"}
+
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """The tokens as they are: such prompts are not kept for others to start from."""
         return tuple(tokens)

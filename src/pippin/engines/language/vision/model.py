@@ -9,9 +9,32 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
+from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
+
+FAILURES = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    IndexError,
+    KeyError,
+    AssertionError,
+    StopIteration,
+)
+"""What models raise for inputs that they can't take."""
+
+
+def refusal(modality: str, error: Exception) -> ServerError:
+    """The refusal of a medium that the model's processor took and the model itself does not."""
+    return ServerError(
+        "invalid_request",
+        f"The model can't take this {modality} ({type(error).__name__}: {str(error)[:200]}). Send one of another size "
+        "or length.",
+        "messages",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

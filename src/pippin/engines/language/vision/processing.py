@@ -338,13 +338,18 @@ def _options_of(part: MediaPart) -> tuple[Any, ...]:
 
 
 def plain_arrays(value: Any) -> Any:
-    """MLX arrays as numpy's, which other threads than the one that made them may read."""
+    """MLX arrays as numpy's, which other threads than the one that made them may read; and tensors of torch, which some
+    of transformers' own processors return."""
     match value:
         case mx.array():
             return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
+        case np.ndarray() | np.generic():
+            return value
         case dict():
             return {key: plain_arrays(item) for key, item in value.items()}
         case list() | tuple():
             return [plain_arrays(item) for item in value]
+        case _ if hasattr(value, "__array__"):
+            return np.asarray(value)
         case _:
             return value

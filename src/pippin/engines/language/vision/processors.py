@@ -1,10 +1,12 @@
 """Opens the processor of a model folder: for media one by one, or for whole prompts."""
 
+import importlib.util
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.vision.checkpoint import (
     EXTRA_HINT,
@@ -22,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
-    """The processor of a model that takes media one by one, or None for another model."""
+    """The processor of a model that takes media one by one, or None for another model.
+
+    Raises `ServerError("load_failed")` as `load_whole_processor` does.
+    """
     folder = Path(info.path or "")
     config = read_config(folder)
     if not has_extra():
@@ -35,6 +40,10 @@ def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | 
                 "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
             )
         return None
+    # Without torchvision mlx-vlm's own processor of Phi-4-SigLIP calls itself, for minutes, down to Python's limit.
+    naflex = "naflex" in str(config.get("mm_vision_tower")).lower()
+    if config.get("model_type") == "phi4-siglip" and naflex and not _has_torchvision():
+        raise _lacks_torchvision(info)
     # What these modules import is there with the extra alone.
     from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
 
@@ -45,8 +54,23 @@ def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | 
         return None
 
 
+def _has_torchvision() -> bool:
+    return all(importlib.util.find_spec(package) is not None for package in ("torch", "torchvision"))
+
+
+def _lacks_torchvision(info: ModelInfo) -> ServerError:
+    return ServerError(
+        "load_failed",
+        f"The pictures of {info.id!r} are prepared by a processor of transformers that needs torchvision, which is not "
+        "installed: pip install torch torchvision",
+    )
+
+
 def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProcessor | None":
-    """The processor of a model that takes whole prompts with their media, or None for a model that takes none."""
+    """The processor of a model that takes whole prompts with their media, or None for a model that takes none.
+
+    Raises `ServerError("load_failed")` where only a package is missing, which the sentence names.
+    """
     folder = Path(info.path or "")
     if not takes_media(read_config(folder)):
         return None
@@ -56,5 +80,7 @@ def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProces
     try:
         return WholeProcessor(folder, options)
     except (*FAILURES, ImportError) as error:
+        if isinstance(error, ImportError) and not _has_torchvision():
+            raise _lacks_torchvision(info) from error
         log.warning("%s is served for text only: its processor can't be read (%s)", info.id, error)
         return None

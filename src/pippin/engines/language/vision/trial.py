@@ -8,9 +8,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from pippin.core.errors import ServerError
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
-from pippin.engines.language.vision.model import VisionModel, on_device
+from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
 
 log = logging.getLogger(__name__)
 
@@ -22,18 +23,6 @@ ROUGH_TOLERANCE = 0.15
 
 TOKEN_TYPES: dict[Modality, int] = {"image": 1, "video": 2, "audio": 3}
 """The numbers of modalities in `mm_token_type_ids` of transformers."""
-
-FAILURES = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    IndexError,
-    KeyError,
-    AssertionError,
-    StopIteration,
-)
-"""What models raise for inputs that they can't take."""
 
 
 def runs(model: VisionModel) -> bool:
@@ -64,7 +53,7 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
             model.bidirectional = modalities
             found = _by_engine(model, tokens, PromptMedia((placed,)))
             differences.append((float(_difference(found, expected)), len(modalities), modalities))
-    except FAILURES as error:
+    except (*FAILURES, ServerError) as error:
         log.info("a prompt with %s fails: %s", medium.modality, error)
         model.bidirectional = known
         return False

@@ -18,7 +18,7 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.media import Medium, PromptMedia, WholePrompt
-from pippin.engines.language.vision.model import ModuleState, on_device
+from pippin.engines.language.vision.model import FAILURES, ModuleState, on_device, refusal
 
 CHUNK = 2048
 """Tokens of a prompt that go through the layers at once, as in mlx-vlm."""
@@ -36,6 +36,7 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         self.inner = inner
         self._unused = unused
         self._carried: dict[str, Any] = {}
+        self.sample = text_prompt((1, 2, 3))  # that the model computes
 
     @property
     def layers(self) -> Any:
@@ -50,14 +51,28 @@ class WholeModel(nn.Module):  # type: ignore[misc]
     def __call__(
         self, tokens: mx.array, cache: PromptCache, *, inputs: WholePrompt | None = None, shift: int = 0
     ) -> mx.array:
-        """Logits [1, 1, vocabulary] after the last token. Without `inputs`, `tokens` go on from the cache."""
+        """Logits [1, 1, vocabulary] after the last token. Without `inputs`, `tokens` go on from the cache.
+
+        Raises `ServerError` for a prompt whose media the model does not take.
+        """
         if inputs is None:
             return self._next(tokens, cache, self._carried)
-        return self._prefill(inputs, cache)
+        try:
+            logits = self._prefill(inputs, cache)
+            mx.eval(logits)
+        except FAILURES as error:
+            if not inputs.has_media:
+                raise
+            raise refusal("medium", error) from error
+        return logits
 
     def _prefill(self, prompt: WholePrompt, cache: PromptCache) -> mx.array:
         """Compute a whole prompt into an empty cache, in the steps of mlx-vlm's `generate_step`."""
         self._carried = {}
+        # Phi-4-multimodal has LoRA weights for each modality in its layers, and notes which: text is answered by those
+        # for pictures there, which a model has when it is loaded.
+        if callable(switch := getattr(self.inner, "set_modality", None)):
+            switch(has_image=True)
         self._unused.restore()
         ids = mx.array(prompt.ids)
         arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
@@ -165,8 +180,12 @@ class WholeInputs:
 
 
 def evaluated(model: WholeModel, prompt: WholePrompt) -> mx.array:
-    """The logits [vocabulary] after a prompt, in float32. Raises what the model raises."""
+    """The logits [vocabulary] after a prompt, in float32; it is the model's sample from then on.
+
+    Raises what the model raises.
+    """
     cache = model.make_cache()
     logits = model(mx.array(prompt.ids), cache, inputs=prompt)[0, -1].astype(mx.float32)
     mx.eval(logits, arrays_of(cache))
+    model.sample = prompt
     return logits
