@@ -39,6 +39,7 @@ from pippin.core.link import (
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
+from pippin.runtime.workers.carrier import DOOR
 from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.log import forward_log
@@ -322,8 +323,10 @@ class WorkerProcess:
         Not through the process object, which would reap the process behind the back of whoever waits for it.
         """
         if self._process.returncode is None:
+            # A command that reaches another machine may have others under it; all are a group of their own.
+            send = os.killpg if self._far else os.kill
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+                send(self._process.pid, number)
 
     @property
     def _keeps_caches(self) -> bool:
@@ -391,15 +394,18 @@ async def _spawned(spec: WorkerSpec, link: socket.socket, entrance: socket.socke
 
     `entrance`: where the sockets of guests come from, for a worker that is shared.
     """
+    doors = () if entrance is None else (entrance.fileno(),)
     if spec.command is not None:
+        words = shlex.split(spec.command)
         return await asyncio.create_subprocess_exec(
-            *shlex.split(spec.command),
+            *(str(doors[0]) if doors and word == DOOR else word for word in words),
             stdin=link.fileno(),
             stdout=link.fileno(),
             stderr=PIPE,
+            pass_fds=doors,
             start_new_session=True,
         )
-    given = (link.fileno(),) if entrance is None else (link.fileno(), entrance.fileno())
+    given = (link.fileno(), *doors)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid()), *map(str, given[1:])),
         stdin=DEVNULL,
