@@ -353,6 +353,7 @@ class Replicas:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
+                log.info("A replica of %s is there again.", self._info.id)
                 return
 
     def _fail_load(self, error: ServerError) -> None:
