@@ -24,6 +24,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas
+from pippin.runtime.workers import supervisor
 from pippin.service import Service
 from pippin.service.lending.borrower import BorrowedPool
 from pippin.service.lending.channel import Channel
@@ -304,6 +305,21 @@ def test_an_unload_ends_what_other_processes_ask(tmp_path: Path) -> None:
         assert all(isinstance(end, ServerError) and "unloaded" in end.report.message for end in ends), ends
 
     play(tmp_path, ModelOptions(replicas=2), check)
+
+
+@pytest.mark.long
+def test_a_command_that_is_stopped_is_ended_and_its_requests_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "STOPPED_FOR", 1.0)
+
+    async def check(found: House) -> None:
+        asked = await found.ask_all(4)
+        psutil.Process(found.group._processes[1].worker.pid or 0).suspend()
+        assert set(await asyncio.gather(*asked)) == {WHOLE}
+        await until(lambda: all(process.loaded for process in found.group._processes))
+
+    play(tmp_path, elsewhere(tmp_path), check)
 
 
 def test_nothing_is_left_of_processes_that_reached_another_machine(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from pippin.runtime.cluster.commands import NO_DOOR
 from pippin.runtime.cluster.host import Host, Ticket
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
-from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, pump, watch
+from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, SILENT, pump, watch
 from pippin.runtime.workers.carrier import Carrier, end_as
 
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
+ASK_EVERY: Final = 3.0  # seconds between questions to the actor
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
 NOT_REACHED: Final = 1
 
@@ -92,14 +93,31 @@ class Bridge:
         ticket = Ticket(here, server.sockets[0].getsockname()[1], self._identity.certificate, model, path)
         status: asyncio.Future[int] = asyncio.wrap_future(host.run.remote(ticket).future())
         passing = asyncio.create_task(self._pass(server))
-        either: set[asyncio.Future[Any]] = {status, passing}
+        watching = asyncio.create_task(self._until_silent(host))
+        either: set[asyncio.Future[Any]] = {status, passing, watching}
         done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if status in done and status.exception() is None:
             await passing  # what the worker said last
         lost = f"The machine {machine} is gone, or the worker's process there."
+        if watching in done:
+            raise NotPlaced(f"{lost} It has been silent for {SILENT} seconds.")
+        watching.cancel()
         result = await self._within(LAST_WORD, status, lost)
         passing.cancel()
         return result
+
+    async def _until_silent(self, host: Any) -> None:
+        """Wait until the actor answers nothing: a process that is stopped, whose machine's kernel still takes bytes."""
+        import ray
+
+        while True:
+            await asyncio.sleep(ASK_EVERY)
+            try:
+                await asyncio.wait_for(host.introduce.remote(), SILENT)
+            except TimeoutError:
+                return
+            except ray.exceptions.RayError:
+                await asyncio.sleep(SILENT)  # it has ended, which its status says better
 
     def _actor(self, ray: Any) -> Any:
         """The worker's other end, on whichever machine has what it needs, or where its group has a place for it."""

@@ -11,6 +11,7 @@ import shlex
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
@@ -109,6 +110,10 @@ log = logging.getLogger(__name__)
 EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
+STOPPED_FOR: Final = 6.0
+"""Seconds after which a command that reaches another machine, and is stopped (SIGSTOP), is ended: nobody would hear of
+the worker there again, which itself is well."""
+LOOK_AT_COMMAND_EVERY: Final = 1.0  # seconds
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
@@ -338,6 +343,22 @@ class WorkerProcess:
         if self._excess is not None:
             self._signal(signal.SIGKILL)
 
+    async def _watch_command(self) -> None:
+        """End the command that reaches the worker's machine if it is stopped for long."""
+        since: float | None = None
+        while True:
+            await asyncio.sleep(LOOK_AT_COMMAND_EVERY)
+            try:
+                stopped = psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+            except psutil.Error:
+                return
+            now = time.monotonic()
+            since = (since or now) if stopped else None
+            if since is not None and now - since > STOPPED_FOR:
+                log.error("The command that reaches %s is stopped; it is ended.", self._title)
+                self._signal(signal.SIGKILL)
+                return
+
     def _doing(self) -> str | None:
         """What the worker is doing to load its model, for an error; None when it is loaded."""
         if not self.prompt_ready.done():
@@ -353,9 +374,12 @@ class WorkerProcess:
         output = self._process.stdout or self._process.stderr
         assert output is not None  # one of them was asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
-        watching = asyncio.create_task(self._watch_memory())
+        watches = [asyncio.create_task(self._watch_memory())]
+        if self._far:
+            watches.append(asyncio.create_task(self._watch_command()))
         status = await self._process.wait()
-        watching.cancel()
+        for watching in watches:
+            watching.cancel()
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
