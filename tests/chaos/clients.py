@@ -134,8 +134,9 @@ async def events(
             if line.startswith("data: {"):
                 event = json.loads(line[6:])
                 error = event.get("error") or (event.get("response") or {}).get("error")
-                if error:
-                    raise Refused(500, error["message"])
+                if error:  # a server that ends says so within the stream
+                    status = 503 if error.get("code") == "overloaded" else 500
+                    raise Refused(status, error["message"])
                 yield event
 
 

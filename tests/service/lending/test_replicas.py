@@ -35,6 +35,7 @@ from tests.runtime.replicas.test_processes import FAKE_SSH
 from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
 
 SLOW = {"when": {"user": "slow"}, "say": "one two three four five six", "gap": 0.1}
+STALL = {"when": {"user": "stall"}, "fault": {"kind": "stall"}, "say": "x"}
 POISON = {"when": {"user": "poison"}, "fault": {"kind": "abort"}, "say": "x"}
 REST = {"when": {"user": "."}, "say": "yes"}
 WHOLE = "one two three four five six"
@@ -133,7 +134,7 @@ async def until(true: Callable[[], object], seconds: float = 20.0) -> None:
 
 @asynccontextmanager
 async def house(folder: Path, options: ModelOptions) -> AsyncIterator[House]:
-    info = scripted("m", write_script(folder, POISON, SLOW, REST))
+    info = scripted("m", write_script(folder, POISON, STALL, SLOW, REST))
     catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
     server = ServerOptions(models=(ModelEntry(path="m"),), api_processes=2)
     async with scripted_service(info, options=server, catalog=catalog) as service:
@@ -320,6 +321,23 @@ def test_a_command_that_is_stopped_is_ended_and_its_requests_go_elsewhere(
         await until(lambda: all(process.loaded for process in found.group._processes))
 
     play(tmp_path, elsewhere(tmp_path), check)
+
+
+def test_requests_of_other_processes_are_counted_while_a_step_takes_long(tmp_path: Path) -> None:
+    async def check(found: House) -> None:
+        asked = asyncio.create_task(found.borrowers[0].ask("slow", id="guest"))
+        stats = found.service.pool.stats
+        while not (await stats("m")).running:
+            await asyncio.sleep(0.01)
+        stalled = asyncio.create_task(found.borrowers[1].ask("stall", id="stalled"))
+        await asyncio.sleep(0.2)
+        last = await stats("m")
+        assert "guest" in [each.id for each in last.requests]
+        assert last.running
+        for each in (asked, stalled):
+            each.cancel()
+
+    play(tmp_path, ModelOptions(), check)
 
 
 def test_nothing_is_left_of_processes_that_reached_another_machine(tmp_path: Path) -> None:

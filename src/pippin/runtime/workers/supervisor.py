@@ -36,6 +36,7 @@ from pippin.core.link import (
     Shutdown,
     Stage,
     Stats,
+    guest_of,
     request_id,
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
@@ -147,6 +148,7 @@ class WorkerProcess:
         self._lent = 0
         self._guests: list[Callable[[ErrorReport], None]] = []
         self._last_stats = EngineStats()
+        self._of_guests: list[str] = []  # requests of that snapshot; who has left is not known here
         self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
         self._may_load = self._stopping = False
@@ -253,7 +255,9 @@ class WorkerProcess:
             self._stats_asked = asyncio.get_running_loop().create_future()
             self._try_to_send(AskStats())
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
-        return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._mailboxes.ids)
+        if asked.done():
+            return self._last_stats
+        return brought_up_to_date(self._last_stats, {*self._mailboxes.ids, *self._of_guests})
 
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns when the process is gone."""
@@ -298,6 +302,7 @@ class WorkerProcess:
             case LoadFailed(error):
                 self._fail_load(error)
             case Stats(stats):
+                self._of_guests = [request_id(each.id) for each in stats.requests if guest_of(each.id)]
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 self._answer_stats()
