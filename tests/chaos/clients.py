@@ -135,7 +135,8 @@ async def events(
                 event = json.loads(line[6:])
                 error = event.get("error") or (event.get("response") or {}).get("error")
                 if error:  # a server that ends says so within the stream
-                    status = 503 if error.get("code") == "overloaded" else 500
+                    kind = f"{error.get('type')} {error.get('code')}"
+                    status = 503 if "overloaded" in kind else 500
                     raise Refused(status, error["message"])
                 yield event
 

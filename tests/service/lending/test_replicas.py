@@ -327,7 +327,7 @@ def test_requests_of_other_processes_are_counted_while_a_step_takes_long(tmp_pat
     async def check(found: House) -> None:
         asked = asyncio.create_task(found.borrowers[0].ask("slow", id="guest"))
         stats = found.service.pool.stats
-        while not (await stats("m")).running:
+        while not (await stats("m")).running:  # noqa: ASYNC110 (nothing tells)
             await asyncio.sleep(0.01)
         stalled = asyncio.create_task(found.borrowers[1].ask("stall", id="stalled"))
         await asyncio.sleep(0.2)
