@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from tests.running_server import running_server
@@ -75,6 +76,47 @@ def all_ready(url: str) -> bool:
     return all(
         each["state"] == "ready" for each in httpx.get(f"{url}/health").json().get("api_processes", ())
     )
+
+
+@pytest.mark.parametrize("stopped", ["ray::Host", "pippin.runtime.cluster.bridge"])
+def test_what_stands_between_and_is_stopped_costs_no_whole_answer(
+    home: Path, address: str, stopped: str
+) -> None:
+    model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
+    before = {each.pid for each in workers(home)}
+    words = ("--cluster", address, "--replicas", "2", "--memory-bytes", "100000000", "--api-processes", "2")
+    with (
+        running_server(home, str(model), *words) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=90) as client,
+    ):
+        wait_for("the API processes", lambda: all_ready(url))
+        texts: list[str | None] = []
+
+        def ask() -> None:
+            messages = [{"role": "user", "content": "go"}]
+            answer = client.chat.completions.create(model="default", messages=messages)  # type: ignore[call-overload]
+            texts.append(answer.choices[0].message.content)
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.4)
+        of_home = [
+            each
+            for each in psutil.process_iter(["cmdline", "environ"])
+            if stopped in " ".join(each.info["cmdline"] or [])
+            and (each.info["environ"] or {}).get("HOME") == str(home)
+        ]
+        assert of_home
+        of_home[0].suspend()
+        try:
+            for thread in threads:
+                thread.join(60)
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                of_home[0].resume()
+        assert texts == ["one two three four five"] * 6
+    wait_for("the end of all workers", lambda: not {each.pid for each in workers(home)} - before)
 
 
 def test_replicas_of_a_cluster_follow_the_load(home: Path, address: str) -> None:
