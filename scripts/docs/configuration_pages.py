@@ -73,9 +73,9 @@ a test is named in `tests/config/test_promises.py`. What each name of a flag, va
 - **same**: it is Pippin's option of that name.
 - **equivalent**: that option does the same job in another way; one line in the log says how.
 - **needless**: accepted with one line in the log; nothing to set.
-- **unsupported**: accepted with a warning; Pippin does not do it, and the reason is given.
+- **refused**: the start ends with the reason and the way out.
 
-A value that Pippin has no equal of is refused by name (`--kv-bits 3.5`), or takes the nearest that is honest, with a
+A value that Pippin has no equal of is refused by name (`--kv-bits 7`), or takes the nearest that is honest, with a
 warning that names both. A value that the server itself would refuse is refused.
 
 With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.

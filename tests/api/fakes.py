@@ -68,7 +68,7 @@ class FakePool:
             return [self.loading]
         if not self.loaded:
             return []
-        return [ModelState(id=MODEL.id, kind=MODEL.kind, state="loaded", loaded_at=5.0, pid=1)]
+        return [ModelState(id=MODEL.id, kind=MODEL.kind, state="loaded", loaded_at=5.0, pid=1, loads=1)]
 
     def info(self, id: str) -> ModelInfo | None:
         return MODEL if id == MODEL.id else None

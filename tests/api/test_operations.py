@@ -162,11 +162,16 @@ def test_health_is_healthy_with_nothing_loaded() -> None:
 
 
 def test_a_server_is_ready_once_the_models_of_its_start_were_loaded() -> None:
-    entry = ModelEntry(path="m")
-    assert ask("GET", "/readyz").status_code == 200
-    reply = ask("GET", "/readyz", models=(entry, entry))
-    assert (reply.status_code, reply.json()["wanted"]) == (503, 2)
-    assert ask("GET", "/readyz", models=(msgspec.structs.replace(entry, preload=False),)).status_code == 200
+    loaded, other = ModelEntry(path=MODEL.id), ModelEntry(path="other")
+    reply = ask("GET", "/readyz", models=(loaded, other))
+    assert (reply.status_code, reply.json()) == (503, {"ready": False, "loaded": 1, "wanted": 2})
+    later = msgspec.structs.replace(other, preload=False)
+    for models in ((), (loaded,), (loaded, later)):
+        assert ask("GET", "/readyz", models=models).status_code == 200
+
+
+def test_a_model_that_a_client_has_loaded_does_not_stand_for_one_of_the_start() -> None:
+    assert ask("GET", "/readyz", models=(ModelEntry(path="other"),)).status_code == 503
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/healthz", "/", "/v1/models", "/models"])

@@ -1,5 +1,6 @@
 """The four replaced servers: their documented names, and what they do here."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def test_every_term_means_an_option_or_says_why_not(server: Server, term: Term) 
     match term.effect:
         case "same" | "equivalent":
             assert term.option is None or term.option in {*options(), *ENTRY_FIELDS}
-        case "needless" | "unsupported":
+        case "needless" | "refused":
             assert term.note
     names = [other.name for other in terms_of(server)]
     assert names.count(term.name) == 1
@@ -86,7 +87,7 @@ def test_every_term_means_an_option_or_says_why_not(server: Server, term: Term) 
 @pytest.mark.parametrize(
     ("server", "term"), FLAGS, ids=[f"{server.name} {term.name}" for server, term in FLAGS]
 )
-def test_every_flag_is_taken_with_and_without_its_profile(
+def test_every_flag_is_taken_or_refused_with_and_without_its_profile(
     server: Server, term: Term, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert term.name in flags()
@@ -96,7 +97,9 @@ def test_every_flag_is_taken_with_and_without_its_profile(
         file.write_text("")
         text = str(file)
     for compat in (None, server.name):
-        load(Sources(flags=(GivenFlag(term.name, text),), compat=compat), {})  # type: ignore[arg-type]
+        refused = pytest.raises(ConfigError, match=f"^{term.name} is not supported: ")
+        with refused if term.effect == "refused" else contextlib.nullcontext():
+            load(Sources(flags=(GivenFlag(term.name, text),), compat=compat), {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
@@ -190,10 +193,20 @@ def test_what_the_server_would_refuse_is_refused(flag: str) -> None:
         resolved(flag)
 
 
-def test_what_is_needless_is_one_line_and_what_is_unsupported_a_warning() -> None:
-    notes = {note.severity: note.text for note in resolved("--continuous-batching", "--mtp-optimistic").notes}
-    assert notes["info"].startswith("--continuous-batching is accepted and not needed: ")
-    assert notes["warning"].startswith("--mtp-optimistic has no effect: ")
+def test_what_is_needless_is_one_line_and_what_is_not_there_ends_the_start() -> None:
+    [note] = resolved("--continuous-batching").notes
+    assert note.severity == "info"
+    assert note.text.startswith("--continuous-batching is accepted and not needed: ")
+    with pytest.raises(ConfigError, match="a template is named as a file: `--chat-template-file`"):
+        resolved("--chat-template={{ messages }}")
+
+
+def test_no_name_of_a_replaced_server_is_taken_and_dropped() -> None:
+    """A name that changes nothing is one that has nothing to change."""
+    for server in SERVERS.values():
+        for term in terms_of(server):
+            assert term.option is not None or term.effect != "equivalent"
+            assert "not built in" not in term.note
 
 
 def test_bits_of_a_quantised_cache_count_only_with_the_switch() -> None:

@@ -34,6 +34,11 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/images/test_library_images.py::test_an_edited_picture_is_mlx_vlms",
             "engines/images/test_library_images.py::test_pictures_come_from_the_addresses_of_openai",
         ),
+        "`--expert-cache-gb`, `/v1/moe-offload/stats`": (
+            V + "test_experts_on_the_disk",
+            "engines/language/model/test_experts.py::test_a_batch_answers_as_all_experts_in_memory_do",
+            "engines/language/model/test_experts.py::test_what_cannot_run_so_is_refused_by_name",
+        ),
         "diffusion language models": (
             "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
             "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",
@@ -243,7 +248,10 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/language/specprefill/test_specprefill.py::"
             "test_answers_are_those_to_the_prompt_whose_left_out_tokens_are_hidden",
         ),
-        "`--moe-top-k`": ("cli/test_migrants.py::test_command_lines_of_vllm_mlx",),
+        "`--moe-top-k`": (
+            "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
+            "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",
+        ),
         "`--max-kv-size`, which forgets old tokens": (COMPAT + "test_a_window_is_a_window",),
         "registries with lazy models, `--lazy-load-model`": (
             X + "test_multi_model_serving",

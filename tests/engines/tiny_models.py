@@ -147,3 +147,23 @@ def _byte_tokenizer(folder: Path) -> None:
         "chat_template": "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+class TinyModels:
+    """Each model is made when it is first asked for, once for all tests of a session."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[str, Path] = {}
+
+    def __call__(self, architecture: str, **changes: Any) -> Path:
+        """The folder of `tiny_model(architecture, ..., **changes)`."""
+        named = json.dumps([architecture, changes], sort_keys=True)
+        if named not in self._made:
+            folder = self._root / f"{len(self._made)}" / architecture
+            self._made[named] = tiny_model(architecture, folder, **changes)
+        return self._made[named]
+
+    def all(self) -> dict[str, Path]:
+        """One of each architecture, by its name."""
+        return {name: self(name) for name in ARCHITECTURES}

@@ -54,7 +54,7 @@ from pippin.engines import pictures, sound
 from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Formats, OutputReader, ToolUse
 from pippin.runtime.workers.log import WorkerLine, log_line
 from tests.api.http.test_fuzz import BODIES
 
@@ -198,12 +198,11 @@ def output_parsers(data: bytes) -> None:
     """The first bytes choose the formats and the size of the pieces; nothing that was said is lost or doubled."""
     tools, thoughts = tool_format_names(), reasoning_format_names()
     head, text = data[:3].ljust(3, b"\0"), data[3:].decode("utf-8", "replace")
-    reader = OutputReader(
-        choice=0,
-        tool_format=tool_format(tools[head[0] % len(tools)]),
-        reasoning_format=reasoning_format(thoughts[head[1] % len(thoughts)]),
-        tools=TOOLS,
+    formats = Formats(
+        tools=tool_format(tools[head[0] % len(tools)]),
+        reasoning=reasoning_format(thoughts[head[1] % len(thoughts)]),
     )
+    reader = OutputReader(0, formats, ToolUse(tools=TOOLS))
     size = 1 + head[2] % 40
     events = [event for at in range(0, len(text), size) for event in reader.feed(text[at : at + size])]
     open_part: int | None = None

@@ -7,7 +7,7 @@ from pippin.core.completion import collect
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
 from pippin.output.formats import reasoning_format, tool_format
-from pippin.output.reader import Markup, OutputReader
+from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 
 
 def reader_of(
@@ -23,15 +23,14 @@ def reader_of(
 ) -> OutputReader:
     counter = itertools.count()
     return OutputReader(
-        choice=0,
-        tool_format=tool_format(format) if format else None,
-        reasoning_format=reasoning_format(reasoning) if reasoning else None,
-        tools=tools,
-        tool_choice=choice or ToolChoice(),
-        parallel_tool_calls=parallel,
-        thinking_open=thinking,
+        0,
+        Formats(
+            tools=tool_format(format) if format else None,
+            reasoning=reasoning_format(reasoning) if reasoning else None,
+        ),
+        ToolUse(tools=tools, choice=choice or ToolChoice(), parallel=parallel),
+        thinking="begun" if thinking else "possible" if may_think else "marked",
         markup=markup or Markup(),
-        may_think=may_think,
         new_call_id=lambda: f"call_{next(counter)}",
     )
 

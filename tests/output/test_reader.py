@@ -17,7 +17,7 @@ from pippin.output.formats import (
     tool_format,
     tool_format_names,
 )
-from pippin.output.reader import Markup, OutputReader
+from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
@@ -203,14 +203,14 @@ def test_without_parallel_calls_the_first_of_an_array_is_taken() -> None:
 
 
 def test_call_ids_are_random_and_stable() -> None:
-    reader = OutputReader(choice=0, tool_format=tool_format("hermes"), reasoning_format=None, tools=TOOLS)
+    reader = OutputReader(0, Formats(tools=tool_format("hermes")), ToolUse(tools=TOOLS))
     found = [part.id for part in collect(read(reader, [CALL + CALL])).choices[0].parts]
     assert all(re.fullmatch(r"call_[A-Za-z0-9]{24}", name or "") for name in found)
     assert len(set(found)) == 2
 
 
 def test_mistral_gets_ids_of_nine_and_kimi_keeps_its_own() -> None:
-    mistral = OutputReader(choice=0, tool_format=tool_format("mistral"), reasoning_format=None, tools=TOOLS)
+    mistral = OutputReader(0, Formats(tools=tool_format("mistral")), ToolUse(tools=TOOLS))
     (part,) = collect(read(mistral, ["[TOOL_CALLS]get_time{}"])).choices[0].parts
     assert re.fullmatch(r"[A-Za-z0-9]{9}", part.id or "")
     kimi = reader_of("kimi_k2", tools=TOOLS)
@@ -423,7 +423,7 @@ def test_empty_reasoning_is_no_part() -> None:
 
 def test_custom_markers_replace_the_formats_own() -> None:
     custom = reasoning_format("qwen3").with_markers("<thought>", "</thought>")
-    reader = OutputReader(choice=0, tool_format=None, reasoning_format=custom)
+    reader = OutputReader(0, Formats(reasoning=custom))
     assert fold(read(reader, ["<thought>Hm.</thought>Hi <think>"])) == (
         ("reasoning", "Hm."),
         ("text", "Hi <think>"),

@@ -25,18 +25,15 @@ ANSWER = 'Let me look.<<call>>[{"name": "look", "arguments": {"at": ["a", {"b": 
 READ = f"""
 import json
 from pippin.core.completion import collect
-from pippin.core.conversation import Tool, ToolChoice
+from pippin.core.conversation import Tool
 from pippin.output.formats import detect, tool_format
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Formats, OutputReader, ToolUse
 
 ANSWER = {ANSWER!r}
 TOOLS = (Tool("look", parameters={{"type": "object"}}),)
 
 def read(pieces):
-    reader = OutputReader(
-        choice=0, tool_format=tool_format("nobody"), reasoning_format=None, tools=TOOLS,
-        tool_choice=ToolChoice(), parallel_tool_calls=True,
-    )
+    reader = OutputReader(0, Formats(tools=tool_format("nobody")), ToolUse(tools=TOOLS))
     events = [event for piece in pieces for event in reader.feed(piece)] + reader.finish()
     return [[part.kind, part.name, part.text] for part in collect(events).choices[0].parts]
 

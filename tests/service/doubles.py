@@ -9,8 +9,11 @@ from typing import Any
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.models import HubModel, ModelInfo
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
 from pippin.runtime.pool.pool import Pool
 from pippin.service import Service
 
@@ -80,6 +83,17 @@ def write_script(folder: Path, *rules: dict[str, Any], name: str = "model", **sc
     path = folder / f"{name}.script.json"
     path.write_text(json.dumps({"rules": rules, **script}))
     return path
+
+
+def asked(text: str) -> Generate:
+    """What a user says to the model `m`."""
+    return Generate(GenerationRequest(model="m", messages=(Message("user", (Text(text),)),)))
+
+
+async def answer(service: Service, text: str, id: str) -> str:
+    """The whole answer of the model `m`."""
+    async with await service.start(asked(text), model="m", id=id) as run:
+        return (await run.collect()).choices[0].text("text")
 
 
 @asynccontextmanager

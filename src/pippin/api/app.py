@@ -3,7 +3,7 @@
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ from pippin.service import Requests, Service
 from pippin.service.tools.offers import ToolOffers
 
 MISDIRECTED: Final = 421
+ErrorDrawer = Callable[[Request, Exception], Awaitable[Response]]
 
 
 def create_app(
@@ -102,13 +103,10 @@ def create_app(
     )
     if processes is not None:
         processes.connect(handler.answers, api.store)
-    app: ASGIApp = Starlette(
-        routes=find_routes(api),
-        exception_handlers={
-            ServerError: errors.server_error,
-            HTTPException: errors.http_error,
-            Exception: errors.unexpected,
-        },
+    app: ASGIApp = _routed(
+        find_routes(api),
+        errors,
+        errors.http_error,
     )
     batches.connect(app, handler.answers)
     app = _guarded(app, live, keys, errors, secrets)
@@ -135,14 +133,7 @@ def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, sto
     tools = ToolOffers(ToolServers(McpSettings()), options.mcp_offer)
     handler = Handler(requests, options, observer, limits_of(options, ledger), MediaResolver(options), tools)
     live.follow(handler.adopt)
-    app: ASGIApp = Starlette(
-        routes=shared_routes(handler, dialects, store),
-        exception_handlers={
-            ServerError: errors.server_error,
-            HTTPException: misdirected,
-            Exception: errors.unexpected,
-        },
-    )
+    app: ASGIApp = _routed(shared_routes(handler, dialects, store), errors, misdirected)
     # What a client secret opens, a WebSocket, is the first process's.
     app = _guarded(app, live, keys, errors, ClientSecrets())
     return Answering(ExchangeFrame(app, observer.http), handler.answers, counting)
@@ -198,6 +189,18 @@ async def misdirected(request: Request, error: Exception) -> Response:
 def limits_of(options: ServerOptions, ledger: Ledger) -> Limits:
     allowance = Allowance(options.rate_limit, options.token_rate_limit)
     return Limits(allowance, options.max_concurrent, ledger=ledger)
+
+
+def _routed(found: Sequence[BaseRoute], errors: Errors, http_error: ErrorDrawer) -> Starlette:
+    """The router, and what draws the errors of its endpoints. `http_error` answers where no route is meant."""
+    return Starlette(
+        routes=found,
+        exception_handlers={
+            ServerError: errors.server_error,
+            HTTPException: http_error,
+            Exception: errors.unexpected,
+        },
+    )
 
 
 def _guarded(

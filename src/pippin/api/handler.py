@@ -15,7 +15,7 @@ from starlette.responses import Response
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
-from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
+from pippin.api.answers.answer import Answer, Operation, RunningAnswers, load_comment, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import (
     AnyDialect,
@@ -235,13 +235,15 @@ class Handler:
         """Begin to run what was prepared. Whoever opens an answer closes it."""
         return self.answers.open(
             exchange_of(request.scope),
-            prepared.tasks,
-            prepared.run,
-            prepared.operation,
-            stream=prepared.decoded.stream,
-            timeout=prepared.decoded.requests[0].timeout,
-            presence=presence,
-            starter=prepared.starter,
+            Operation(
+                name=prepared.operation,
+                tasks=prepared.tasks,
+                run=prepared.run,
+                starter=prepared.starter,
+                stream=prepared.decoded.stream,
+                timeout=prepared.decoded.requests[0].timeout,
+            ),
+            presence,
         )
 
     async def open_generation(self, request: Request, wanted: GenerationRequest, operation: str) -> Answer:
@@ -355,18 +357,10 @@ class Handler:
         self, request: Request, task: Task, *, model: str, operation: str, stream: bool
     ) -> Answer:
         """Begin to run a task that is no generation, which is not counted. Whoever opens an answer closes it."""
-        run = await self._run_info(model, exchange_of(request.scope), task.model_kind)
-        presence = Presence(request.receive)
-        return self.answers.open(
-            exchange_of(request.scope),
-            [task],
-            run,
-            operation,
-            stream=stream,
-            timeout=None,
-            presence=presence,
-            starter=self._service,
-        )
+        exchange = exchange_of(request.scope)
+        run = await self._run_info(model, exchange, task.model_kind)
+        wanted = Operation(name=operation, tasks=[task], run=run, starter=self._service, stream=stream)
+        return self.answers.open(exchange, wanted, Presence(request.receive))
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
         """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
-from pippin.config.accelerator import accelerator, has_cpu_kernels
+from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, machines_of
+from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, read_header
 
@@ -51,12 +52,21 @@ def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = N
     """
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
-    folder, drafters = Path(info.path), drafter_bytes(options, auto)
-    if auto is None:
+    folder = Path(info.path)
+    drafters = drafter_bytes(options, auto) + _expert_bytes(folder, options)
+    if auto is None and not is_repacked(folder):  # of which the kernels compute nothing
         config = find_json(folder / "config.json") or {}
         weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
         return process_bytes(config, info.kind) + drafters + (weights or info.size_bytes)
     return PROCESS_BYTES + drafters + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+
+
+def _expert_bytes(folder: Path, options: ModelOptions) -> int:
+    """Of the experts of a repacked checkpoint, which are read from the disk in the type that they are stored in."""
+    if not is_repacked(folder):
+        return 0
+    wanted = None if options.expert_cache_gb is None else int(options.expert_cache_gb * 1e9)
+    return expert_memory(expert_files(folder), wanted, options.memory_bytes or device_memory()).bytes
 
 
 def process_bytes(config: Json, kind: ModelKind) -> int:
@@ -156,7 +166,8 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 
 def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
-    for pattern in ("*.safetensors", "*/*.safetensors"):
+    """Those of the weights that are read when the model is loaded."""
+    for pattern in ("*.safetensors",) if is_repacked(folder) else ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
             yield from _arrays(path).items()
 

@@ -53,10 +53,6 @@ def curl_line(address: str, model: str, *, key: bool, kind: str = "language") ->
     return f"curl {url} -H 'Content-Type: application/json'{auth} -d {shlex.quote(body)}{output}"
 
 
-def name_of(entry: ModelEntry) -> str:
-    return entry.name or entry.path
-
-
 class Served(NamedTuple):
     """A model that requests may name."""
 
@@ -72,10 +68,10 @@ def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
         if not entry.listed:
             continue
         try:
-            info = catalog.resolve(name_of(entry))
+            info = catalog.resolve(entry.called)
             models.append(Served(info.id, info.kind))
         except ServerError:
-            models.append(Served(name_of(entry), entry.kind or "language", here=False))
+            models.append(Served(entry.called, entry.kind or "language", here=False))
     return models
 
 
@@ -114,11 +110,11 @@ class Preparation:
                 try:
                     await self._load(await self._fetch(entry))
                 except ServerError as error:
-                    log.error("%s is not ready: %s", name_of(entry), error.report.message)
+                    log.error("%s is not ready: %s", entry.called, error.report.message)
 
     async def _fetch(self, entry: ModelEntry) -> str:
         """Download what is missing of a model, and give the name that it has in the pool."""
-        name = name_of(entry)
+        name = entry.called
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
             info = await self.catalog.ensure(entry.path, tell, by_operator=True)
             await self.catalog.complete(info, tell, by_operator=True)

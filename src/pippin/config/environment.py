@@ -12,7 +12,9 @@ from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import parse
 
-OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES")
+OWNER = "PIPPIN_OWNER"
+"""Set for a server that ends with the process that started it: the descriptor of a pipe, as `cli/owner.py` says."""
+OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES", OWNER)
 """Variables of Pippin that are no options of the server."""
 
 
@@ -65,6 +67,17 @@ def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[st
 def server_address(variables: Mapping[str, str] = os.environ) -> str | None:
     """Address of the running server that commands talk to."""
     return variables.get("PIPPIN_SERVER") or None
+
+
+def owned_by(descriptor: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a server that ends with this process."""
+    return {**variables, OWNER: str(descriptor)}
+
+
+def owner(variables: Mapping[str, str] = os.environ) -> int | None:
+    """The descriptor of the pipe by which this process sees that its owner is gone; None where it has none."""
+    text = variables.get(OWNER, "")
+    return int(text) if text.isdecimal() else None
 
 
 def client_key(variables: Mapping[str, str] = os.environ) -> str | None:

@@ -142,6 +142,32 @@ class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(**{name: sum(each[name] for each in listed) for name in cls.__struct_fields__})
 
 
+class ExpertStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a model whose experts lie on the disk: how those in memory are used."""
+
+    budget_bytes: int = 0
+    resident_bytes: int = 0
+    resident_experts: int = 0
+    num_experts: int = 0  # of a layer
+    num_layers: int = 0  # with experts
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    metadata_reloads: int = 0  # how often a file's header was read again
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the experts asked for that were in memory; None before any was asked for."""
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else None
+
+    @classmethod
+    def total(cls, stores: Iterable["ExpertStats"]) -> "ExpertStats":
+        listed = list(stores)
+        return cls(
+            **{each.name: sum(getattr(one, each.name) for one in listed) for each in structs.fields(cls)}
+        )
+
+
 class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A snapshot of an engine, for status pages and metrics. Counters count from the load."""
 
@@ -163,11 +189,13 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_bytes: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    draft_seconds: float = 0.0  # in which tokens were proposed, without the steps that judge them
     media_encoded: int = 0  # pictures, clips and recordings that went through the model's towers
     media_reused: int = 0  # those whose features were still there
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
     cache: CacheStats = field(default_factory=CacheStats)
+    experts: ExpertStats | None = None  # where they lie on the disk
     requests: tuple[RequestStatus, ...] = ()
 
     @classmethod
@@ -182,6 +210,9 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             **sums,
             cache=CacheStats.total(each.cache for each in listed),
+            experts=ExpertStats.total(stores)
+            if (stores := [each.experts for each in listed if each.experts is not None])
+            else None,
             requests=tuple(request for each in listed for request in each.requests),
         )
 

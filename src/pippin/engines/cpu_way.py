@@ -16,6 +16,7 @@ import mlx.nn as nn
 import msgspec
 from mlx_lm.utils import load_model
 
+from pippin.config.repacked import is_repacked
 from pippin.core.models import ModelKind
 from pippin.engines.cpu.kernels import Way, way_of, way_of_encoder
 from pippin.engines.embeddings import ENCODERS, load_encoder_of
@@ -40,6 +41,8 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
         return partial(load_classifier, folder), way_of_encoder
     if kind == "embeddings" and config.get("model_type") in ENCODERS:
         return partial(load_encoder_of, folder, config), way_of_encoder
+    if is_repacked(folder):
+        return nn.Module, lambda _: Way("float32", "its experts lie on the disk, which mlx-vlm computes")
     if checkpoint.is_vision(folder):
         return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
     return lambda: load_model(folder, lazy=True, strict=False, trust_remote_code=False)[0], way_of

@@ -69,11 +69,12 @@ def _refusal(param: str, why: str) -> ServerError:
 
 
 def encode(picture: "Image", format: PictureFormat, quality: int | None) -> bytes:
-    """Encode a picture without its alpha channel. `quality` is from 0 to 100, 90 if None; PNG has none."""
+    """Encode a picture, with its alpha channel where the format has one. `quality` is from 0 to 100, 90 if None; PNG
+    has none."""
     file = io.BytesIO()
-    rgb = picture.convert("RGB")
+    flat = picture.convert("RGBA" if picture.mode == "RGBA" and format != "jpeg" else "RGB")
     if format == "png":
-        rgb.save(file, "PNG")
+        flat.save(file, "PNG")
     else:
-        rgb.save(file, format.upper(), quality=90 if quality is None else max(1, quality))
+        flat.save(file, format.upper(), quality=90 if quality is None else max(1, quality))
     return file.getvalue()

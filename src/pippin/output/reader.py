@@ -47,30 +47,48 @@ class Markup:
     calls instead where there are tools."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """How a model writes calls and reasoning; None where it has no format for them."""
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """The tools that a request offers, and how they may be called."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = ToolChoice()  # noqa: RUF009 (frozen)
+    parallel: bool = True
+
+
+Thinking = Literal["begun", "possible", "marked"]
+"""Where reasoning is when the text begins: the prompt ends inside it; or the model may begin it by itself, so that an
+end of reasoning without its start closes what came before; or it stands between its markers alone."""
+
+
 class OutputReader:
     """`feed` it text in any pieces, then `finish`; the folded events do not depend on the pieces."""
 
     def __init__(
         self,
-        *,
         choice: int,
-        tool_format: ToolFormat | None,
-        reasoning_format: ReasoningFormat | None,
-        tools: tuple[Tool, ...] = (),
-        tool_choice: ToolChoice = ToolChoice(),  # noqa: B008 (frozen)
-        parallel_tool_calls: bool = True,
-        thinking_open: bool = False,
-        may_think: bool = False,
+        formats: Formats,
+        use: ToolUse = ToolUse(),
+        *,
+        thinking: Thinking = "marked",
         new_call_id: Callable[[], str] | None = None,
         markup: Markup = Markup(),
     ) -> None:
-        """`thinking_open`: the prompt ends inside reasoning. `may_think`: it does not, and the text is the model's own
-        choice, so that an end of reasoning without its start closes what came before."""
+        """`choice` is the index of the answer whose text it is; `new_call_id` names calls in place of random ids."""
+        tool_format, reasoning_format, thinking_open = formats.tools, formats.reasoning, thinking == "begun"
         self._markup = markup
         self._added: set[int] = set()  # positions at which the text of an added token begins
         self._in_line = False  # the line, or the part, has begun with more than blanks
         self._answering = False  # inside the answer that a grammar asks for
-        self._tools = tool_format if tools else None
+        self._tools = tool_format if use.tools else None
         self._reasoning = reasoning_format
         self._source = Source()
         nine = tool_format is not None and tool_format.history.call_ids == "nine"
@@ -79,12 +97,12 @@ class OutputReader:
             self._source,
             new_call_id or (nine_letter_id if nine else random_call_id),
             trim=tool_format is not None or reasoning_format is not None,
-            parallel=parallel_tool_calls,
+            parallel=use.parallel,
         )
-        self._writer.silent = tool_choice.mode == "none"
-        self._calls = Calls(self._source, self._writer, tools)
+        self._writer.silent = use.choice.mode == "none"
+        self._calls = Calls(self._source, self._writer, use.tools)
         self._channel: Literal["text", "reasoning"] = "text"
-        self._may_think = may_think
+        self._may_think = thinking == "possible"
         self._undecided = bool(reasoning_format and reasoning_format.implicit and not thinking_open)
         if reasoning_format and (thinking_open or reasoning_format.implicit):
             self._channel = "reasoning"

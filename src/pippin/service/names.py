@@ -62,7 +62,7 @@ class Names:
             )
         if self._options.any_model_name and not self._catalog.knows(name):
             served = self._served(kind or "language")
-            return called(served[0]) if len(served) == 1 else name
+            return served[0].called if len(served) == 1 else name
         return name
 
     def _default(self, kind: ModelKind) -> str:
@@ -72,7 +72,7 @@ class Names:
         """
         for wanted in (kind, None):
             served = self._served(wanted)
-            name = called(served[0]) if served else self._pool.last_loaded(wanted) or self._only(wanted)
+            name = served[0].called if served else self._pool.last_loaded(wanted) or self._only(wanted)
             if name is not None:
                 return name
         message = "No model is loaded yet, and none is served by default. Name one of those of /v1/models."
@@ -82,7 +82,7 @@ class Names:
         """What `default` means where that is known without the disk: the first served model of the kind is in memory,
         and of those before it the kind is known too."""
         for entry in self._options.models:
-            info = self._pool.info(self._ids.get(called(entry), called(entry)))
+            info = self._pool.info(self._ids.get(entry.called, entry.called))
             known = entry.kind or (None if info is None else info.kind)
             if entry.listed and (known is None or known in (kind, "scripted")):
                 return info
@@ -98,9 +98,9 @@ class Names:
         text."""
         if entry.kind is not None:
             return entry.kind
-        info = self._pool.info(called(entry))
+        info = self._pool.info(entry.called)
         try:
-            return (info or self._catalog.resolve(called(entry))).kind
+            return (info or self._catalog.resolve(entry.called)).kind
         except ServerError:
             return "language"
 
@@ -109,8 +109,3 @@ class Names:
             info.id for info in self._catalog.models() if kind is None or info.kind in (kind, "scripted")
         ]
         return found[0] if len(found) == 1 else None
-
-
-def called(entry: ModelEntry) -> str:
-    """What the catalog knows a model by that the operator named."""
-    return entry.name or entry.path

@@ -20,7 +20,7 @@ from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
-from pippin.core.models import EngineStats, RequestStatus
+from pippin.core.models import EngineStats, ModelInfo, ModelKind, RequestStatus
 from pippin.core.tasks import Generate
 from pippin.mcp import ToolServers
 from pippin.service import Service
@@ -443,9 +443,22 @@ def test_a_name_that_leads_here_is_no_origin_of_the_server_where_names_are_not_c
     assert ask(public, "POST", "/v1/chat/completions", json=CHAT, headers=rebound).status_code == 403
 
 
+class Speaking(FakeService):
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        return msgspec.structs.replace(await super().find(name, kind), kind="speech")
+
+
+def test_a_model_that_does_not_speak_has_no_voices() -> None:
+    service = FakeService()
+    service.pool.loaded = False
+    reply = ask(application(service), "GET", "/v1/audio/voices")
+    assert reply.status_code == 400
+    assert "is of kind language: name one that speaks" in reply.text
+
+
 @pytest.mark.parametrize("name", [MODEL.id, "default", None])
 def test_voices_are_those_of_a_model_in_memory_and_never_load_one(name: str | None) -> None:
-    service = FakeService()
+    service = Speaking()
     service.pool.loaded = False
     query = {} if name is None else {"model": name}
     reply = ask(application(service), "GET", "/v1/audio/voices", params=query)

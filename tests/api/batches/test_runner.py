@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pippin.api.batches import runner as rooms
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.runner import BatchRunner
-from pippin.api.batches.shelves import PIECES, TABLES, Folder, Shared
+from pippin.api.batches.shelves import LEFT_OVER, PIECES, TABLES, Folder, Shared
 from pippin.api.batches.store import Batch, BatchStore, Counts, Line
 from pippin.api.databases.postgres import Postgres
 from pippin.core.errors import ServerError
@@ -66,9 +67,9 @@ def added(store: BatchStore, name: str, lines: int, *, expires_in: float = 60) -
     return batch
 
 
-def replied(status: int) -> Reply:
+def replied(status: int, body: bytes = b"{}") -> Reply:
     reply = Reply("request")
-    reply.status, reply.body = status, b"{}"
+    reply.status, reply.body = status, body
     return reply
 
 
@@ -222,6 +223,101 @@ def test_results_are_written_once_the_disk_has_room_again(
         batch.error_file,
         store.batch("", second.id).output_file,
     }
+
+
+def test_an_answer_is_kept_until_the_database_has_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "CLAIM_EVERY", 0.02)
+    folder, asked = Folder(tmp_path / "files"), 0
+    store = BatchStore(folder, megabytes=1)
+
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        nonlocal asked
+        asked += 1
+        pages = folder.database.connection.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
+        limit(pages)
+        asyncio.get_running_loop().call_later(0.2, limit, 1 << 20)
+        return replied(200, b"x" * 100_000)
+
+    def limit(pages: int) -> None:
+        folder.database.connection.execute(f"PRAGMA max_page_count = {pages}")  # type: ignore[attr-defined]
+
+    batch = run(store, ask, added(store, "full", 1))
+    assert (batch.status, batch.counts, asked) == ("completed", Counts(1, 1, 0), 1)
+
+
+def test_a_file_that_the_database_has_no_room_for_leaves_no_bytes(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "files")
+    store = BatchStore(folder, megabytes=1)
+    store.add_file("", "a", "batch", [b"a"])
+    folder.database.connection.execute("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
+    with pytest.raises(ServerError, match="full"):
+        store.add_file("", "n" * 100_000, "batch", [b"b"])
+    assert [path.read_bytes() for path in (tmp_path / "files" / "files").iterdir()] == [b"a"]
+    store.close()
+
+
+def test_bytes_that_a_server_left_when_it_died_are_swept(tmp_path: Path) -> None:
+    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    kept = store.add_file("", "a", "batch", [b"a"])
+    folder = tmp_path / "files" / "files"
+    for name, age in (("file-left", 2 * LEFT_OVER), ("file-being-written", 0.0)):
+        (folder / name).write_bytes(b"b")
+        os.utime(folder / name, (time.time() - age,) * 2)
+    os.utime(folder / kept.id, (0, 0))
+    store.sweep()
+    assert {path.name for path in folder.iterdir()} == {kept.id, "file-being-written"}
+    store.close()
+
+
+def test_a_folder_that_cannot_be_used_is_refused_for_the_same_reason_each_time(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("no folder")
+    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    for _ in range(2):
+        with pytest.raises(ServerError, match="--files-dir cannot be used: File exists") as caught:
+            store.add_file("", "a", "batch", [b"a"])
+        assert caught.value.report.status == 503
+    (tmp_path / "files").unlink()
+    (tmp_path / "files" / "batches.sqlite").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(ServerError, match="cannot be opened: unable to open"):
+            store.add_file("", "a", "batch", [b"a"])
+
+
+def test_a_line_whose_file_is_gone_is_refused_without_the_place_of_the_file(tmp_path: Path) -> None:
+    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        raise AssertionError("it cannot be read")
+
+    batch = added(store, "gone", 1)
+    (tmp_path / "files" / "files" / batch.input_file).unlink()
+    done = run(store, ask, batch)
+    with store.open_file("", done.error_file or "") as file:
+        told = file.read().decode()
+    store.close()
+    assert "No such file" in told
+    assert str(tmp_path) not in told
+
+
+def test_a_fault_in_looking_for_batches_does_not_end_the_looking(
+    pair: tuple[BatchStore, BatchStore], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rooms, "CLAIM_EVERY", 0.02)
+    store, faults, renew = pair[0], [True], pair[0].renew
+
+    def faulty() -> dict[str, bool]:
+        if faults and faults.pop():
+            raise ValueError("a fault of ours")
+        return renew()
+
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        return replied(200)
+
+    monkeypatch.setattr(store, "renew", faulty)
+    assert run(store, ask, added(store, "one", 1)).status == "completed"
+    assert "a fault of ours" in caplog.text
 
 
 def test_two_servers_share_the_batches_and_answer_each_line_once(pair: tuple[BatchStore, BatchStore]) -> None:

@@ -1,5 +1,7 @@
 """The database that servers share, as a real PostgreSQL server: what is kept, and what follows when it is away."""
 
+import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -165,3 +167,42 @@ def test_of_an_address_the_host_alone_is_told() -> None:
         "postgresql://me:secret/1@db/x",
     ):
         assert "secret" not in host_of(careless)
+
+
+def test_a_transaction_that_took_too_long_leaves_the_database_open_to_the_others(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_WITHIN", 0.3)
+    with database.transaction(), database.transaction():
+        pass  # two connections rest from here on
+    with pytest.raises(ServerError), database.transaction() as transaction:
+        transaction.execute("SELECT pg_sleep(5)")
+    time.sleep(module.ASK_AGAIN_AFTER)
+    assert [count(database) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_process_with_many_files_open_uses_a_connection_again(
+    database: Postgres, server: PostgresServer
+) -> None:
+    few = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, few[1]), few[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]  # select() takes numbers below 1024
+    late = Postgres(server.address)
+    try:
+        add(late)
+        assert count(late) == 1
+    finally:
+        late.close()
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, few)
+
+
+def test_a_server_that_only_reads_refuses_what_is_written_and_says_when_to_try_again(
+    database: Postgres,
+) -> None:
+    with database.transaction() as transaction:
+        transaction.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+    with pytest.raises(ServerError, match="refused this") as caught:
+        add(database)
+    assert (caught.value.report.status, caught.value.report.retry_after) == (503, 1.0)

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from pippin.api.databases.database import Database
 from pippin.api.databases.postgres import Postgres
+from pippin.api.databases.sqlite import open_file, open_memory
 from pippin.api.storage.response_store import (
+    SCHEMA,
     TABLES,
     OwnedHistory,
     ResponseStore,
     StoredConversation,
     StoredResponse,
     digest,
-    open_file,
 )
 from pippin.core.errors import ServerError
 from tests.api.databases.server import PostgresServer
@@ -181,25 +182,27 @@ def test_a_response_is_no_conversation() -> None:
 
 
 def test_a_file_survives(tmp_path: Path) -> None:
-    path = str(tmp_path / "new" / "store.db")
-    first = ResponseStore(open_file(path))
+    path = tmp_path / "new" / "store.db"
+    first = ResponseStore(open_file(path, SCHEMA))
     save(first.for_owner("one"), "a")
     held = figures(first)
     first.close()
-    second = ResponseStore(open_file(path))
+    second = ResponseStore(open_file(path, SCHEMA))
     assert figures(second) == held
     assert held[0] == 1
     assert knows(second.for_owner("one"), "a")
     second.close()
 
 
-def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    path.write_bytes(b"no database" * 100)
-    store = ResponseStore(open_file(str(path)))
-    save(store.for_owner(None), "a")
-    store.close()
-    assert (tmp_path / "store.db.unreadable").exists()
+def test_a_response_that_cannot_be_read_or_stored_now_is_refused_with_when_to_try_again() -> None:
+    database = open_memory(SCHEMA)
+    history = ResponseStore(database).for_owner(None)
+    save(history, "a")
+    database.connection.execute("PRAGMA query_only = ON")
+    for act in (partial(history.response, "a"), partial(history.delete_response, "a")):
+        with pytest.raises(ServerError, match="cannot be read or written now") as caught:
+            act()
+        assert caught.value.report.status == 503
 
 
 def test_nothing_is_kept_where_nothing_may_be() -> None:
@@ -224,7 +227,7 @@ class Stores:
 
     def file(self) -> Database:
         self._made += 1
-        return open_file(str(self._folder / f"{self._made}.db"))
+        return open_file(self._folder / f"{self._made}.db", SCHEMA)
 
     def postgres(self) -> Database:
         if self._postgres is None:
@@ -389,13 +392,13 @@ def test_a_file_of_the_first_version_keeps_named_owners_and_locks_places(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store.db"
-    old = ResponseStore(open_file(str(path)))
+    old = ResponseStore(open_file(path, SCHEMA))
     for owner in ("", "alice", "key-1"):
         save(old.for_owner(owner), f"of {owner}")
     old.close()
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 1")
-    store = ResponseStore(open_file(str(path)))
+    store = ResponseStore(open_file(path, SCHEMA))
     assert "1 stored responses of API keys without a name" in caplog.text
     assert knows(store.for_owner(None), "of ")
     assert knows(store.for_owner("name:alice"), "of alice")
@@ -404,7 +407,7 @@ def test_a_file_of_the_first_version_keeps_named_owners_and_locks_places(
         assert not knows(store.for_owner(owner), "of key-1")
     assert figures(store)[0] == 3
     store.close()
-    again = ResponseStore(open_file(str(path)))
+    again = ResponseStore(open_file(path, SCHEMA))
     assert knows(again.for_owner("name:alice"), "of alice")
     again.close()
 

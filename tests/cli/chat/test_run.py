@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -199,6 +200,16 @@ def test_a_closed_window_ends_the_server_too_and_keep_lets_it_stay(terminal: Ter
         deadline = time.monotonic() + SECONDS
         while word.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
+
+
+def test_a_chat_that_is_killed_takes_its_server_with_it(terminal: Terminal) -> None:
+    with chat(terminal, "scripted") as child:
+        child.expect("ask away")
+        (word,) = (terminal.home / ".cache/pippin/run").glob("*.json")
+        server = psutil.Process(int(word.stem))
+        child.kill(signal.SIGKILL)
+        server.wait(SECONDS)
+    assert not word.exists()
 
 
 def test_a_model_that_can_not_be_loaded_is_a_line_and_leaves_its_log(terminal: Terminal) -> None:

@@ -1,9 +1,10 @@
-"""Pictures by mlx-vlm's own pipelines: pixel by pixel those of mlx-vlm, on a tiny random checkpoint of Z-Image."""
+"""Pictures by mlx-vlm's own pipelines: pixel by pixel those of mlx-vlm, on tiny random checkpoints of Z-Image, and of
+families beside it."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -13,11 +14,13 @@ from PIL import Image
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Picture, PicturesDone
-from pippin.core.models import WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, GenerateImages
-from pippin.engines import images
+from pippin.engines import images, pictures
+from pippin.engines.images import library
 from pippin.engines.images.library import LibraryImagePreparer
 from tests.engines.driving import no_progress, run
+from tests.engines.images.tiny_families import tiny_ming_image, tiny_moss_image
 from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.running_server import running_server
 
@@ -56,6 +59,67 @@ def painter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painter]:
 def pixels(data: bytes) -> np.ndarray[Any, Any]:
     with Image.open(io.BytesIO(data)) as found:
         return np.array(found.convert("RGB"))
+
+
+FAMILIES: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
+    "moss_image": (tiny_moss_image, {}),
+    "ming_image": (tiny_ming_image, {"width": 256, "height": 256, "steps": 1}),
+}
+
+
+@pytest.mark.parametrize("family", ["moss_image", pytest.param("ming_image", marks=pytest.mark.long)])
+def test_a_picture_of_another_family_is_mlx_vlms(family: str, tmp_path: Path) -> None:
+    """Twice: pipelines give parts of themselves up after a picture."""
+    make, asked = FAMILIES[family]
+    painter = Painter(make(tmp_path / family.replace("_", "-")))
+    try:
+        assert painter.preparer.classes.family == family
+        expected = generated(painter.folder, **asked)[..., :3]
+        for _ in range(2):
+            [found] = painter.paint(**asked)
+            assert np.array_equal(found, expected)
+        [other] = painter.paint(**{**asked, "seed": 6})
+        assert not np.array_equal(other, expected)
+    finally:
+        painter.engine.close()
+
+
+@pytest.mark.parametrize(("written", "mode"), [("png", "RGBA"), ("webp", "RGBA"), ("jpeg", "RGB")])
+def test_what_shines_through_stays_so_where_the_format_has_it(
+    written: pictures.PictureFormat, mode: str
+) -> None:
+    """Ming-Image paints on nothing."""
+    picture = Image.new("RGBA", (8, 8), (200, 10, 10, 90))
+    with Image.open(io.BytesIO(pictures.encode(picture, written, 100))) as found:
+        assert found.mode == mode
+        if mode == "RGBA":
+            assert np.array(found)[4, 4, 3] == 90
+
+
+def test_no_other_model_is_fetched_for_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """mlx-vlm's FLUX.3 lets a language model of the hub write the prompt anew, if it is not told otherwise; its Bonsai
+    decodes with a file of another repository."""
+    asked: list[Any] = []
+
+    class Flux3:
+        family = "flux3"
+        default_sampling = None
+
+        def generator(self) -> Any:
+            return self
+
+        def generate(self, request: Any) -> Any:
+            asked.append(request)
+            return self
+
+        image = Image.new("RGB", (8, 8))
+
+    library._painted(cast(library.LibraryPipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
+    assert asked[0].extra["upsample_prompt"] is False
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    with pytest.raises(ServerError, match="hf download"):
+        library.refuse_without_decoder(ModelInfo(id="bonsai", kind="images"))
 
 
 def png(colour: tuple[int, int, int] = (200, 20, 20)) -> bytes:

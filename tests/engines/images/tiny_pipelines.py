@@ -43,19 +43,19 @@ def tiny_z_image(folder: Path, *, turbo: bool = False, seed: int = 7) -> Path:
     from mlx_vlm.models.z_image.vae import ZImageVAE
 
     for part, config in (("transformer", TRANSFORMER), ("text_encoder", TEXT), ("vae", VAE)):
-        _write(folder / part / "config.json", config)
-    _write(folder / "scheduler" / "scheduler_config.json", {"shift": 3.0 if turbo else 6.0})
-    _write(folder / "model_index.json", {"_class_name": "ZImagePipeline"})
+        write_json(folder / part / "config.json", config)
+    write_json(folder / "scheduler" / "scheduler_config.json", {"shift": 3.0 if turbo else 6.0})
+    write_json(folder / "model_index.json", {"_class_name": "ZImagePipeline"})
     settings = ZImageConfig.from_model_path(folder)
     mx.random.seed(seed)
     _save(folder / "transformer", ZImageTransformer(settings.transformer))
     _save(folder / "text_encoder", ZImageTextEncoder(settings.text_encoder))
     _save(folder / "vae", ZImageVAE(settings.vae), {"mlx_vlm_format": "z_image"})
-    _write_tokenizer(folder / "tokenizer")
+    write_tokenizer(folder / "tokenizer")
     return folder
 
 
-def _write(path: Path, value: Json) -> None:
+def write_json(path: Path, value: Json) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
 
@@ -64,10 +64,10 @@ def _save(folder: Path, module: nn.Module, metadata: Json | None = None) -> None
     weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     index = {"metadata": metadata or {}, "weight_map": dict.fromkeys(weights, "model.safetensors")}
-    _write(folder / "model.safetensors.index.json", index)
+    write_json(folder / "model.safetensors.index.json", index)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
@@ -81,4 +81,4 @@ def _write_tokenizer(folder: Path) -> None:
         "pad_token": "<|end|>",
         "chat_template": "{% for message in messages %}user: {{ message.content }}{% endfor %}",
     }
-    _write(folder / "tokenizer_config.json", settings)
+    write_json(folder / "tokenizer_config.json", settings)

@@ -15,6 +15,7 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
+from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.pace import Pace
@@ -39,7 +40,7 @@ class Bench:
             plan,
             lambda *_: None,
             trust_remote_code=False,
-            kernel_threads=2,
+            kernel_threads=2 if options.adapter_path is None or is_low_rank(options.adapter_path) else None,
             whole_layers=not options.specprefill,
         )
         self.tokenizer = Tokenizer.load(folder)

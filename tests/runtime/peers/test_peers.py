@@ -10,11 +10,10 @@ import httpx
 import pytest
 
 from pippin.config.options.server import ServerOptions
-from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import CountTokens, Generate
+from pippin.core.tasks import CountTokens
 from pippin.runtime.peers.peers import Peer, PeerLauncher, Peers
 from pippin.runtime.peers.source import SourceWithPeers
 from pippin.runtime.pool.pool import Pool
@@ -22,7 +21,7 @@ from pippin.runtime.replicas.processes import ReplicaLauncher
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Service
 from tests.cli.serving import Serving, Terminal
-from tests.service.doubles import StaticCatalog
+from tests.service.doubles import StaticCatalog, answer, asked
 
 SCRIPT = {"rules": [{"when": {"user": "slow"}, "say": "one two three four five six", "gap": 0.1}]}
 LISTED = {"object": "list", "data": [{"id": "m", "object": "model"}]}
@@ -60,15 +59,6 @@ async def front(*peers: Peer) -> AsyncIterator[Service]:
         yield service
     finally:
         await service.close(0.0)
-
-
-def asked(text: str) -> Generate:
-    return Generate(GenerationRequest(model="m", messages=(Message("user", (Text(text),)),)))
-
-
-async def answer(service: Service, text: str, id: str) -> str:
-    async with await service.start(asked(text), model="m", id=id) as run:
-        return (await run.collect()).choices[0].text("text")
 
 
 def made_up(reply: Callable[[httpx.Request], httpx.Response], name: str = "made-up") -> Peer:

@@ -13,32 +13,20 @@ import psutil
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
-from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Generate
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas, members
 from pippin.runtime.workers.worker import Worker
 from pippin.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker
-from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
-
-
-def asked(text: str) -> Generate:
-    return Generate(GenerationRequest(model="m", messages=(Message("user", (Text(text),)),)))
+from tests.service.doubles import StaticCatalog, answer, asked, scripted, scripted_service, write_script
 
 
 def served(folder: Path, *rules: dict[str, object], replicas: int = 2, **script: object) -> StaticCatalog:
     info = scripted("m", write_script(folder, *rules, **script))
     return StaticCatalog(info, options={"m": ModelOptions(replicas=replicas)}, sizes={"m": 50 << 20})
-
-
-async def answer(service: Service, text: str, id: str) -> str:
-    async with await service.start(asked(text), model="m", id=id) as run:
-        return (await run.collect()).choices[0].text("text")
 
 
 def replicas_of(service: Service) -> Replicas:

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -431,6 +431,18 @@ class Listener(Protocol):
     def ended(self, id: str, prompt_tokens: int, completion_tokens: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What an answer is to do: tasks of one request, for a model."""
+
+    name: str  # of the endpoint, as metrics have it
+    tasks: Sequence[Task]
+    run: RunInfo
+    starter: Starter
+    stream: bool
+    timeout: float | None = None  # seconds that the request allows
+
+
 class RunningAnswers:
     """Opens answers within the limits of the server, ends them by id, and notes how each ended for the access log."""
 
@@ -448,23 +460,13 @@ class RunningAnswers:
         """Hold new answers to changed options."""
         self._options = options
 
-    def open(
-        self,
-        exchange: Exchange,
-        tasks: list[Any],
-        run: RunInfo,
-        operation: str,
-        *,
-        stream: bool,
-        timeout: float | None,
-        presence: Presence,
-        starter: Starter,
-    ) -> Answer:
-        """Begin to run tasks. Whoever opens an answer closes it."""
+    def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
+        """Begin to run an operation's tasks. Whoever opens an answer closes it."""
         self._limits.enter()
+        run, tasks = operation.run, operation.tasks
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
         ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
-        limit = min(filter(None, (timeout, self._options.timeout)), default=None)
+        limit = min(filter(None, (operation.timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
         identity = Identity(
             id=run.id,
@@ -476,11 +478,13 @@ class RunningAnswers:
             client=exchange.caller or None,
         )
         answer = Answer(
-            starter,
+            operation.starter,
             tasks,
             identity,
             presence=presence,
-            observer=self._observer.request(operation, run.model if run.known else UNKNOWN, stream=stream),
+            observer=self._observer.request(
+                operation.name, run.model if run.known else UNKNOWN, stream=operation.stream
+            ),
             timeout=limit,
             on_close=partial(self._forget, exchange, run),
         )

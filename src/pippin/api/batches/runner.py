@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import sqlite3
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -182,24 +181,29 @@ class BatchRunner:
     async def _claim(self) -> None:
         """Hold what this server does against others, and take over what none does."""
         while True:
-            with contextlib.suppress(ServerError):  # said in the log by the database
-                held = await asyncio.to_thread(self._store.renew)
-                for batch in list(self._turns):
-                    if batch.ended:
-                        continue  # it is being written
-                    if batch.id not in held:
-                        self._drop(batch)
-                    elif held[batch.id]:
-                        await self.cancel(batch)
-                if len(self._turns) < MOST_CLAIMED and not self._rests:
-                    self._turns.extend(
-                        await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns))
-                    )
-                if self._turns:
-                    self._wake()
+            try:
+                await self._look_at_claims()
+            except ServerError:
+                pass  # said in the log by the database
+            except Exception as error:  # a server that claims no more would leave its batches undone
+                log.error("The claims of batches could not be looked at.\n%s", trace_of(error))
             self._claim_now.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._claim_now.wait(), CLAIM_EVERY)
+
+    async def _look_at_claims(self) -> None:
+        held = await asyncio.to_thread(self._store.renew)
+        for batch in list(self._turns):
+            if batch.ended:
+                continue  # it is being written
+            if batch.id not in held:
+                self._drop(batch)
+            elif held[batch.id]:
+                await self.cancel(batch)
+        if len(self._turns) < MOST_CLAIMED and not self._rests:
+            self._turns.extend(await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns)))
+        if self._turns:
+            self._wake()
 
     def _drop(self, batch: Batch) -> None:
         """Leave a batch to the server that has taken it over."""
@@ -221,7 +225,7 @@ class BatchRunner:
                 await self._end_finished()
                 await self._sweep()
                 await self._fill()
-            except (ServerError, sqlite3.Error, OSError) as error:
+            except (ServerError, OSError) as error:
                 await self._rest(error)
                 continue
             if not self._turns:
@@ -233,9 +237,8 @@ class BatchRunner:
 
     async def _rest(self, error: Exception) -> None:
         """Wait where nothing can be written."""
-        if (
-            self._store.holder is not None
-        ):  # the database says so in the log, and may be there again in a moment
+        if self._store.holder is not None:
+            # The database has said so in the log, and may be there again in a moment.
             await asyncio.sleep(CLAIM_EVERY)
             return
         reason = error.report.message if isinstance(error, ServerError) else error
@@ -346,7 +349,8 @@ class BatchRunner:
         """The reply to a line that can't be read any more, or whose answer could not be kept."""
         if isinstance(error, ServerError):
             return refused(self._answers(batch), error.report)
-        return refused(self._answers(batch), ErrorReport(kind="not_found", message=str(error)))
+        message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
+        return refused(self._answers(batch), ErrorReport(kind="not_found", message=message))
 
     def _text(self, batch: Batch, line: Line) -> bytes:
         self._store.check_room(batch.owner)

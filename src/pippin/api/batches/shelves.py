@@ -3,8 +3,6 @@
 import fcntl
 import io
 import os
-import shutil
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from pippin.api.databases.database import Database
 from pippin.api.databases.postgres import Postgres
-from pippin.api.databases.sqlite import SQLite
+from pippin.api.databases.sqlite import Schema, SQLite, open_file
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -41,10 +39,9 @@ CREATE TABLE IF NOT EXISTS pieces (
 ) WITHOUT ROWID;
 """
 PIECE: Final = 1 << 18  # bytes
-LEFT_OVER: Final = (
-    86400.0  # seconds after which pieces without a file are those of a server that died meanwhile
-)
-_VERSION: Final = 1
+LEFT_OVER: Final = 86400.0
+"""Seconds after which bytes without a file are those of a server that died before it had written all of them."""
+SCHEMA: Final = Schema(version=1, tables=TABLES)
 
 
 class Shelf(Protocol):
@@ -74,7 +71,12 @@ class Shelf(Protocol):
         ...
 
     def remove(self, id: str) -> None: ...
-    def sweep(self) -> None: ...
+
+    def sweep(self) -> None:
+        """Delete bytes that no file of the database has, once they are old enough to belong to none that is being
+        written."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -85,6 +87,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._files = path / "files"
         self._database: SQLite | None = None
         self._held: IO[bytes] | None = None  # the lock on the folder
 
@@ -94,10 +97,27 @@ class Folder:
 
     @property
     def database(self) -> Database:
+        """As `Shelf.database`; makes the folder."""
         if self._database is None:
-            self._held = _locked(self._path)
-            self._database = SQLite(_opened(self._path))
+            try:
+                self._open()
+            except OSError as error:
+                message = f"The folder of --files-dir cannot be used: {error.strerror}."
+                raise ServerError("overloaded", message) from None
+        assert self._database is not None
         return self._database
+
+    def _open(self) -> None:
+        """Raises `ServerError` and `OSError`."""
+        lock = _locked(self._path)
+        try:
+            self._path.chmod(0o700)
+            self._files.mkdir(exist_ok=True, mode=0o700)
+            self._database = open_file(self._path / "batches.sqlite", SCHEMA)
+        except BaseException:
+            lock.close()
+            raise
+        self._held = lock
 
     def write(self, id: str, pieces: Iterable[bytes]) -> None:
         path = self._file(id)
@@ -117,7 +137,12 @@ class Folder:
         self._file(id).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Nothing: what is not written to its end is removed at once."""
+        """Delete what a server that died had written before the database knew of it."""
+        with self.database.transaction() as transaction:
+            known = {name for (name,) in transaction.execute("SELECT id FROM files").fetchall()}
+        for path in self._files.iterdir():
+            if path.name not in known and path.stat().st_mtime < time.time() - LEFT_OVER:
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._database is not None:
@@ -128,8 +153,8 @@ class Folder:
             self._held = None
 
     def _file(self, id: str) -> Path:
-        self.database  # noqa: B018 - makes the folder
-        return self._path / "files" / id
+        assert self._database is not None  # every name of a file comes from it
+        return self._files / id
 
 
 class Shared:
@@ -230,34 +255,3 @@ def _locked(folder: Path) -> IO[bytes]:
         message = f"Another server keeps its files in {folder}; name another folder with --files-dir."
         raise ServerError("overloaded", message) from None
     return lock
-
-
-def _opened(folder: Path) -> sqlite3.Connection:
-    """The database, in a folder that only its owner may read. One of another version is put aside."""
-    (folder / "files").mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-    path = folder / "batches.sqlite"
-    path.touch(0o600)
-    try:
-        return _connected(path)
-    except sqlite3.DatabaseError:
-        shutil.move(path, f"{path}.unreadable")
-        path.touch(0o600)
-        return _connected(path)
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError("another version")
-        database.executescript(TABLES)
-        database.execute(f"PRAGMA user_version = {_VERSION}")
-        database.commit()
-    except sqlite3.DatabaseError:
-        database.close()
-        raise
-    return database

@@ -168,11 +168,15 @@ class BatchStore:
         stored = StoredFile(
             id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
         )
-        with self._transaction() as database:
-            database.execute(
-                "INSERT INTO files VALUES (?, ?, ?, ?, ?)",
-                (name, owner, now, size, msgspec.json.encode(stored)),
-            )
+        try:
+            with self._transaction() as database:
+                database.execute(
+                    "INSERT INTO files VALUES (?, ?, ?, ?, ?)",
+                    (name, owner, now, size, msgspec.json.encode(stored)),
+                )
+        except ServerError:
+            self._shelf.remove(name)
+            raise
         return stored
 
     def check_room(self, owner: str) -> None:

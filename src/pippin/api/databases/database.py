@@ -31,7 +31,7 @@ class Database(Protocol):
         """Statements that hold together: all or, where the block raises, none. Of those that are `alone` no two run at
         the same time, on any server.
 
-        Raises `ServerError` where the database can't be reached.
+        Raises `ServerError` where the database can't be reached, read or written now.
         """
         ...
 

@@ -32,7 +32,7 @@ ASK_AGAIN_AFTER: Final = 1.0  # seconds
 ALONE: Final = 0x50697070  # the advisory lock of transactions that run alone: "Pipp"
 SCHEMA_LOCK: Final = ALONE + 1
 
-# Of this machine's own names for types the schemas know SQLite's.
+# Schemas are written in SQLite's types; these are PostgreSQL's names for them.
 _TYPES: Final = {
     r"\bINTEGER\b": "BIGINT",
     r"\bREAL\b": "DOUBLE PRECISION",
@@ -86,7 +86,9 @@ class Postgres:
                 if alone:
                     transaction.execute("SELECT pg_advisory_xact_lock(?)", (ALONE,))
                 yield transaction
-        except psycopg.OperationalError as error:
+            self._reached()
+        except (psycopg.OperationalError, psycopg.InternalError) as error:
+            # The second are those of a transaction that may not write, as at a server that only copies another.
             if not _is_of_network(error):
                 raise ServerError("overloaded", _refused(error), retry_after=ASK_AGAIN_AFTER) from None
             raise self._lost(error) from None
@@ -97,6 +99,10 @@ class Postgres:
         with self._watching:
             self._closed = True
             self._watching.notify_all()
+        self._close_resting()
+
+    def _close_resting(self) -> None:
+        with self._watching:
             for connection in self._resting:
                 connection.close()
             self._resting.clear()
@@ -113,11 +119,7 @@ class Postgres:
             if connection is not None:
                 connection.close()
         # What poolers between here and there give to others must not hold prepared statements.
-        connection = psycopg.connect(**self._options, autocommit=True, prepare_threshold=None)
-        if self._is_away:
-            self._is_away, self._away_until = False, 0.0
-            log.warning("The state at %s is reached again.", self.host)
-        return connection
+        return psycopg.connect(**self._options, autocommit=True, prepare_threshold=None)
 
     def _give_back(self, connection: "Connection[Any] | None") -> None:
         with self._watching:
@@ -137,8 +139,15 @@ class Postgres:
             if self._is_away:
                 self._away_until = now + CONNECT_WITHIN + ANSWER_WITHIN
 
+    def _reached(self) -> None:
+        """Open the database to all callers again."""
+        if self._is_away:
+            self._is_away, self._away_until = False, 0.0
+            log.warning("The state at %s is reached again.", self.host)
+
     def _lost(self, error: Exception) -> ServerError:
         self._away_until = time.monotonic() + ASK_AGAIN_AFTER
+        self._close_resting()  # they lead to the same server, and each would be waited for
         if not self._is_away:
             self._is_away = True
             why = " ".join(str(error).split())
@@ -265,7 +274,11 @@ def _options(address: str) -> dict[str, Any]:
 
 def _has_ended(connection: "Connection[Any]") -> bool:
     """Whether a connection that rests was ended by its server, which has nothing to say to it otherwise."""
-    return connection.closed or bool(select.select([connection.fileno()], [], [], 0)[0])
+    if connection.closed:
+        return True
+    readable = select.poll()  # not select(), which takes no descriptor above 1023
+    readable.register(connection.fileno(), select.POLLIN)
+    return bool(readable.poll(0))
 
 
 def _cut(connection: "Connection[Any]") -> None:

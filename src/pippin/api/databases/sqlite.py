@@ -1,25 +1,121 @@
-"""SQLite: a file, or memory, of one process."""
+"""SQLite: a file, or memory, of one process; how it is opened, brought up to date, and put aside where it is no use."""
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pippin.core.errors import ServerError
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN: Final = 1.0  # seconds
+USELESS: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+"""What SQLite says of a file that is no database, or is damaged. Anything else, as a full disk, may pass."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The tables of a database, and how a file that an older Pippin wrote becomes one of this version."""
+
+    version: int
+    tables: str
+    """Statements that make what is not there yet."""
+    migrations: Mapping[int, Callable[[sqlite3.Connection], None]] = field(default_factory=dict)
+    """By the version of the file. Each leads to the version of the schema."""
 
 
 class SQLite:
     """One connection, which threads use in turn."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """`connection` was opened with `check_same_thread=False`."""
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        """`connection` was opened with `check_same_thread=False`; `name` is what the log calls it."""
         self.connection = connection
+        self._name = name
         self._lock = threading.RLock()
+        self._fails = False
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
-        """Every transaction is alone. Raises `sqlite3.Error`, as for a full disk."""
-        with self._lock, self.connection as connection:
-            yield connection
+        """As `Database.transaction`: every one is alone. Raises `ServerError` where the disk is full, or fails."""
+        with self._lock:
+            try:
+                with self.connection as connection:
+                    yield connection
+            except sqlite3.DatabaseError as error:
+                if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
+                    raise  # a fault of whoever wrote the statement
+                raise self._failed(error) from None
+            if self._fails:
+                self._fails = False
+                log.warning("%s is read and written again.", self._name)
 
     def close(self) -> None:
         with self._lock:
             self.connection.close()
+
+    def _failed(self, error: sqlite3.DatabaseError) -> ServerError:
+        if not self._fails:
+            self._fails = True
+            log.error("%s cannot be read or written: %s.", self._name, error)
+        message = f"What this server stores cannot be read or written now ({error}); try again in a moment."
+        return ServerError("overloaded", message, retry_after=TRY_AGAIN)
+
+
+def open_memory(schema: Schema) -> SQLite:
+    """A database in this process's memory."""
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.execute("PRAGMA auto_vacuum = FULL")  # what is deleted leaves the memory
+    connection.executescript(schema.tables)
+    return SQLite(connection, "The memory of what is stored")
+
+
+def open_file(path: Path, schema: Schema) -> SQLite:
+    """The database in a file, which is made with its folder where there is none, for its owner's eyes alone.
+
+    A file of another version, or that is no database, is put aside under a name with `.unreadable` at its end. Raises
+    `ServerError` where the file cannot be opened.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return _opened(path, schema)
+        except _UselessError as error:
+            aside = path.with_name(f"{path.name}.unreadable")
+            path.replace(aside)
+            log.warning("%s %s: it was put aside as %s, and a new one is begun.", path, error, aside.name)
+            return _opened(path, schema)
+    except (sqlite3.DatabaseError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ServerError("overloaded", f"The database {path} cannot be opened: {why}.") from None
+
+
+class _UselessError(Exception):
+    """This version can make nothing of a file."""
+
+
+def _opened(path: Path, schema: Schema) -> SQLite:
+    """Raises `_UselessError`, `sqlite3.DatabaseError` and `OSError`."""
+    path.touch(0o600)
+    connection = sqlite3.connect(path, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, schema.version, *schema.migrations):
+            raise _UselessError(f"is of version {version}, which this Pippin cannot read")
+        connection.executescript(schema.tables)
+        if version in schema.migrations:
+            schema.migrations[version](connection)
+        connection.execute(f"PRAGMA user_version = {schema.version}")
+        connection.commit()
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in USELESS:
+            raise _UselessError(f"is no database, or is damaged ({error})") from None
+        raise
+    return SQLite(connection, str(path))

@@ -142,12 +142,14 @@ class Admin:
     async def change_settings(self, request: Request) -> Response:
         """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`.
 
-        With the op `replace`, what requests have changed since the start is taken back first.
+        With the op `replace`, what requests have changed since the start is taken back first. `notes` says what a name
+        of a replaced server means here, and of those that change nothing, why.
         """
         op, values = self._values(await self._body(request))
         applied: list[str] = []
         rejected: dict[str, str] = {}
         waiting: list[str] = []
+        notes: dict[str, str] = {}
         if op == "replace":
             applied += (await self.api.settings.restore()).changed
         for name, value in values.items():
@@ -158,12 +160,15 @@ class Admin:
                 continue
             applied += changed.changed
             waiting += changed.needs_restart
+            if changed.notes:
+                notes[name] = " ".join(note.text for note in changed.notes)
         return json_reply(
             {
                 "op": op,
                 "applied": applied,
                 "rejected": rejected,
                 "needs_restart": waiting,
+                "notes": notes,
                 "reload_kinds": [],
                 "current": self._current(),
             },

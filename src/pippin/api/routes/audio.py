@@ -106,6 +106,9 @@ class AudioRoutes:
         name = request.query_params.get("model") or "default"
         info = await self.api.service.find(name, ListVoices.model_kind)
         if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
+            if info.kind not in (ListVoices.model_kind, "scripted"):
+                message = f"The model {info.id!r} is of kind {info.kind}: name one that speaks in `model`."
+                raise ServerError("invalid_request", message, "model")
             raise ServerError(
                 "conflict",
                 f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",

@@ -14,6 +14,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 SAY_OK: Final = ("mlx-server", "mlx-openai-server")
@@ -48,12 +49,20 @@ class Health:
         return json_reply(body)
 
     async def ready(self, request: Request) -> Response:
-        """Whether requests should come here: 200 once the models that were named at the start have been loaded, else
+        """Whether requests should come here: 200 once each model that is loaded at the start has been loaded, else
         503. Loaded once is enough; one that is unloaded later comes back with the next request."""
-        wanted = sum(entry.preload for entry in self.api.options.models)
-        loaded = sum(state.loads > 0 for state in self.api.service.pool.states())
-        status = 200 if loaded >= wanted else 503
-        return json_reply({"ready": status == 200, "loaded": loaded, "wanted": wanted}, status)
+        wanted = [entry.called for entry in self.api.options.models if entry.preload]
+        ever = {state.id for state in self.api.service.pool.states() if state.loads}
+        loaded = sum([await self._id_of(name) in ever for name in wanted])
+        status = 200 if loaded == len(wanted) else 503
+        return json_reply({"ready": status == 200, "loaded": loaded, "wanted": len(wanted)}, status)
+
+    async def _id_of(self, name: str) -> str | None:
+        """The id of a model that the operator named; None while it is still to be downloaded, or is damaged."""
+        try:
+            return (await self.api.service.find(name)).id
+        except ServerError:
+            return None
 
     def _describe(self) -> dict[str, Any]:
         options, pool = self.api.options, self.api.service.pool
@@ -119,7 +128,7 @@ class Health:
 def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:
     """The state of the model that `default` means to a chat: a language model before others, the first of `models`,
     the operator's, before the one that was loaded last."""
-    served = {entry.name or entry.path: -place for place, entry in enumerate(models) if entry.listed}
+    served = {entry.called: -place for place, entry in enumerate(models) if entry.listed}
     lowest = -len(models) - 1
 
     def rank(state: ModelState) -> tuple[bool, int, float]:

@@ -1,9 +1,10 @@
-"""`/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`: what goes on in the engines."""
+"""`/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`: what goes on in the engines."""
 
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -13,7 +14,7 @@ from pippin.api.context import Api, both, json_reply
 from pippin.api.routes.health import current_state, residency, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import CacheStats, EngineStats, ModelState, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelState, RequestStatus
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -25,6 +26,7 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/status", pages.status),
         *both("/queue/stats", pages.queue),
         *both("/cache/stats", pages.cache),
+        *both("/moe-offload/stats", pages.experts),
     ]
 
 
@@ -113,6 +115,23 @@ class StatusPages:
             | {"engine_cache": cache_body(total) if stats else None}
             | {"models": {model: cache_body(each.cache) for model, each in stats.items()}}
         )
+
+    async def experts(self, request: Request) -> Response:
+        """How experts that lie on the disk are used, as mlx_vlm.server has it: the sums, and each model's own."""
+        stats = await stats_of_loaded(self.api)
+        total = EngineStats.total(stats.values()).experts
+        if total is None:
+            return json_reply({"enabled": False})
+        own = {model: each.experts for model, each in stats.items() if each.experts is not None}
+        return json_reply(
+            {"enabled": True}
+            | experts_body(total)
+            | {"models": {model: experts_body(each) for model, each in own.items()}}
+        )
+
+
+def experts_body(experts: ExpertStats) -> dict[str, Any]:
+    return {**asdict(experts), "hit_rate": experts.hit_rate}
 
 
 def engine_status(states: list[ModelState]) -> str:

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from pippin.api.databases.database import Database, Transaction
 from pippin.api.databases.postgres import Postgres
-from pippin.api.databases.sqlite import SQLite
+from pippin.api.databases.sqlite import Schema, open_file, open_memory
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
@@ -45,11 +45,10 @@ CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
 # A response that is stored again, as one that has ended, keeps the time at which it was made.
 _PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
     SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
-_VERSION: Final = 2
 
 # Version 1 had the name of a key as the owner, and the place of a key in the list as the name of one without: whoever
 # held that place next would have read what was stored. Names stay owners; of places nobody can tell whose they were.
-_TO_VERSION_2: Final = """
+_OWNERS_OF_VERSION_2: Final = """
 UPDATE {table} SET owner = CASE
     WHEN owner = '' THEN ''
     WHEN owner GLOB 'key-[0-9]*' THEN 'locked:' || owner
@@ -104,7 +103,7 @@ class ResponseStore:
         self._bytes = int(megabytes * 2**20)
         self._seconds = hours * 3600
         self._clock = clock
-        self._database: Database = open_file(None) if database is None else database
+        self._database: Database = open_memory(SCHEMA) if database is None else database
 
     def for_owner(self, owner: str | None) -> "OwnedHistory":
         return OwnedHistory(self, owner or "")
@@ -130,16 +129,6 @@ class ResponseStore:
         to others.
         An entry that is larger than the bound alone is not kept. Raises `ServerError` where nothing can be written.
         """
-        try:
-            return self._write(owner, id, kind, body, items, replaces)
-        except sqlite3.Error as error:
-            raise ServerError(
-                "overloaded", f"The {kind} can't be stored: {error}.", retry_after=1.0
-            ) from None
-
-    def _write(
-        self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str], replaces: bytes | None
-    ) -> bool:
         now = self._clock()
         with self._database.transaction() as transaction:
             if replaces is not None and not _still_is(transaction, owner, id, kind, replaces):
@@ -385,9 +374,11 @@ def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
 
 
 def open_store(options: ServerOptions, shared: Postgres | None = None) -> ResponseStore:
-    """The store that the options name; it is kept in `shared` where servers share their state."""
+    """The store that the options name; it is kept in `shared` where servers share their state. Raises `ServerError`."""
+    file = options.response_store
+    own = None if file is None or shared is not None else open_file(Path(file), SCHEMA)
     return ResponseStore(
-        open_file(options.response_store) if shared is None else shared,
+        shared or own,
         entries=options.response_store_entries,
         megabytes=options.response_store_mb,
         hours=options.response_store_hours,
@@ -400,48 +391,10 @@ def not_found(what: str, id: str) -> ServerError:
     )
 
 
-def open_file(path: str | None) -> SQLite:
-    """The database in a file, or in memory. A file of another version, or that is no database, is put aside: what it
-    held was a cache."""
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return SQLite(_connect(path))
-    except sqlite3.DatabaseError:
-        if path is None:
-            raise
-        Path(path).replace(f"{path}.unreadable")
-        return SQLite(_connect(path))
-
-
-def _connect(path: str | None) -> sqlite3.Connection:
-    if path is not None:
-        Path(path).touch(0o600)  # conversations are nobody else's business
-    database = sqlite3.connect(path or ":memory:", check_same_thread=False)
-    try:
-        if path is None:
-            database.execute("PRAGMA auto_vacuum = FULL")  # what is deleted leaves the memory
-        else:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, 1, _VERSION):
-            raise sqlite3.DatabaseError("another version")
-        database.executescript(TABLES)
-        if version == 1:
-            _migrate(database)
-        database.execute(f"PRAGMA user_version = {_VERSION}")
-        database.commit()
-    except sqlite3.DatabaseError:
-        database.close()
-        raise
-    return database
-
-
-def _migrate(database: sqlite3.Connection) -> None:
-    """Give what version 1 stored to the owners of this version, or to nobody; the version itself is the caller's."""
+def _to_version_2(database: sqlite3.Connection) -> None:
+    """Give what version 1 stored to the owners of this version, or to nobody."""
     for table in ("entries", "items"):
-        database.execute(_TO_VERSION_2.format(table=table))
+        database.execute(_OWNERS_OF_VERSION_2.format(table=table))
     locked = "SELECT COUNT(*) FROM entries WHERE owner GLOB 'locked:*'"
     if count := database.execute(locked).fetchone()[0]:
         log.warning(
@@ -449,6 +402,9 @@ def _migrate(database: sqlite3.Connection) -> None:
             "and they are deleted when they are too old.",
             count,
         )
+
+
+SCHEMA: Final = Schema(version=2, tables=TABLES, migrations={1: _to_version_2})
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from pippin.cli.chat.client import ChatClient
 from pippin.cli.local import open_catalog, settings_of
+from pippin.cli.owner import ownership
 from pippin.cli.running import address, is_there, running_servers
 from pippin.cli.terminal import progress
 from pippin.config import environment
@@ -95,17 +96,25 @@ def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def started(model: str, name: str, flags: Sequence[str], *, keep: bool) -> Iterator[Reached]:
-    """A server of our own for a model, which is called `name` there. It ends with the context, unless it is kept."""
+    """A server of our own for a model, which is called `name` there. It ends with the context, or with this process,
+    unless it is kept."""
     folder = environment.home() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"run-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     command = [sys.executable, "-m", "pippin", "serve", model, "--port", "0", *flags]
-    with log.open("wb") as file:
-        # In a session of its own: ctrl-C stops an answer, not the server.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    with _signals_as_exits():
+    with contextlib.ExitStack() as stack:
+        own = None if keep else stack.enter_context(ownership())
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # ctrl-C stops an answer, not the server
+                env=None if own is None else own.environment,
+                pass_fds=() if own is None else own.descriptors,
+            )
+        stack.enter_context(_signals_as_exits())
         ready = False
         try:
             reached = _wait(process, name, log)

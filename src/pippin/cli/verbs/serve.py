@@ -14,6 +14,7 @@ from pippin.cli.extras import missing_parts
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
+from pippin.cli.owner import end_with_owner
 from pippin.cli.running import RunningServer, announced, log_file
 from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
@@ -57,6 +58,7 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
             "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
             "in a file that only you can read, --api-key-file."
         )
+    end_with_owner()
     return _serve(settings, open_catalog(settings))
 
 

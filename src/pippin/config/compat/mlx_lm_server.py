@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, needless, same, unsupported
+from pippin.config.compat.terms import Server, needless, refused, same
 
 FLAGS = (
     same("--model", "model", "-"),
@@ -15,10 +15,10 @@ FLAGS = (
     same("--allowed-origins", "allowed_origins", "*", "none unless they are named", takes="list"),
     same("--trust-remote-code", "trust_remote_code", "off", takes="switch"),
     same("--log-level", "log_level", "INFO", convert=to.log_level),
-    unsupported("--chat-template", "-", "a template is named as a file: `--chat-template-file`"),
+    refused("--chat-template", "-", "a template is named as a file: `--chat-template-file`"),
     same("--chat-template-args", "chat_template_kwargs", "-"),
     needless("--use-default-chat-template", "off", "the model's template is always used", "switch"),
-    unsupported("--pipeline", "off", "name the machines: `--machines a,b --split pipeline`", "switch"),
+    refused("--pipeline", "off", "name the machines: `--machines a,b --split pipeline`", "switch"),
     same("--temp", "temperature", "0.0"),
     same("--top-p", "top_p", "1.0"),
     same("--top-k", "top_k", "0"),

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
+from pippin.config.compat.terms import Server, equivalent, needless, same
 
 DRAFTERS = (
     "EAGLE-3, DFlash, DSpark and the prediction heads of Qwen 3.5, Next and Nemotron-H, in the batch too; "
@@ -13,6 +13,7 @@ DRAFTERS = (
 )
 KIND = "the kind is found by the drafter's configuration"
 BLOCK = "one less, as a block has the last token too"
+EXPERTS = "of a checkpoint that `mlx_vlm.moe_offload` repacked; any other is refused with it"
 
 FLAGS = (
     same("--host", "host", "0.0.0.0"),
@@ -71,7 +72,7 @@ FLAGS = (
         to.off_at_zero("context_length"),
     ),
     same("--quantized-kv-start", "quantized_kv_start", "5000"),
-    unsupported("--expert-cache-gb", "-", "experts are not offloaded: the whole model is in memory"),
+    same("--expert-cache-gb", "expert_cache_gb", "-", EXPERTS),
     same("--draft-model", "draft_model_path", "-", DRAFTERS),
     needless("--draft-kind", "-", KIND),
     equivalent("--draft-block-size", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
@@ -150,7 +151,7 @@ VARIABLES = (
         "MAX_KV_SIZE", "context_length", "-", "the window of the model", to.off_at_zero("context_length")
     ),
     same("QUANTIZED_KV_START", "quantized_kv_start", "5000"),
-    unsupported("EXPERT_CACHE_GB", "-", "experts are not offloaded: the whole model is in memory"),
+    same("EXPERT_CACHE_GB", "expert_cache_gb", "-", EXPERTS),
     needless("TOP_LOGPROBS_K", "0", "a request may ask for up to 20 without a setting"),
     same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin"),
     same("APC_BLOCK_SIZE", "cache_block_tokens", "16"),
@@ -177,7 +178,11 @@ VARIABLES = (
     needless("APC_LAYER_MAJOR_MEMORY_MIN_TOKENS", "50000", LAYOUT),
     needless("APC_MAX_POOL_TENSORS", "450000", LAYOUT),
     needless("APC_HASH", "fast", "blocks are compared token by token"),
-    unsupported("APC_DEFAULT_TENANT", "-", "requests bring their salt (`X-Tenant-Id`, `cache_salt`)"),
+    needless(
+        "APC_DEFAULT_TENANT",
+        "-",
+        "requests that name no tenant (`X-Tenant-Id`, `cache_salt`) share one part of the cache in any case",
+    ),
     needless("APC_TRACE", "-", "hits and misses are in the metrics"),
     needless("APC_DEBUG", "-", "`log_level: debug` shows them"),
     same("HF_HUB_OFFLINE", "offline", "-"),
@@ -251,7 +256,7 @@ SERVER: Final = Server(
             "WS /v1/realtime",
             "the answer begins at the commit, by three models; no `token_id`, no `audio_codes`",
         ),
-        ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
+        ("GET /v1/moe-offload/stats", "the sums over all such models, and each by its name under `models`"),
         ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
         ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
     ),
@@ -261,6 +266,10 @@ SERVER: Final = Server(
             "`pippin run` in a terminal, the page at `/` in a browser",
         ),
         ("mlx_vlm.convert", "`pippin convert`"),
-        ("mlx_vlm.train, mlx_vlm.moe_offload, mlx_vlm.decide", "not replaced: keep mlx-vlm"),
+        ("mlx_vlm.train, mlx_vlm.decide", "not replaced: keep mlx-vlm"),
+        (
+            "mlx_vlm.moe_offload",
+            "not replaced: what it writes is served, and `pippin[mlx-vlm]` brings it along",
+        ),
     ),
 )

@@ -121,8 +121,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`/v1/decisions`", "partly", "about text; `images` and `audio` are refused by name"),
         Promise(
             "`--expert-cache-gb`, `/v1/moe-offload/stats`",
-            "not yet",
-            "the whole model is in memory; a checkpoint that `mlx_vlm.moe_offload` repacked is refused by name",
+            "works",
+            "of checkpoints that `mlx_vlm.moe_offload` repacked, by its own code, in batches; others are refused with "
+            "the flag: docs/models-in-memory.md",
         ),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
@@ -146,8 +147,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "image pipelines of its own",
             "partly",
-            "they paint what mflux has no preset for, and everything where mflux is not installed; Z-Image's pictures "
-            "were compared with mlx-vlm's, the other ten families were not tried; no previews",
+            "they paint what mflux has no preset for, and all where mflux is not installed; the pictures of Z-Image, "
+            "MOSS-Image and Ming-Image were compared with mlx-vlm's, those of eight families not, for reasons told in "
+            "docs/images.md; no previews",
         ),
         Promise(
             "diffusion language models",
@@ -389,7 +391,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "partly",
             "its flags and fields; models with windows, recurrent layers or media are refused at the start",
         ),
-        Promise("`--moe-top-k`", "refused", "in its documents, not in its code"),
+        Promise("`--moe-top-k`", "works", "for mixtures that mlx-lm runs; in its documents, not in its code"),
         Promise(
             "`--max-kv-size`, which forgets old tokens",
             "differs",

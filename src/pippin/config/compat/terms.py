@@ -11,7 +11,7 @@ from pippin.config.settings import Note
 from pippin.config.values import convert as converted_to
 from pippin.core.models import ModelKind
 
-Effect = Literal["same", "equivalent", "needless", "unsupported"]
+Effect = Literal["same", "equivalent", "needless", "refused"]
 Takes = Literal["value", "switch", "list"]
 
 
@@ -34,7 +34,7 @@ class Term(Struct, frozen=True, kw_only=True):
 
     `same`: it is Pippin's option, perhaps under another name (without one, it is read where it is used).
     `equivalent`: an option that does the same job in another way. `needless`: Pippin always does it, or needs
-    no setting; one line in the log. `unsupported`: Pippin does not have it and warns; nothing else changes.
+    no setting; one line in the log. `refused`: Pippin does not have it, and does not start with it.
     """
 
     name: str
@@ -116,8 +116,8 @@ def needless(name: str, default: str, note: str, takes: Takes = "value") -> Term
     return Term(name=name, effect="needless", default=default, note=note, takes=takes)
 
 
-def unsupported(name: str, default: str, note: str, takes: Takes = "value") -> Term:
-    return Term(name=name, effect="unsupported", default=default, note=note, takes=takes)
+def refused(name: str, default: str, note: str, takes: Takes = "value") -> Term:
+    return Term(name=name, effect="refused", default=default, note=note, takes=takes)
 
 
 ENTRY_FIELDS = ("path", "name", "kind", "preload")
@@ -133,8 +133,8 @@ def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[
     match term.effect:
         case "needless":
             return {}, [Note("info", f"{where} is accepted and not needed: {term.note}.")]
-        case "unsupported":
-            return {}, [Note("warning", f"{where} has no effect: {term.note}.")]
+        case "refused":
+            raise ConfigError(f"{where} is not supported: {term.note}.")
         case "same" | "equivalent":
             pass
     if term.option is None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, same, unsupported
+from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, same
 
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
@@ -73,7 +73,7 @@ FLAGS = (
     same("--chunked-prefill-tokens", "prefill_step_size", "0", convert=to.off_at_zero("prefill_step_size")),
     same("--enable-mtp", "mtp", "off", MTP, takes="switch"),
     same("--mtp-num-draft-tokens", "num_draft_tokens", "1", requires="--enable-mtp"),
-    unsupported("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
+    needless("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
     same("--specprefill", "specprefill", "off", takes="switch"),
     same("--specprefill-threshold", "specprefill_threshold", "8192"),
@@ -133,14 +133,16 @@ FLAGS = (
     same("--download-timeout", "download_timeout", "300"),
     same("--download-retries", "download_retries", "3"),
     same("--offline", "offline", "off", takes="switch"),
-    unsupported(
-        "--moe-top-k", "-", "in its documents, not in its code; experts are those that the model asks for"
-    ),
+    same("--moe-top-k", "moe_top_k", "-", "in its documents; its code has no such flag"),
 )
 
 VARIABLES = (
     same("VLLM_MLX_MCP_CONFIG", "mcp_config", "-"),
-    unsupported("VLLM_MCP_ALLOW_UNSAFE", "off", "commands are those of the MCP file, without a shell"),
+    needless(
+        "VLLM_MCP_ALLOW_UNSAFE",
+        "off",
+        "every command of the MCP file is started; for a shell its entry says `allow_shell: true`",
+    ),
     needless("VLLM_MLX_SIMPLE_ENGINE_LOCK_ADMISSION", "fail_fast", "requests wait in a bounded queue"),
     needless("VLLM_MLX_SYSTEM_KV_SLOTS", "4", "system prompts share the prefix cache"),
     same("VLLM_MLX_ENABLE_THINKING", "enable_thinking", "true"),

@@ -52,6 +52,20 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "`int8-amx` does so by AMX's tiles for 16 vectors and more, and is untried on a processor that has them."
         ),
     ] = "float32"
+    expert_cache_gb: Annotated[
+        Annotated[float, Meta(ge=0.001)] | None,
+        Meta(
+            description="Of a checkpoint that mlx_vlm.moe_offload repacked, whose experts are read from the disk: GB "
+            "of experts that stay in memory; half of the memory if not set. Other models are refused with it."
+        ),
+    ] = None
+    moe_top_k: Annotated[
+        Positive | None,
+        Meta(
+            description="Of a mixture of experts: experts that compute each token, fewer than the checkpoint says: "
+            "quicker, and other answers."
+        ),
+    ] = None
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False

@@ -24,6 +24,11 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: ModelOptions = field(default_factory=ModelOptions)  # complete: the entry's over `model_defaults`
     given: tuple[str, ...] = ()  # names of options that the entry itself says, be it the ordinary value
 
+    @property
+    def called(self) -> str:
+        """The name by which the catalog finds it."""
+        return self.name or self.path
+
 
 class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Address

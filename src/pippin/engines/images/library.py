@@ -35,6 +35,10 @@ MOST_PICTURES: Final = 10
 OF_MFLUX: Final = ("quantize", "lora_paths", "lora_scales")
 """Options that these pipelines do not have."""
 
+READS_ENCODER_ONCE: Final = ("ming_image",)
+"""Families whose pipeline gives its text encoder up after the first picture and never reads it again (mlx-vlm
+0.7.10). Those of the others are read anew for each picture, and take no memory while the rest computes."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
@@ -143,7 +147,11 @@ class LibraryPipeline:
     def __init__(self, folder: Path, classes: Classes) -> None:
         self._folder = folder
         self._classes = classes
-        self._held: Any = classes.either.from_model_id(str(folder), model_path=folder)
+        self._held: Any = self._read(classes.either)
+
+    @property
+    def family(self) -> str:
+        return self._classes.family
 
     def generator(self) -> Any:
         return self._as(self._classes.generation)
@@ -160,8 +168,12 @@ class LibraryPipeline:
             else:
                 self._held = None  # before the other is read, so that the weights of both are never there
                 mx.clear_cache()
-                self._held = wanted.from_model_id(str(self._folder), model_path=self._folder)
+                self._held = self._read(wanted)
         return self._held
+
+    def _read(self, wanted: Any) -> Any:
+        kept = {"evict_text_encoder": False} if self._classes.family in READS_ENCODER_ONCE else {}
+        return wanted.from_model_id(str(self._folder), model_path=self._folder, **kept)
 
 
 def open_engine(
@@ -169,6 +181,8 @@ def open_engine(
 ) -> BlockingEngine[LibraryPipeline]:
     def load() -> LibraryPipeline:
         configure(decide(find_facts(), preparer.options))
+        if preparer.classes.family == "bonsai":
+            refuse_without_decoder(spec.info)
         progress(0, spec.info.size_bytes, "weights")
         try:
             pipeline = LibraryPipeline(Path(spec.info.path or ""), preparer.classes)
@@ -179,6 +193,20 @@ def open_engine(
         return pipeline
 
     return BlockingEngine(load)
+
+
+def refuse_without_decoder(info: ModelInfo) -> None:
+    """Raises `ServerError("load_failed")` for a Bonsai whose decoder is not on the disk: it lies in another repository,
+    from which mlx-vlm would fetch it when the first picture is done, allowed or not."""
+    from huggingface_hub import try_to_load_from_cache
+    from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
+
+    if not isinstance(try_to_load_from_cache(SMALL_DECODER_REPO, SMALL_DECODER_FILE), str):
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} decodes its pictures with {SMALL_DECODER_FILE} of {SMALL_DECODER_REPO}, which is "
+            f"not here: fetch it first (hf download {SMALL_DECODER_REPO} {SMALL_DECODER_FILE}).",
+        )
 
 
 @contextmanager
@@ -230,7 +258,12 @@ def _painted(pipeline: LibraryPipeline, task: GenerateImages, paths: list[Path],
     steps = task.steps
     if steps is None and STEPS_FACTOR[task.effort] != 1:
         steps = max(1, round(model.default_sampling.steps * STEPS_FACTOR[task.effort]))
-    extra = {"negative_prompt": task.negative_prompt, "strength": task.strength}
+    extra = {
+        "negative_prompt": task.negative_prompt,
+        "strength": task.strength,
+        # FLUX.3 would fetch a language model from the hub, and have it write another prompt.
+        "upsample_prompt": False if pipeline.family == "flux3" else None,
+    }
     asked: dict[str, Any] = {
         "prompt": task.prompt,
         "seed": seed,

@@ -29,6 +29,7 @@ from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
+from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
@@ -77,6 +78,7 @@ def open_engine(
     threads = spec.threads or os.cpu_count() or 1
     # Adapters that are not LoRA become part of mlx-lm's own layers.
     known = options.adapter_path is None or is_low_rank(options.adapter_path)
+    experts = memory_for_experts(spec.info, options.expert_cache_gb, plan.memory_limit)
     model, _ = load_weights(
         spec.info,
         plan,
@@ -84,9 +86,17 @@ def open_engine(
         trust_remote_code=trusted,
         kernel_threads=threads if known else None,
         whole_layers=not options.specprefill,  # which count positions by themselves
+        experts=experts,
+        changed=fewer_experts(spec.info, options.moe_top_k),
     )
+    if experts is not None:
+        kept = experts.kept / 1e9
+        log.info("%s reads its experts from the disk; %.3g GB of them stay", spec.info.id, kept)
     if isinstance(model, VisionModel):
         chosen = choose_way(model, preparer, spec.info.id)
+        if chosen is None and experts is not None:
+            message = f"The model {spec.info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
+            raise ServerError("load_failed", message)
         if chosen is None:
             log.warning("%s is served for text only: mlx-vlm's model does not run", spec.info.id)
             model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
@@ -302,6 +312,8 @@ def _open_prefixes(layout: CacheLayout, asked: _Asked, limit: int) -> PrefixCach
     if options.cache_dir is not None and folder is not None:
         bits = None if options.quantized_kv_start else _told(cache_bits(options))
         details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+        if options.moe_top_k is not None:
+            details += f" {options.moe_top_k} experts"
         if options.kv_quant_scheme != "uniform":
             details += f" {options.kv_quant_scheme}"
         try:

@@ -14,7 +14,7 @@ from pippin.engines.base import Emission, LoadProgress
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.reader import Markup, OutputReader
+from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 from pippin.output.reasoning_format import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
@@ -31,12 +31,13 @@ class PlayedChoice:
         self.position = 0
         self.reasoning_tokens = 0
         self.reader = OutputReader(
-            choice=choice,
-            tool_format=preparer.tool_format,
-            reasoning_format=preparer.reasoning_format,
-            tools=request.tools if request.read_calls else (),
-            tool_choice=request.tool_choice,
-            parallel_tool_calls=request.parallel_tool_calls,
+            choice,
+            Formats(tools=preparer.tool_format, reasoning=preparer.reasoning_format),
+            ToolUse(
+                tools=request.tools if request.read_calls else (),
+                choice=request.tool_choice,
+                parallel=request.parallel_tool_calls,
+            ),
             markup=_markup(request, preparer.reasoning_format),
         )
         self._length = 0  # characters so far

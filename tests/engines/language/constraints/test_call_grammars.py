@@ -9,7 +9,7 @@ from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.output.formats import tool_format, tool_format_names
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Formats, OutputReader, ToolUse
 from pippin.output.tool_format import ToolFormat
 from tests.engines.language.constraints.test_constraints import Walker
 from tests.engines.language.text.small_tokenizer import byte_level
@@ -40,9 +40,7 @@ def source(form: ToolFormat, *, required: bool = True, parallel: bool = False) -
 
 
 def read(form: ToolFormat, text: str) -> CompletedChoice:
-    reader = OutputReader(
-        choice=0, tool_format=form, reasoning_format=None, tools=TOOLS, tool_choice=ToolChoice("required")
-    )
+    reader = OutputReader(0, Formats(tools=form), ToolUse(tools=TOOLS, choice=ToolChoice("required")))
     completion = Completion()
     for event in reader.feed(text) + reader.finish():
         completion.add(event)

@@ -17,16 +17,15 @@ from pippin.engines.language.kv_cache.layout import (
 )
 from pippin.engines.language.kv_cache.slots import SlotRequest
 from tests.engines.language.bench import Bench
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 SLACK = 4
 LENGTH = 40  # more than the tiny models' spans
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
-    folder = tiny_model(request.param, tmp_path_factory.mktemp("models") / request.param)
-    return Bench(folder, ModelOptions()).model
+def model(request: pytest.FixtureRequest, tiny_models: TinyModels) -> nn.Module:
+    return Bench(tiny_models(request.param), ModelOptions()).model
 
 
 @pytest.fixture

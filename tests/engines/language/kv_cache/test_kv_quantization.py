@@ -13,7 +13,7 @@ from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
 from pippin.engines.language.kv_cache.slots import SlotGroup
 from tests.engines.language.bench import Bench, run_all, watch
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 WIDE = {"head_dim": 32}
 PROMPTS = {
@@ -23,14 +23,13 @@ PROMPTS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
+def folders(tiny_models: TinyModels) -> dict[str, Path]:
     wide = {
         name
         for name, shape in ARCHITECTURES.items()
         if "head_dim" in shape and name not in ("mamba2", "lfm2")
     }
-    return {name: tiny_model(name, root / name, **(WIDE if name in wide else {})) for name in ARCHITECTURES}
+    return {name: tiny_models(name, **(WIDE if name in wide else {})) for name in ARCHITECTURES}
 
 
 def quantized(group: SlotGroup) -> list[BatchedQuantized]:

@@ -14,15 +14,14 @@ from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, Ca
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import Slot, SlotRequest, SlotTable, length_class
 from tests.engines.language.bench import Bench
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels
 
 PLENTY = 1 << 30
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3_text", "lfm2"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
-    folder = tiny_model(request.param, tmp_path_factory.mktemp("models") / request.param)
-    return Bench(folder, ModelOptions()).model
+def model(request: pytest.FixtureRequest, tiny_models: TinyModels) -> nn.Module:
+    return Bench(tiny_models(request.param), ModelOptions()).model
 
 
 @pytest.fixture

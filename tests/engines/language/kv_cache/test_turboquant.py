@@ -9,11 +9,11 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.turboquant import BatchedTurboQuant
 from pippin.engines.language.kv_cache.probe import choose_batching
 from tests.engines.language.bench import Bench, run_all
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels
 
 PROMPTS = {
     f"r{index}": (tuple((index * 31 + place * 7) % 250 for place in range(20 + index)), 10)
@@ -22,9 +22,9 @@ PROMPTS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tiny_models: TinyModels) -> Path:
     """Three layers: of more than two the last is not quantised."""
-    return tiny_model("llama", tmp_path_factory.mktemp("models") / "llama", num_hidden_layers=3)
+    return tiny_models("llama", num_hidden_layers=3)
 
 
 def options(key_bits: int, value_bits: int, **more: Any) -> ModelOptions:

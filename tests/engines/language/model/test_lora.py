@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
@@ -14,7 +15,7 @@ from mlx_lm.utils import load_adapters, load_model
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.model.lora import is_low_rank
-from tests.engines.language.bench import Bench, run_all
+from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
 PROMPT = tuple(place * 17 % 240 for place in range(30))
@@ -193,6 +194,8 @@ def trained(base: Path, folder: Path, keys: list[str], kind: str = "lora") -> Pa
     [
         ("llama", list(LAYERS), "dora"),
         ("qwen3_moe", ["mlp.switch_mlp.gate_proj", "self_attn.q_proj"], "lora"),
+        ("llama", ["model.embed_tokens", "self_attn.q_proj"], "lora"),
+        ("llama", ["model.embed_tokens"], "dora"),
     ],
 )
 def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
@@ -212,6 +215,8 @@ def test_requests_may_name_a_folder_that_the_operator_gave(base: Path, adapters:
     bench = Bench(base, ModelOptions(adapter_path=adapters["one"], adapters={"two": adapters["two"]}))
     index = bench.engine.lifecycle._model.adapters.index
     assert (index(adapters["one"]), index("two"), index(adapters["two"])) == (1, 2, 2)
+    one = Path(adapters["one"])
+    assert index(f"{one.parent}/x/../{one.name}/") == 1, "however it is written"
     with pytest.raises(ServerError, match="There is no adapter"):
         index("/etc")
 
@@ -241,6 +246,26 @@ def test_what_is_not_plain_lora_is_told_from_it_before_the_model_is_loaded(
 ) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     assert is_low_rank(str(tmp_path)) is plain
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "plain"),
+    [
+        ("llama", ["self_attn.q_proj"], True),
+        ("llama", ["model.embed_tokens", "self_attn.q_proj"], False),
+        ("qwen3_moe", ["mlp.switch_mlp.gate_proj", "self_attn.q_proj"], False),
+    ],
+)
+def test_adapters_of_embeddings_and_experts_keep_a_model_off_the_kernels(
+    tmp_path: Path, family: str, keys: list[str], plain: bool
+) -> None:
+    """The kernels for CPUs add to linear layers alone, so that the library has to apply the others to its own model."""
+    base = tiny_model(family, tmp_path / family)
+    folder = str(trained(base, tmp_path / "adapter", keys))
+    assert is_low_rank(folder) is plain
+    plan = msgspec.structs.replace(PLAN, kernels=True)
+    answers, _ = run_all(Bench(base, ModelOptions(adapter_path=folder), plan), {"a": (PROMPT, 12)})
+    judge(base, folder, answers["a", 0])
 
 
 def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(tmp_path: Path) -> None:

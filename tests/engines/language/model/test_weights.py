@@ -90,11 +90,6 @@ def test_a_truncated_file_is_a_refusal(folder: Path) -> None:
     assert "cannot be loaded" in refusal(folder)
 
 
-def test_a_checkpoint_repacked_for_expert_offload_is_refused_by_name(folder: Path) -> None:
-    (folder / "offload_index.json").write_text("{}")
-    assert "serve the checkpoint that it was made from" in refusal(folder)
-
-
 def test_too_large_is_refused_with_the_numbers(folder: Path) -> None:
     assert "GiB" in refusal(folder, plan=msgspec.structs.replace(PLAN, memory_limit=1000))
 

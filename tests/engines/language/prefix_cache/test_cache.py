@@ -8,13 +8,12 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from tests.engines.language.bench import PLAN, Bench, run_all
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {name: tiny_model(name, root / name) for name in ARCHITECTURES}
+def folders(tiny_models: TinyModels) -> dict[str, Path]:
+    return tiny_models.all()
 
 
 def bench_of(folders: dict[str, Path], name: str, **options: object) -> Bench:

@@ -15,7 +15,7 @@ from pippin.config.cache_folder import cache_files, delete, model_folders
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.prefix_cache.disk import SWEEP_EVERY, DiskCache, fingerprint
 from tests.engines.language.bench import PLAN, Bench, run_all
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 MODEL = "0" * 24  # its fingerprint
 PROMPT = tuple(place * 11 % 250 for place in range(100))
@@ -27,9 +27,8 @@ def name(index: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {name: tiny_model(name, root / name) for name in ARCHITECTURES}
+def folders(tiny_models: TinyModels) -> dict[str, Path]:
+    return tiny_models.all()
 
 
 def bench_of(folder: Path, cache: Path, **options: object) -> Bench:

@@ -1,15 +1,18 @@
 """What a tree remembers is found by its runs of tokens, by its own key alone, and for as long as the tree has it."""
 
 import gc
+import random
+import tracemalloc
 from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pippin.engines.language.prefix_cache.text import BEYOND_TOKENS, RUN, RememberedText
+from pippin.engines.language.prefix_cache.text import BEYOND_TOKENS, RUN, TOKEN_BYTES, RememberedText
 from pippin.engines.language.prefix_cache.tree import Node, PrefixTree
 
 SIZE = 4  # tokens of a block
+BLOCK_BYTES = 1 + SIZE * TOKEN_BYTES
 
 
 def keep(tree: PrefixTree, key: bytes, tokens: Sequence[int]) -> None:
@@ -39,7 +42,7 @@ def test_every_run_is_found_where_it_stands_while_it_is_in_the_tree(
     plan: list[tuple[bytes, list[int]]], limit: int
 ) -> None:
     text = RememberedText()
-    tree = PrefixTree(SIZE, limit, watcher=text)
+    tree = PrefixTree(SIZE, limit * BLOCK_BYTES, watcher=text)
     for key, tokens in plan:
         keep(tree, key, tokens)
         assert set(text._keys) == set(tree._nodes)
@@ -98,7 +101,7 @@ def test_media_end_what_is_proposed() -> None:
 def test_a_key_leaves_nothing_behind() -> None:
     """Anybody may send any number of salts: looked up, kept and evicted, or neither."""
     text = RememberedText()
-    tree = PrefixTree(SIZE, 2, watcher=text)
+    tree = PrefixTree(SIZE, 2 * BLOCK_BYTES, watcher=text)
     for number in range(200):
         key = f"salt {number}".encode()
         tree.path(key, range(8))
@@ -111,7 +114,7 @@ def test_a_key_leaves_nothing_behind() -> None:
 
 def test_who_holds_a_node_that_is_gone_holds_no_arrays() -> None:
     text = RememberedText()
-    tree = PrefixTree(SIZE, 2, watcher=text)
+    tree = PrefixTree(SIZE, 2 * BLOCK_BYTES, watcher=text)
     keep(tree, b"", range(8))
     place = text.find(b"", [3, 4, 5])
     assert place is not None
@@ -124,3 +127,17 @@ def test_who_holds_a_node_that_is_gone_holds_no_arrays() -> None:
     node = next(iter(tree._nodes))
     tree.clear()
     assert node.block is None
+
+
+def test_the_memory_of_an_index_counts_against_the_limit_of_its_tree() -> None:
+    numbers = random.Random(1)
+    tokens = [numbers.randrange(50_000) for _ in range(20_000)]
+    taken: list[int] = []
+    for text in (None, RememberedText()):
+        tree = PrefixTree(SIZE, 10**9, watcher=text)
+        tracemalloc.start()
+        keep(tree, b"", tokens)
+        taken.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    counted = tree.bytes - len(tree)  # the blocks themselves count a byte each here
+    assert 0.5 * counted < taken[1] - taken[0] <= counted

@@ -15,7 +15,7 @@ from pippin.core.tasks import Generate, RenderTemplate
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.bench import Bench
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels
 from tests.output.families import Family
 
 Json = dict[str, Any]
@@ -69,8 +69,8 @@ def request(turns: int) -> Generate:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model("llama", tmp_path_factory.mktemp("models") / "llama", max_position_embeddings=16384)
+def folder(tiny_models: TinyModels) -> Path:
+    return tiny_models("llama", max_position_embeddings=16384)
 
 
 @pytest.fixture(scope="module")

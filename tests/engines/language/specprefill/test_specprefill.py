@@ -16,7 +16,7 @@ from pippin.engines.device import decide, find_facts
 from pippin.engines.language.specprefill import policy
 from pippin.engines.language.specprefill.selection import Selection
 from tests.engines.language.bench import PLAN, TIE, Bench, run_all
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels, tiny_model
 
 ON = AskedSpecPrefill(enabled=True)
 OFF = AskedSpecPrefill(enabled=False)
@@ -24,12 +24,9 @@ LONG = tuple(place * place % 251 for place in range(400))
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
+def folders(tiny_models: TinyModels) -> dict[str, Path]:
     names = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss", "qwen3_next")
-    return {name: tiny_model(name, root / name) for name in names} | {
-        "draft": tiny_model("llama", root / "draft", seed=9)
-    }
+    return {name: tiny_models(name) for name in names} | {"draft": tiny_models("llama", seed=9)}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from tests.engines.language.bench import PLAN, Bench, run_all
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels
 
 BLOCK = 8
 PROMPT = tuple(place * 11 % 250 for place in range(160))
@@ -17,8 +17,8 @@ KINDS = ["llama", "gemma3_text", "qwen3_next", "mamba2", "lfm2"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(request.param, tmp_path_factory.mktemp("models") / request.param)
+def folder(request: pytest.FixtureRequest, tiny_models: TinyModels) -> Path:
+    return tiny_models(request.param)
 
 
 @pytest.mark.parametrize("chunk", [32, 30])

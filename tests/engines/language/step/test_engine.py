@@ -17,19 +17,19 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels, tiny_model
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model("llama", tmp_path_factory.mktemp("models") / "llama")
+def folder(tiny_models: TinyModels) -> Path:
+    return tiny_models("llama")
 
 
 @pytest.fixture

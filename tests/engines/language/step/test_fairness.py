@@ -7,14 +7,14 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from tests.engines.language.bench import Bench, watch
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels
 
 LONG = tuple(place * 7 % 250 for place in range(1000))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model("llama", tmp_path_factory.mktemp("models") / "llama")
+def folder(tiny_models: TinyModels) -> Path:
+    return tiny_models("llama")
 
 
 def test_a_running_sequence_has_a_token_in_every_step_and_no_step_computes_more_than_its_chunk(

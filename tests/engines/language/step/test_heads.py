@@ -1,5 +1,6 @@
 """Draft heads on the model's states: what they propose, and that it changes nothing that a client sees."""
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
 from pippin.engines.language.drafters.blocks import BlockHead
+from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
@@ -71,6 +73,19 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
             with_prediction_head(tiny_vision_model("qwen3_5", root / "vision")), {"mtp": True}
         ),
     }
+
+
+@pytest.mark.parametrize("name", ["eagle3", "dflash", "mtp"])
+def test_a_head_without_its_library_is_refused_by_the_extra_that_brings_it(
+    pairs: dict[str, Pair], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlx_vlm", None)
+    pair = pairs[name]
+    folder = Path(pair.options.get("draft_model_path", pair.model))
+    with pytest.raises(ServerError, match=r'pip install "pippin\[vision\]"') as caught:
+        find_kind(folder, own=name == "mtp")
+    assert caught.value.report.kind == "load_failed"
+    assert find_kind(tiny_model("llama", folder.parent / f"small {name}")) == "model"
 
 
 @pytest.fixture(autouse=True)

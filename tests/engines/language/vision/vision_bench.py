@@ -17,6 +17,7 @@ from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine, choose_way
+from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
@@ -47,7 +48,8 @@ class VisionBench:
         self.plan = plan
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
-        loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
+        experts = memory_for_experts(info, self.options.expert_cache_gb, plan.memory_limit)
+        loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False, experts=experts)
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused

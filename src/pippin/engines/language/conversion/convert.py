@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
+from pippin.config.repacked import is_repacked
 from pippin.core.conversion import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
@@ -59,6 +60,9 @@ class Library:
 
 def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
     """Raises `ServerError` for a model that the libraries cannot load or quantise so."""
+    if is_repacked(folder):
+        message = "mlx_vlm.moe_offload repacked this model: convert the checkpoint that it was made from."
+        raise ServerError("unsupported", message)
     library = _vision_library() if checkpoint.is_vision(folder) else _text_library()
     before = None
     if asked.measure:

@@ -1,6 +1,8 @@
 """Which kind of drafter a folder holds, its weights, and whether it was made for the model."""
 
+import importlib.util
 import json
+import logging
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -21,6 +23,8 @@ HeadKind = Literal["eagle3", "mtp", "dflash"]
 Kind = Literal["model"] | HeadKind
 """A smaller model, or a head."""
 
+log = logging.getLogger(__name__)
+
 OPTION = "draft_model_path"
 PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
@@ -37,6 +41,7 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     `ServerError("load_failed")` for drafters that are not known, or that are not there."""
     config = _configuration(folder)
     if own:
+        _check_library("mtp")
         return _own_kind(folder)
     names = [
         config.get("speculators_model_type"),
@@ -44,11 +49,14 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         *(config.get("architectures") or []),
     ]
     told = " ".join(str(name).lower() for name in names)
+    is_head = "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS)
+    if is_head:
+        _check_library(OPTION)
     if "eagle3" in told:
         return "eagle3"
     if config.get("model_type") in PREDICTION_HEADS:
         return "mtp"
-    if "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS):
+    if is_head:
         from mlx_vlm.utils import get_model_type
 
         normalised = get_model_type(config)
@@ -124,6 +132,7 @@ def open_head(
         case "eagle3":
             head: DraftHead = Eagle3Head(inner)
             _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
+            _check_words(folder, inner)
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
@@ -136,6 +145,9 @@ def open_head(
             head = BlockHead(inner)
         case _:
             assert_never(kind)
+    fused = _fuse(head, model, folder) if plan.kernels and kernel_threads is not None else None
+    if fused is not None:
+        return fused
     _place(head, plan, kernel_threads)
     try:
         _bind(head, model)
@@ -147,6 +159,25 @@ def open_head(
         raise ServerError("load_failed", message, OPTION) from error
     head.own_bytes = _own_bytes(head, model)
     return head
+
+
+def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
+    """The head with all that it does in one call of the kernels, where they can do that for this head and model."""
+    if kernels.why_missing() is not None:
+        return None
+    from pippin.engines.cpu import draft_head
+    from pippin.engines.cpu.agreement import OtherAnswer
+
+    reason = draft_head.why_not(head.inner, model)
+    if reason is None:
+        try:
+            return draft_head.FusedHead(head.inner, model)
+        except OtherAnswer as error:
+            reason = str(error)
+        except ValueError as error:
+            raise _unusable(folder, error) from error
+    log.info("the draft head runs in single operations: %s", reason)
+    return None
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:
@@ -185,6 +216,19 @@ def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabular
         raise ServerError("load_failed", message, OPTION)
 
 
+def _check_words(folder: Path, inner: Any) -> None:
+    """Of an EAGLE-3 head that knows a part of the vocabulary."""
+    if inner.d2t is None:
+        return
+    words = mx.arange(inner.draft_vocab_size) + inner.d2t
+    if not 0 <= int(words.min()) <= int(words.max()) < inner.target_vocab_size:
+        message = (
+            f"The draft head {folder.name!r} names a token that the vocabulary does not have: its table d2t is "
+            "damaged. Download it again."
+        )
+        raise ServerError("load_failed", message, OPTION)
+
+
 def hidden_size(model: nn.Module) -> int | None:
     """Numbers in a model's states, where its configuration tells."""
     inner = model.inner if isinstance(model, VisionModel) else model
@@ -203,3 +247,13 @@ def _bind(head: DraftHead, model: nn.Module) -> None:
         head.share_parts(model.embed, model.lm_head)
         return
     head.share(model.inner if isinstance(model, VisionModel) else model)
+
+
+def _check_library(option: str) -> None:
+    """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
+    if importlib.util.find_spec("mlx_vlm") is None:
+        message = (
+            'Draft heads are mlx-vlm\'s: pip install "pippin[vision]". A smaller model of the same vocabulary drafts '
+            "without it."
+        )
+        raise ServerError("load_failed", message, option)

@@ -9,6 +9,7 @@ model, where it is the only adapter.
 
 import json
 import logging
+import os
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.core.safetensors import StoredArray, read_header
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ class Adapters:
 
     def index(self, name: str) -> int:
         """The index of an adapter. Raises `ServerError` for a name that this model does not have."""
-        if name in self._folders:
-            return self._folders[name]
+        if (given := self._folders.get(name, self._folders.get(os.path.normpath(name)))) is not None:
+            return given
         if name not in self.names or name == OWN:
             there = ", ".join(each for each in self.names if each != OWN) or "none"
             raise ServerError(
@@ -157,7 +159,11 @@ def _install_low_rank(
             found.pop(name, None)
             log.warning("%s", error.report.message)
     names = list(found)
-    numbers = {folders[name]: number for number, name in enumerate(names, start=1)}
+    numbers = {
+        written: number
+        for number, name in enumerate(names, start=1)
+        for written in (folders[name], os.path.normpath(Path(folders[name]).expanduser()))
+    }
     adapters = Adapters(tuple(names), default=default, folders=numbers)
     loaded = list(found.values())
     paths = sorted({path for additions in loaded for path in additions})
@@ -202,6 +208,9 @@ def adapters_in(folder: str | None) -> dict[str, str]:
         raise ServerError("load_failed", message, "adapter_dir") from error
     return {path.name: str(path) for path in inside if (path / "adapter_config.json").is_file()}
 
+
+PEFT = "adapter_model.safetensors"
+"""The file of an adapter that PEFT wrote."""
 
 PREFIXES = (
     ("", ""),
@@ -295,12 +304,31 @@ def _method(config: Mapping[str, Any]) -> str:
 
 
 def is_low_rank(folder: str) -> bool:
-    """Whether an adapter is plain LoRA by its configuration, or cannot be read; the library must apply any other."""
+    """Whether an adapter is plain LoRA on linear layers, by the heads of its files, or cannot be read; the library must
+    apply any other, and that of embeddings or experts."""
+    place = Path(folder).expanduser()
     try:
-        config = json.loads((Path(folder).expanduser() / "adapter_config.json").read_bytes())
+        config = json.loads((place / "adapter_config.json").read_bytes())
     except (OSError, ValueError):
         return True
-    return _method(config) == "lora"
+    return _method(config) == "lora" and all(
+        len(array.shape) == 2 and ".layers." in f".{name}" for name, array in _stored(place).items()
+    )
+
+
+def _stored(folder: Path) -> dict[str, StoredArray]:
+    """The arrays of an adapter, by the header of its file; none where that cannot be read."""
+    try:
+        with _file_of(folder).open("rb") as file:
+            header = read_header(file)
+    except OSError:
+        return {}
+    return {} if header is None else header.arrays
+
+
+def _file_of(folder: Path) -> Path:
+    peft = folder / PEFT
+    return peft if peft.exists() else folder / "adapters.safetensors"
 
 
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
@@ -311,14 +339,13 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
         raise _refused(name, f"{folder} has no readable adapter_config.json ({error})") from error
     if (method := _method(config)) != "lora":
         raise _refused(name, f"it is of type {method}, and only LoRA is supported")
-    peft = folder / "adapter_model.safetensors"
-    path = peft if peft.exists() else folder / "adapters.safetensors"
+    path = _file_of(folder)
     try:
         weights = mx.load(str(path))
         assert isinstance(weights, dict)  # of a safetensors file
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(name, f"{path.name} cannot be read ({error})") from error
-    return _of_peft(name, config, weights) if path == peft else _of_mlx(name, config, weights)
+    return _of_peft(name, config, weights) if path.name == PEFT else _of_mlx(name, config, weights)
 
 
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:

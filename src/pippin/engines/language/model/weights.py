@@ -3,7 +3,7 @@
 import gc
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, load_model
 
+from pippin.config.repacked import RESIDENT, ExpertMemory, is_repacked
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
@@ -20,6 +21,7 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
 from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
+from pippin.engines.language.model.experts import held_bytes, refuse_repacked
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
 
@@ -40,18 +42,31 @@ def load_weights(
     whole_layers: bool = True,
     split: Callable[[nn.Module], None] | None = None,
     diffusion: bool = False,
+    experts: ExpertMemory | None = None,
+    changed: Mapping[str, int] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
     With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
     kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
     `split` takes away what is another rank's, before anything of it is read. `diffusion`: a diffusion language model,
-    as mlx-vlm has it; of every other caller such a model is refused.
+    as mlx-vlm has it; of every other caller such a model is refused. `experts`: for those of a repacked checkpoint,
+    which is refused without. `changed`: values that mlx-lm is to find in the configuration in place of the file's.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
+    if experts is None:
+        refuse_repacked(info)
     _refuse_unreadable(info, folder)
-    load = partial(_read, info, folder, trust_remote_code=trust_remote_code, diffusion=diffusion)
+    load = partial(
+        _read,
+        info,
+        folder,
+        trust_remote_code=trust_remote_code,
+        diffusion=diffusion,
+        experts=experts,
+        changed=changed or {},
+    )
     model, config = load(text_only=text_only)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
@@ -74,22 +89,43 @@ def load_weights(
 
 
 def _read(
-    info: ModelInfo, folder: Path, *, trust_remote_code: bool, text_only: bool, diffusion: bool
+    info: ModelInfo,
+    folder: Path,
+    *,
+    trust_remote_code: bool,
+    text_only: bool,
+    diffusion: bool,
+    experts: ExpertMemory | None,
+    changed: Mapping[str, int],
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
-    vision = not text_only and checkpoint.is_vision(folder)
-    load = checkpoint.load_diffusion_model if diffusion else checkpoint.load_model if vision else load_model
+    vision = experts is not None or (not text_only and checkpoint.is_vision(folder))
+    load: Callable[..., Any] = (
+        checkpoint.load_model if vision else partial(load_model, model_config=dict(changed))
+    )
+    if diffusion:
+        load = checkpoint.load_diffusion_model
+    elif experts is not None:
+        load = partial(load, expert_cache_gb=experts.kept / 1e9)
     try:
         found: tuple[nn.Module, dict[str, Any]] = load(
             folder, lazy=True, strict=True, trust_remote_code=trust_remote_code
         )
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision or diffusion:
+        if not vision or diffusion or experts is not None:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
-            found = _read(info, folder, trust_remote_code=trust_remote_code, text_only=True, diffusion=False)
+            found = _read(
+                info,
+                folder,
+                trust_remote_code=trust_remote_code,
+                text_only=True,
+                diffusion=False,
+                experts=None,
+                changed=changed,
+            )
         except ServerError:
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
@@ -158,13 +194,7 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 
 def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
-    if (folder / "offload_index.json").is_file():
-        raise ServerError(
-            "load_failed",
-            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, whose experts stay on disk, which is not "
-            "built in here: serve the checkpoint that it was made from, or this one with mlx_vlm.server.",
-        )
-    weights = sorted(folder.glob("model*.safetensors"))
+    weights = sorted(folder.glob(RESIDENT if is_repacked(folder) else "model*.safetensors"))
     if not weights:
         others = sorted(
             {path.suffix for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".gguf", ".npz")}
@@ -258,7 +288,8 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """The size of all parameters."""
+    """The size of all parameters, and of the most that experts on the disk take in memory."""
     arrays: int = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     # Some layers hold weights that are not MLX's arrays, and say how many bytes.
-    return arrays + sum(int(getattr(module, "weight_bytes", 0)) for _, module in model.named_modules())
+    aside = sum(int(getattr(module, "weight_bytes", 0)) for _, module in model.named_modules())
+    return arrays + aside + held_bytes(model)

@@ -10,6 +10,9 @@ from itertools import takewhile
 from pippin.engines.language.prefix_cache.tree import Node
 
 RUN = 3  # tokens by which a place is found
+TOKEN_BYTES = (
+    200  # of a place, its run, and their share of a table, as measured; keys and values take kilobytes
+)
 BEYOND_TOKENS = 1 << 31  # the tree knows the tokens of media by numbers above this: they cannot be proposed
 
 
@@ -63,8 +66,9 @@ Places = dict[tuple[int, ...], Place]
 
 
 class RememberedText:
-    """Where each run of tokens stood last, among the nodes that a tree has. It takes some 200 bytes a token, beside
-    the kilobytes of its keys and values."""
+    """Where each run of tokens stood last, among the nodes that a tree has."""
+
+    token_bytes = TOKEN_BYTES
 
     def __init__(self) -> None:
         self._places: dict[bytes, Places] = {}

@@ -56,6 +56,11 @@ class Node:
 class Watcher(Protocol):
     """Is told which nodes a tree has."""
 
+    @property
+    def token_bytes(self) -> int:
+        """What it keeps for each token of a node, which counts against the limit of the tree."""
+        ...
+
     def added(self, key: bytes, node: Node) -> None: ...
 
     def dropped(self, node: Node) -> None:
@@ -82,6 +87,7 @@ class PrefixTree:
         self.evictions = 0
         self._leaf_limit = leaf_limit
         self._watcher = watcher
+        self._token_bytes = 0 if watcher is None else watcher.token_bytes
         self._roots: dict[bytes, Node] = {}  # by the digest of their key; those alone that have children
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
@@ -128,7 +134,7 @@ class PrefixTree:
     def add(
         self, path: list[Node], key: bytes, tokens: tuple[int, ...], block: Any, size: int
     ) -> Node | None:
-        """A new block after the last of `path`, which it joins; None where there is no room for it.
+        """A new block of `size` bytes after the last of `path`, which it joins; None where there is no room for it.
 
         Call `touch` on the path when all its blocks are there.
         """
@@ -136,6 +142,7 @@ class PrefixTree:
         if parent.depth and parent not in self._nodes:
             return None  # dropped in the meantime
         spared = set(path)
+        size += self._token_bytes * len(tokens)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
             return None
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)

@@ -161,6 +161,8 @@ WITHOUT: tuple[str, ...] = (
     "kv_value_bits",
     "warm_prompts",
     "thinking_budget",
+    "expert_cache_gb",
+    "moe_top_k",
 )
 """Options that these models do not have."""
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 REFUSED = (
     "adapter_path adapters adapter_dir draft_model_path prompt_lookup specprefill cache_dir warm_prompts "
-    "trust_remote_code"
+    "trust_remote_code expert_cache_gb moe_top_k"
 ).split()
 """Options that ranks do not have."""
 WANTED: Final[dict[RankBackend, str]] = {

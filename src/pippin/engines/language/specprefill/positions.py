@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
+from pippin.engines.language.kv_cache.kinds.keys_and_values import KeysAndValuesKind
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.specprefill.selection import Selection
@@ -92,7 +92,7 @@ def require_positions(model: nn.Module, layout: CacheLayout, vocabulary: int) ->
     It is tried: the last logits of a prompt with gaps must be those of the whole prompt whose attention does not see
     what is left out.
     """
-    if not all(isinstance(kind, AttentionKind) for kind in layout.kinds):
+    if not all(isinstance(kind, KeysAndValuesKind) for kind in layout.kinds):
         raise _refused(
             "it has layers that do not keep keys and values of all tokens (sliding, recurrent or latent)"
         )

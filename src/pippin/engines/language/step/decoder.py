@@ -14,7 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output.reader import Markup, OutputReader
+from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]
 """Pieces of text that may be sent now, with the tokens that begin in each."""
@@ -123,15 +123,15 @@ class SequenceDecoder:
         self._length = 0  # characters of text so far
         self._stops = StopFinder(job.stops, include=request.include_stop)
         self._reader = OutputReader(
-            choice=choice,
-            tool_format=job.tool_format,
-            reasoning_format=job.reasoning_format,
-            tools=job.tools if request.read_calls else (),
-            tool_choice=request.tool_choice,
-            parallel_tool_calls=request.parallel_tool_calls,
-            thinking_open=job.thinking_open,
+            choice,
+            Formats(tools=job.tool_format, reasoning=job.reasoning_format),
+            ToolUse(
+                tools=job.tools if request.read_calls else (),
+                choice=request.tool_choice,
+                parallel=request.parallel_tool_calls,
+            ),
+            thinking=_thinking(job),
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
-            may_think=job.may_think and job.grammar is None,
         )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # nothing but blanks so far
@@ -341,6 +341,13 @@ def _set(row: NDArray[np.int32], token: int) -> None:
 def _clear(row: NDArray[np.int32], token: int) -> None:
     if token // 32 < row.size:
         row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
+
+
+def _thinking(job: LanguageJob) -> Thinking:
+    """Where reasoning is when the answer begins. A grammar leaves no reasoning to the model's own choice."""
+    if job.thinking_open:
+        return "begun"
+    return "possible" if job.may_think and job.grammar is None else "marked"
 
 
 def _held_to(job: LanguageJob) -> Literal["none", "calls", "answer"]:

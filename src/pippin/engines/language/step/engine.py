@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.models import CacheStats, EngineStats
+from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.cpu.sharing import BlasThreads
 from pippin.engines.device import MemoryShares
@@ -173,7 +173,9 @@ class LanguageEngine:
         if self.speculation is None or not self._speculates or self.scheduler.done():
             return None
         running = list(self.batch.running)
+        began = time.monotonic()
         proposals = self.speculation.proposals(running)
+        self.counters.draft_seconds += time.monotonic() - began
         self._speculates = any(proposals)
         if not self._speculates:
             return None
@@ -192,8 +194,8 @@ class LanguageEngine:
         self.counters.step_done(seconds, prefilled, self.lifecycle.completion_tokens, decoded=decoding > 0)
 
     def stats(self) -> EngineStats:
-        cache = CacheStats() if self.prefixes is None else self.prefixes.stats()
-        return engine_stats(self.counters, self.scheduler, self.lifecycle, self.batch, cache, self.vision)
+        parts = self.counters, self.scheduler, self.lifecycle, self.batch
+        return engine_stats(*parts, self.model, self.prefixes, self.vision)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         if self.prefixes is not None:

@@ -4,8 +4,11 @@ import time
 from typing import Literal
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.engines.language.model.experts import expert_stats
+from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
@@ -20,7 +23,8 @@ def engine_stats(
     scheduler: Scheduler,
     lifecycle: Lifecycle,
     batch: Batch,
-    cache: CacheStats,
+    model: nn.Module,
+    prefixes: PrefixCache | None,
     vision: VisionEncoder | WholeEncoder | None,
 ) -> EngineStats:
     now = time.monotonic()
@@ -41,11 +45,13 @@ def engine_stats(
         cached_bytes=mx.get_cache_memory(),
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
+        draft_seconds=counters.draft_seconds,
         media_encoded=0 if vision is None else vision.encoded,
         media_reused=0 if vision is None else vision.reused,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
-        cache=cache,
+        cache=CacheStats() if prefixes is None else prefixes.stats(),
+        experts=expert_stats(model),
         requests=tuple(request_status(request, now) for request in lifecycle.live),
     )
 

@@ -6,18 +6,16 @@ from typing import Any
 
 import mlx.core as mx
 
-from pippin.engines.language.kv_cache.kinds.attention import AttentionKind, BatchedAttention
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
+from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention, KeysAndValuesKind
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedKind(AttentionKind):
+class QuantizedKind(KeysAndValuesKind):
     """Made of `AttentionKind.quantized`. Prompts have mlx-lm's `KVCache` beside their slot, and are quantised when they
     are stored there; so are blocks of the prefix cache."""
 
-    serves = ()
-    in_slots = host_fills = False
     packed_arrays = 3
 
     bits: int
@@ -69,12 +67,9 @@ class BatchedQuantized(BatchedAttention):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoFormsKind(AttentionKind):
+class TwoFormsKind(KeysAndValuesKind):
     """Keys and values in different numbers of bits, for which there is no kernel: the attention of each layer gets them
     dequantised, which costs memory for one layer at a time. The prefix cache keeps them as they were computed."""
-
-    serves = ()
-    in_slots = host_fills = False
 
     key_bits: int
     value_bits: int
@@ -115,7 +110,7 @@ class BatchedTwoForms(BatchedAttention):
         return keys, values
 
 
-def kind_of(plain: AttentionKind, key_bits: int, value_bits: int, group_size: int) -> AttentionKind:
+def kind_of(plain: KeysAndValuesKind, key_bits: int, value_bits: int, group_size: int) -> KeysAndValuesKind:
     """The kind that keeps what `plain` does in so many bits."""
     if key_bits == value_bits:
         return QuantizedKind(keys=plain.keys, values=plain.values, bits=key_bits, group_size=group_size)

@@ -6,8 +6,8 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention, Mask
 from pippin.engines.language.kv_cache.kinds.base import CacheKind, InPlace, Snapshot, TokenArray
+from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention, Mask
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 

@@ -9,20 +9,17 @@ from typing import Any
 
 import mlx.core as mx
 
-from pippin.engines.language.kv_cache.kinds.attention import AttentionKind, BatchedAttention
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
+from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention, KeysAndValuesKind
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 NORM_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurboQuantKind(AttentionKind):
+class TurboQuantKind(KeysAndValuesKind):
     """Made of `AttentionKind.turbo_quantized`. Prompts have mlx-lm's `KVCache` beside their slot, and the prefix cache
     keeps keys and values as they were computed."""
-
-    serves = ()
-    in_slots = host_fills = False
 
     key_bits: int
     value_bits: int

@@ -1,0 +1,68 @@
+"""Checkpoints that `mlx_vlm.moe_offload` repacked: experts lie in a file for each layer, from which those that
+the router chooses are read while the model runs; how such a folder is told, and what of it is in memory.
+
+The format is mlx-vlm's (0.7.10, `moe_offload.repack`): `resident-*.safetensors` with all other weights, an
+`offload_index.json`, and `experts/layer_NNNN.safetensors` with three matrices for each expert.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from pippin.core.safetensors import read_header
+
+INDEX: Final = "offload_index.json"
+RESIDENT: Final = "resident-*.safetensors"
+EXPERTS: Final = "experts"
+IN_USE: Final = 2
+"""Times the experts of one layer that a chunk of a prompt holds beside those that are kept: as they are read, and
+stacked for the product."""
+
+
+class ExpertFiles(Struct, frozen=True):
+    """Sizes of experts on the disk, in bytes."""
+
+    all: int
+    largest_layer: int
+
+
+class ExpertMemory(Struct, frozen=True):
+    """Memory for experts, in bytes."""
+
+    kept: int  # those that stay until others need the room
+    in_use: int  # those of the layer that runs
+
+    @property
+    def bytes(self) -> int:
+        return self.kept + self.in_use
+
+
+def is_repacked(folder: Path) -> bool:
+    return (folder / INDEX).is_file()
+
+
+def expert_paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{EXPERTS}/layer_*.safetensors"))
+
+
+def expert_files(folder: Path) -> ExpertFiles:
+    """Sizes of the experts, by the headers of their files; a file that cannot be read counts nothing."""
+    sizes = [_bytes_of(path) for path in expert_paths(folder)]
+    return ExpertFiles(sum(sizes), max(sizes, default=0))
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            header = read_header(file)
+    except OSError:
+        return 0
+    return 0 if header is None else header.file_size - header.size
+
+
+def expert_memory(files: ExpertFiles, wanted: int | None, there: int) -> ExpertMemory:
+    """`wanted`: bytes that the operator gives to experts, if he says; `there`: bytes of memory that the model may take,
+    of which experts get half otherwise. More than all experts is never kept."""
+    kept = min(files.all, there // 2 if wanted is None else wanted)
+    return ExpertMemory(max(kept, 1), min(IN_USE * files.largest_layer, IN_USE * files.all))

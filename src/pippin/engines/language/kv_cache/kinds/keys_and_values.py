@@ -1,0 +1,333 @@
+"""Keys and values of every token: what kinds of full attention share, whatever form their batch keeps them in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.slots import Slot, SlotTable
+
+Mask = mx.array | str | None
+
+MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured on a CPU)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysAndValuesKind(CacheKind):
+    """Prompts have mlx-lm's `KVCache`; a batch has a `BatchedAttention`, or one of its own."""
+
+    serves: ClassVar[tuple[type, ...]] = ()
+    rewinds = trims = joins = looks_back = True
+
+    keys: TokenArray
+    values: TokenArray
+
+    @classmethod
+    def of(cls, cache: Any) -> Self:
+        return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values))
+
+    def slot_bytes(self, capacity: int, slack: int) -> int:
+        return self.prompt_bytes(capacity, 0)
+
+    def prompt_bytes(self, capacity: int, chunk: int) -> int:
+        return (self.keys.token_bytes + self.values.token_bytes) * capacity
+
+    def presize(self, cache: Any, tokens: int) -> None:
+        cache.step = tokens
+
+    def batched(self, slots: SlotTable) -> "BatchedAttention":
+        return BatchedAttention(slots)
+
+    @classmethod
+    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        rows, count = shape
+        start = cache.offset
+        if cache.keys is None or start + count > cache.keys.shape[2]:
+            # Two arrays: a cache that they fill takes them as its memory.
+            cache.update_and_fetch(token.zeros(rows, count), token.zeros(rows, count))
+        cache.offset = start + count
+        return [InPlace(arrays=[cache.keys, cache.values], starts=[start] * rows, count=count)]
+
+    def in_slot(self, batched: Any, slot: Slot) -> "AttentionInSlot":
+        return AttentionInSlot(batched, slot)
+
+    def joined(self, caches: Sequence[Any], counts: Sequence[int]) -> "JoinedAttention":
+        return JoinedAttention(caches, counts)
+
+    @property
+    def token_arrays(self) -> tuple[TokenArray, ...]:
+        return self.keys, self.values
+
+    def cut(self, cache: Any) -> list[mx.array]:
+        return [cache.keys, cache.values]
+
+    def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
+        cache.update_and_fetch(*arrays)
+
+    def open_to_host(self, cache: Any) -> list[mx.array]:
+        # One token of zeros makes a cache take its memory, whether that is its own or a slot's.
+        cache.update_and_fetch(self.keys.zeros(1, 1), self.values.zeros(1, 1))
+        return self.cut(cache)
+
+    def filled_by_host(self, cache: Any, tokens: int) -> None:
+        cache.offset = tokens
+
+
+class BatchedAttention(BatchedCache):
+    """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence."""
+
+    form: tuple[int, int] | None = None
+    """Bits and group size of what is quantised, None for what is stored as it comes."""
+
+    def __init__(self, slots: SlotTable) -> None:
+        super().__init__(slots)
+        self.buffers: list[mx.array] = []
+        self._step = 0  # the last step in which the model has added tokens
+
+    # What models ask for.
+
+    @property
+    def offset(self) -> int | mx.array:
+        return self.slots.offset_after if self._step == self.slots.step else self.slots.offset_before
+
+    @property
+    def _offset(self) -> int:
+        """Where models of mlx-vlm look how far a batch is; they would wait for the device to find it out."""
+        return self.slots.longest
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        self._step = self.slots.step
+        new = self._encoded(keys, values)
+        self._allot(new)
+        self.buffers = [self._written(buffer, added) for buffer, added in zip(self.buffers, new, strict=True)]
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> Any:
+        slots, reach = self.slots, self._reach()
+        return self._offered([buffer[slots.low : slots.high, :, :reach] for buffer in self.buffers])
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
+        slots = self.slots
+        if window_size is None or self._reach() <= window_size:
+            window_size = None
+            if slots.level and not return_array:
+                return None if N == 1 else "causal"
+        queries = slots.positions()[..., None]
+        keys = mx.arange(self._reach())
+        mask = keys <= queries
+        if window_size is not None:
+            mask = mask & (keys > queries - window_size)
+        return mask[:, None]
+
+    # How tokens are laid out. Other kinds with keys and values change these.
+
+    def _reach(self) -> int:
+        """Tokens along the buffers that this step attends to."""
+        return self.slots.longest + self.slots.count
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        """What is stored of new keys and values, one array for each buffer."""
+        return [keys, values]
+
+    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+        """Keys and values of what is stored."""
+        return parts[0], parts[1]
+
+    def _offered(self, parts: list[mx.array]) -> Any:
+        """What the model's attention is given of what is stored."""
+        return parts[0], parts[1]
+
+    def _size(self, capacity: int) -> int:
+        """Tokens that the buffers hold for such a capacity."""
+        return capacity
+
+    def _at(self, index: Any) -> Any:
+        """Where tokens with these indexes lie."""
+        return index
+
+    def _in_pieces(self) -> bool:
+        """Whether the new tokens of slots of one length are written as a piece: there are few such pieces."""
+        return len(self.slots.runs) <= MOST_PIECES
+
+    def _written(self, buffer: mx.array, new: mx.array) -> mx.array:
+        slots = self.slots
+        if self._in_pieces():
+            for low, high, length in slots.runs:
+                start = self._at(length)
+                buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
+        elif slots.count == 1:
+            # Twice as quick on a CPU as an assignment by index, and no copy as long as it is of the whole buffer.
+            new = slots.over_all_slots(new)
+            indexes = mx.broadcast_to(self._at(slots.next_indexes), new.shape)
+            buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
+        else:
+            rows = mx.arange(slots.low, slots.high)
+            buffer[rows[:, None], :, self._at(slots.positions())] = new.transpose(0, 2, 1, 3)
+        return buffer
+
+    def _allot(self, new: list[mx.array]) -> None:
+        """Make the buffers, if there are none yet, for such arrays [any, heads, any, size]."""
+        if not self.buffers:
+            slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
+            self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
+
+    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """As `CacheKind.opened`. The group's table of slots counts the tokens."""
+        slots = self.slots
+        arrays = self.held(token)
+        lengths = slots.lengths[slots.low : slots.high]
+        return [InPlace(arrays=arrays, starts=lengths, count=shape[1], low=slots.low, form=self.form)]
+
+    def held(self, token: TokenArray) -> list[mx.array]:
+        """The buffers of all slots, which the first step makes."""
+        if not self.buffers:
+            self._allot(self._encoded(token.zeros(1, 1), token.zeros(1, 1)))
+        return self.buffers
+
+    # What its group asks for.
+
+    def write(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
+        """Keys and values [1, heads, n, size] of a sequence, from place `start` of the buffers on."""
+        self._put(slot, self._encoded(keys, values), start)
+
+    def _put(self, slot: int, new: list[mx.array], start: int) -> None:
+        self._allot(new)
+        for buffer, added in zip(self.buffers, new, strict=True):
+            buffer[slot : slot + 1, :, start : start + added.shape[2]] = added
+
+    def store(self, slot: int, cache: Any) -> None:
+        if cache.keys is not None:
+            self.write(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
+
+    def adopt(self, slot: int, other: "BatchedAttention", theirs: int) -> None:
+        stop = other.slots.lengths[theirs]
+        parts = [buffer[theirs : theirs + 1, :, :stop] for buffer in other.buffers]
+        # What is quantised is not quantised again: that would change it.
+        self._put(slot, parts if other.form == self.form else self._encoded(*other._decoded(parts)), 0)
+
+    def view(self, slot: int, stop: int) -> KVCache:
+        cache = KVCache()
+        cache.keys, cache.values = self._decoded([part[slot : slot + 1, :, :stop] for part in self.buffers])
+        cache.offset = stop
+        return cache
+
+    def grow(self, slots: int, capacity: int) -> None:
+        self.buffers = [_enlarged(buffer, slots, self._size(capacity)) for buffer in self.buffers]
+
+    def pack(self, kept: Sequence[int], capacity: int) -> None:
+        picked = mx.array(list(kept))
+        self.buffers = [buffer[:, :, : self._size(capacity)][picked] for buffer in self.buffers]
+
+    def arrays(self) -> list[mx.array]:
+        return self.buffers
+
+
+def _enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
+    for axis, more in ((2, size - buffer.shape[2]), (0, slots - buffer.shape[0])):
+        if more > 0:
+            shape = list(buffer.shape)
+            shape[axis] = more
+            zeros = mx.broadcast_to(mx.zeros((), buffer.dtype), shape)
+            buffer = mx.concatenate([buffer, zeros], axis=axis)
+    return buffer
+
+
+class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
+    """A prompt's cache whose keys and values are views of its slot, [1, heads, capacity, size]: what is computed there
+    need not be copied when the sequence begins to decode."""
+
+    def __init__(self, batched: BatchedAttention, slot: Slot) -> None:
+        self._batched = batched
+        self._slot = slot
+        self._tokens = 0
+
+    @property
+    def offset(self) -> int:
+        return self._tokens
+
+    @offset.setter
+    def offset(self, tokens: int) -> None:
+        # The table knows, too: steps that compute the slot in passing must write behind the prompt.
+        self._tokens = tokens
+        self._batched.slots.fill(self._slot.index, tokens)
+
+    @property
+    def keys(self) -> mx.array | None:
+        return self._part(0)
+
+    @property
+    def values(self) -> mx.array | None:
+        return self._part(1)
+
+    def _part(self, number: int) -> mx.array | None:
+        buffers, index = self._batched.buffers, self._slot.index
+        return buffers[number][index : index + 1] if buffers else None
+
+    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """As `CacheKind.opened`."""
+        start, count = self._tokens, shape[1]
+        arrays = self._batched.held(token)
+        self.offset = start + count
+        return [InPlace(arrays=arrays, starts=[start], count=count, low=self._slot.index)]
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        self._batched.write(self._slot.index, keys, values, self._tokens)
+        self.offset = self._tokens + keys.shape[2]
+        return self.keys_and_values()
+
+
+class JoinedAttention:
+    """The caches of several prompts as a model sees one, for a pass over chunks of all, padded on the right."""
+
+    def __init__(self, caches: Sequence[Any], counts: Sequence[int]) -> None:
+        self.caches = caches
+        self.counts = counts
+        before = [cache.offset for cache in caches]
+        self._longest = max(start + count for start, count in zip(before, counts, strict=True))
+        self._starts = mx.array(before, dtype=mx.int32)
+        self._written = False
+
+    @property
+    def offset(self) -> mx.array:
+        return self._starts + mx.array(list(self.counts), dtype=mx.int32) if self._written else self._starts
+
+    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """As `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
+        found: list[InPlace] = []
+        for cache, count in zip(self.caches, self.counts, strict=True):
+            own = (1, count)
+            in_slot = isinstance(cache, AttentionInSlot)
+            found += cache.opened(token, own) if in_slot else KeysAndValuesKind.opened(cache, token, own)
+        return found
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Give each cache its own tokens; all keys and values, [prompts, heads, longest, size]."""
+        self._written = True
+        for row, (cache, count) in enumerate(zip(self.caches, self.counts, strict=True)):
+            own = slice(row, row + 1)
+            cache.update_and_fetch(keys[own, :, :count], values[own, :, :count])
+        # All are written before any is looked at: they may lie in one array, which would be copied otherwise.
+        found = [cache.keys_and_values() for cache in self.caches]
+        return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
+            [pair[1] for pair in found]
+        )
+
+    def _side_by_side(self, parts: list[mx.array]) -> mx.array:
+        padded = [
+            mx.pad(part, [(0, 0), (0, 0), (0, self._longest - part.shape[2]), (0, 0)])
+            if part.shape[2] < self._longest
+            else part
+            for part in parts
+        ]
+        return mx.concatenate(padded)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
+        queries = (self._starts[:, None] + mx.arange(N))[..., None]
+        keys = mx.arange(self._longest)
+        mask = keys <= queries
+        if window_size is not None:
+            mask = mask & (keys > queries - window_size)
+        return mask[:, None]
