@@ -1,10 +1,13 @@
-"""What several API processes cost and bring: CPU time for each token by who spends it, and tokens a second.
+"""What several API processes, and several replicas, cost and bring: CPU time for each token, and tokens a second.
 
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 2
+    python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 --replicas 1 2 4
+    python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 2 --replicas 1 2 4
 
-Starts a server with a scripted model for each number of API processes, in turns, and reads that many streams at once to
-their end. The server, its worker and the reader share the machine's cores, so tokens a second grow with the number of
-processes only where cores are left for them; CPU time for each token tells what a machine with more cores will do.
+Starts a server with a scripted model for each number of API processes and of replicas, in turns, and reads that many
+streams at once to their end. The server, its workers and the reader share the machine's cores, so tokens a second grow
+with the number of processes only where cores are left for them; CPU time for each token tells what a machine with more
+cores will do.
 """
 
 import argparse
@@ -19,13 +22,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import psutil
 import uvloop
 
 START_SECONDS = 60
+
+
+class Case(NamedTuple):
+    processes: int
+    replicas: int
 
 
 @dataclass(frozen=True)
@@ -42,20 +52,23 @@ class Round:
 
 
 @contextlib.contextmanager
-def served(processes: int, tokens: int, gap: float, streams: int) -> Iterator[tuple[psutil.Process, int]]:
+def served(case: Case, asked: argparse.Namespace) -> Iterator[tuple[psutil.Process, int]]:
     with tempfile.TemporaryDirectory(prefix="pippin-bench-") as home:
-        rule = {"say": [f"w{number:03} " for number in range(tokens)], "gap": gap}
-        (Path(home) / "live.script.json").write_text(json.dumps({"rules": [rule]}))
+        # All rows of a replica take their tokens at once, as in a model's batch: a frame for each step.
+        rule = {"say": [f"w{number:03} " for number in range(asked.tokens)], "gap": asked.gap / 2}
+        (Path(home) / "live.script.json").write_text(json.dumps({"rules": [rule], "beat": asked.gap}))
         words = [
             "live.script.json",
             "--port",
             "0",
             "--api-processes",
-            str(processes),
+            str(case.processes),
+            "--replicas",
+            str(case.replicas),
             "--log-level",
             "warning",
         ]
-        words += ["--max-num-seqs", str(streams)]
+        words += ["--max-num-seqs", str(asked.streams)]
         output = Path(home) / "output"
         with output.open("w") as file:
             server = subprocess.Popen(
@@ -66,13 +79,13 @@ def served(processes: int, tokens: int, gap: float, streams: int) -> Iterator[tu
                 stderr=subprocess.STDOUT,
             )
         try:
-            yield psutil.Process(server.pid), wait_until_ready(output, processes)
+            yield psutil.Process(server.pid), wait_until_ready(output)
         finally:
             server.terminate()
             server.wait(20)
 
 
-def wait_until_ready(output: Path, processes: int) -> int:
+def wait_until_ready(output: Path) -> int:
     """The port, once the model and all processes are there."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -129,8 +142,8 @@ async def read_all(port: int, streams: int) -> int:
     return sum(await asyncio.gather(*reading))
 
 
-def measured(processes: int, asked: argparse.Namespace) -> Round:
-    with served(processes, asked.tokens, asked.gap, asked.streams) as (server, port):
+def measured(case: Case, asked: argparse.Namespace) -> Round:
+    with served(case, asked) as (server, port):
         before, started = cpu(server), time.monotonic()
         chunks = uvloop.run(read_all(port, asked.streams))
         seconds, after = time.monotonic() - started - 1, cpu(server)
@@ -145,19 +158,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="of each answer")
     parser.add_argument("--gap", type=float, default=0.02, help="seconds between the tokens of a stream")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    rounds: dict[int, list[Round]] = {count: [] for count in asked.processes}
+    rounds: dict[Case, list[Round]] = {Case(*each): [] for each in product(asked.processes, asked.replicas)}
     for number in range(asked.rounds):
-        for count, done in rounds.items():
-            done.append(measured(count, asked))
-            show(f"round {number + 1}", count, done[-1:])
-    for count, done in rounds.items():
-        show("median", count, done)
+        for case, done in rounds.items():
+            done.append(measured(case, asked))
+            show(f"round {number + 1}", case, done[-1:])
+    for case, done in rounds.items():
+        show("median", case, done)
     print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
-def show(name: str, processes: int, rounds: list[Round]) -> None:
+def show(name: str, case: Case, rounds: list[Round]) -> None:
     rate = statistics.median(each.chunks / each.seconds for each in rounds)
     parts = [
         f"{role} {statistics.median(each.each(role) for each in rounds):.4f}"
@@ -165,7 +179,9 @@ def show(name: str, processes: int, rounds: list[Round]) -> None:
     ]
     api = statistics.median(each.each("first") + each.each("others") for each in rounds)
     print(
-        f"{name}: {processes} processes, {rate:.0f} tokens/s, ms of CPU a token: {', '.join(parts)}; API {api:.4f}"
+        f"{name}: {case.processes} processes, {case.replicas} replicas, {rate:.0f} tokens/s, ms of CPU a token: "
+        f"{', '.join(parts)}; API {api:.4f}",
+        flush=True,
     )
 
 

@@ -148,6 +148,17 @@ def test_a_cluster_has_one_server_and_machines_that_hold_a_replica_each() -> Non
         assert json.loads(json.loads(params["resources"])) == {MACHINE: count}
 
 
+def test_a_new_version_takes_over_when_it_is_ready_and_the_old_one_ends_what_runs() -> None:
+    spec = rendered("replicas=3")["Deployment"]["spec"]
+    assert spec["strategy"] == {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    # KubeRay changes no Pods that run: there the next release is a cluster of its own, to which the Service turns.
+    [blue, green] = [rendered("ray.enabled=true", f"service.release={name}") for name in ("", "green")]
+    assert blue["Service"]["spec"]["selector"]["app.kubernetes.io/instance"] == "demo"
+    assert green["Service"]["spec"]["selector"]["app.kubernetes.io/instance"] == "green"
+    assert blue["RayCluster"] == green["RayCluster"]
+    assert "upgradeStrategy" not in blue["RayCluster"]["spec"]
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos.faults import ACTS
 from tests.chaos.health.probes import summary
 from tests.chaos.ledger import Ledger
-from tests.chaos.phases import PHASES, phase
+from tests.chaos.phases import GROUPS, PHASES, phase
 from tests.chaos.storm import Report, storm
 
 SHOWN = 5  # of the slowest answers of `/health`
@@ -21,9 +21,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of mixed load and faults (default 10)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--only", action="append", choices=[*ACTS, *PHASES], help="this alone; may be given again"
+        "--only", action="append", choices=[*ACTS, *PHASES, *GROUPS], help="this alone; may be given again"
     )
     parser.add_argument("--api-processes", type=int, default=1, help="of the server (default 1)")
+    parser.add_argument("--replicas", type=int, default=1, help="of each model in the storm (default 1)")
     parser.add_argument("--folder", type=Path, help="where the server's files and log stay")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pippin-chaos-"))
@@ -32,12 +33,14 @@ def main() -> int:
     acts = [name for name in given.only or ACTS if name in ACTS]
     more = ("--api-processes", str(given.api_processes)) if given.api_processes > 1 else ()
     if acts:
-        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts, more))
+        of_models = ("--replicas", str(given.replicas)) if given.replicas > 1 else ()
+        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts, (*more, *of_models)))
         show(report)
         broken += told(report.ledger)
-    for name in [name for name in given.only or PHASES if name in PHASES]:
+    phases = (*PHASES, *GROUPS)
+    for name in [name for name in given.only or phases if name in phases]:
         (folder / name.replace(" ", "-")).mkdir(exist_ok=True)
-        ledger = asyncio.run(phase(name, folder / name.replace(" ", "-")))
+        ledger = asyncio.run(phase(name, folder / name.replace(" ", "-"), more))
         print(f"\n{name}: " + ", ".join(f"{key} {count}" for key, count in sorted(ledger.outcomes.items())))
         broken += told(ledger)
     print(

@@ -134,8 +134,10 @@ async def events(
             if line.startswith("data: {"):
                 event = json.loads(line[6:])
                 error = event.get("error") or (event.get("response") or {}).get("error")
-                if error:
-                    raise Refused(500, error["message"])
+                if error:  # a server that ends says so within the stream
+                    kind = f"{error.get('type')} {error.get('code')}"
+                    status = 503 if "overloaded" in kind else 500
+                    raise Refused(status, error["message"])
                 yield event
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -133,10 +133,13 @@ PHASES: Final[dict[str, Phase]] = {
     "too much memory": too_much_memory,
     "a real model": a_real_model,
     "two tenants": two_tenants,
+}
+GROUPS: Final = {
     "ranks": ranks,
     "replicas in a cluster": replicas_in_a_cluster,
     "ranks in a cluster": ranks_in_a_cluster,
 }
+"""Phases whose servers get the flags of several API processes, too."""
 
 
 async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
@@ -151,7 +154,11 @@ async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -
         ledger.violation(f"workers outlived the server: {left}")
 
 
-async def phase(name: str, folder: Path) -> Ledger:
+async def phase(name: str, folder: Path, more: Sequence[str] = ()) -> Ledger:
+    """`more`: flags of the server, where it has replicas or ranks."""
     ledger = Ledger()
-    await PHASES[name](folder, ledger)
+    if name in GROUPS:
+        await GROUPS[name](folder, ledger, more)
+    else:
+        await PHASES[name](folder, ledger)
     return ledger

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pippin.cli.verbs import join
 from pippin.cli.verbs.worker import fetched
+from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 from tests.catalog.fake_hub import FakeHub, serving
 from tests.catalog.folders import write_model
@@ -34,3 +36,9 @@ def test_a_folder_of_the_server_is_not_looked_for_on_the_hub(here: Path) -> None
     with pytest.raises(ServerError) as raised:
         fetched("mine")
     assert raised.value.report.kind in ("model_not_found", "invalid_request")
+
+
+@pytest.mark.parametrize("port", ["0", "8265", "10001", "18440", "52365", "70000"])
+def test_a_port_that_ray_has_for_itself_is_refused_with_a_sentence(port: str) -> None:
+    with pytest.raises(ConfigError, match=f"--port {port} cannot be the cluster's"):
+        join.run(["--port", port])

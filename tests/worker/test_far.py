@@ -16,8 +16,8 @@ SAYS = """
 import os
 from pippin.worker.far import over_pipes
 pipes = over_pipes()
-pipes.socket.setsockopt(1, 7, 1 << 20)  # SO_SNDBUF
-pipes.socket.sendall(b"x" * 150_000)
+pipes.link.setsockopt(1, 7, 1 << 20)  # SO_SNDBUF
+pipes.link.sendall(b"x" * 150_000)
 print("said")
 pipes.finish(10)
 os._exit(0)
@@ -33,8 +33,11 @@ def test_what_is_said_last_is_read_by_a_slow_reader() -> None:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
+        assert process.stdin is not None
         assert process.stderr is not None
         assert process.stdout is not None
+        process.stdin.write(b"spec")  # a worker says nothing before it is told what it is
+        process.stdin.flush()
         assert process.stderr.readline() == b"said\n"
         time.sleep(0.2)  # a pipe holds 64 KiB of it
         assert len(process.stdout.read()) == 150_000

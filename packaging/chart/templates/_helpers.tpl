@@ -15,6 +15,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 pippin/role: server
 {{- end -}}
 
+{{/* The Pods to which the Service leads: this release's own, or another's that has taken its place. */}}
+{{- define "pippin.reached" -}}
+app.kubernetes.io/name: pippin
+app.kubernetes.io/instance: {{ .Values.service.release | default .Release.Name }}
+pippin/role: server
+{{- end -}}
+
 {{- define "pippin.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}

@@ -50,6 +50,7 @@ from pippin.service.lending.messages import (
     Lent,
     Models,
     Passed,
+    Placed,
     Ready,
     Refused,
     Stop,
@@ -160,7 +161,7 @@ class AnsweringProcess:
                 pass
             case Lent() | WorkerFails():
                 self._pool.receive(message, descriptor)
-            case Leased(serial) | Found(serial) | Refused(serial) | Told(serial):
+            case Leased(serial) | Placed(serial) | Found(serial) | Refused(serial) | Told(serial):
                 self._questions.answered(serial, message)
 
     # What is told of answers

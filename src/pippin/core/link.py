@@ -157,3 +157,48 @@ class FrameBuffer:
     def partial(self) -> bool:
         """Whether the stream, if it ended here, would end inside a frame."""
         return bool(self._bytes)
+
+
+# Several links in one stream: to a worker on another machine, where more than one API process speaks to it. A parcel is
+# whose link it is of (a guest's number, or that of the owner), a length (four bytes, big-endian) and so many bytes of
+# that link; no bytes mean that the link has ended.
+
+PARCELS: Final = b"\xff\xff\xff\xff"
+"""The beginning of such a stream, as no frame begins: the worker tells it from the link of a single API process."""
+OWNER: Final = 0
+"""In place of a guest's number, which are counted from 1."""
+PARCEL_HEADER: Final = GUEST_BYTES + 4
+LARGEST_PARCEL: Final = 1 << 20  # bytes
+
+
+def parcel(whose: int, data: bytes) -> bytes:
+    """At most `LARGEST_PARCEL` bytes of a link, or its end."""
+    return whose.to_bytes(GUEST_BYTES, "big") + len(data).to_bytes(4, "big") + data
+
+
+class ParcelBuffer:
+    """Gathers bytes as they come and gives whole parcels."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Add bytes; yields whose each parcel is that is now complete, and what is in it. Raises `FrameError`."""
+        self._bytes += data
+        position = 0
+        try:
+            while len(self._bytes) - position >= PARCEL_HEADER:
+                begin = position + PARCEL_HEADER
+                length = int.from_bytes(self._bytes[begin - 4 : begin], "big")
+                if length > LARGEST_PARCEL:
+                    raise FrameError(
+                        f"A parcel claims {length} bytes, more than the limit of {LARGEST_PARCEL}."
+                    )
+                if len(self._bytes) < begin + length:
+                    break
+                whose = int.from_bytes(self._bytes[position : position + GUEST_BYTES], "big")
+                content = bytes(memoryview(self._bytes)[begin : begin + length])
+                position = begin + length
+                yield whose, content
+        finally:
+            del self._bytes[:position]

@@ -204,6 +204,9 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         listed = list(engines)
         names = [each.name for each in structs.fields(cls) if each.type in (int, float)]
         sums = {name: sum(getattr(each, name) for each in listed) for name in names}
+        # A sequence lies in one of them, whichever: what all have room for.
+        bounds = [each.longest_sequence for each in listed if each.longest_sequence]
+        sums["longest_sequence"] = min(bounds, default=0)
         return cls(
             **sums,
             cache=CacheStats.total(each.cache for each in listed),

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -34,6 +35,11 @@ class Guest(WorkerLink):
             self._room.notify_all()
             self.shut()
         self._check()
+
+    def say_no_more(self) -> None:
+        """Nothing is sent from here on; a guest on another machine is then sent what is still on its way."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def shut(self) -> None:
         """Let the reader end, which tells that the guest has left."""
@@ -69,6 +75,14 @@ class SharedLink(WorkerLink):
                     guest.send_events(part)
                 except LinkLost:
                     continue  # its reader says that it has left
+
+    def drain(self, seconds: float) -> None:
+        """Wait until everything is sent, to the guests too, at most so long; and tell them that nothing more comes."""
+        deadline = time.monotonic() + seconds
+        super().drain(seconds)
+        for guest in list(self._guests.values()):
+            guest.drain(max(0.0, deadline - time.monotonic()))
+            guest.say_no_more()
 
     def close(self) -> None:
         super().close()

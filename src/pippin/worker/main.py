@@ -29,7 +29,7 @@ from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.file_limit import own_file_limit
-from pippin.worker.far import over_pipes
+from pippin.worker.far import Pipes, over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.guests import SharedLink
 from pippin.worker.logs import configure_logging
@@ -63,13 +63,13 @@ def main() -> None:
     if sys.argv[1] == "-":
         end_with_parent(os.getppid())  # a process that is stopped does not read of the end of its input
         pipes = over_pipes()
-        connection, path = pipes.socket, sys.argv[2]
+        connection, path = pipes.link, sys.argv[2]
     else:
         end_with_parent(int(sys.argv[2]))
         connection, path = socket.socket(fileno=int(sys.argv[1])), None
     offer_to_the_killer()
     connection.set_inheritable(False)
-    link = WorkerLink(connection) if len(sys.argv) < 4 else shared_link(connection, int(sys.argv[3]))
+    link = opened(connection, pipes)
     try:
         spec = link.receive_spec()
     except LinkLost:
@@ -132,8 +132,13 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     return serve(loop, engine, link)
 
 
-def shared_link(connection: socket.socket, door: int) -> SharedLink:
-    entrance = socket.socket(fileno=door)
+def opened(connection: socket.socket, pipes: Pipes | None) -> WorkerLink:
+    """The link to the API server, or to several API processes where this worker has a door for them."""
+    if pipes is not None:
+        return SharedLink(connection, pipes.door)
+    if len(sys.argv) < 4:
+        return WorkerLink(connection)
+    entrance = socket.socket(fileno=int(sys.argv[3]))
     entrance.set_inheritable(False)
     return SharedLink(connection, entrance)
 

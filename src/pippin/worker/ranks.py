@@ -122,7 +122,10 @@ def meet(spec: RankSpec, lost: Lost) -> GroupLink:
             return GroupLink([_End(_connect((host, int(port)), spec, deadline), "Rank 0", lost)])
         found = _accept((host, int(port)), spec, deadline)
     except OSError as error:
-        raise NotMet(f"Rank {spec.rank} cannot use the address {spec.control}: {error.strerror}.") from error
+        raise NotMet(
+            f"Rank {spec.rank} cannot use the address {spec.control}: {error.strerror}. The next start takes another "
+            "port."
+        ) from error
     return GroupLink([_End(found[rank], f"Rank {rank}", lost) for rank in sorted(found)])
 
 

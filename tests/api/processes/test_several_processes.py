@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from pippin.api.processes.owner import check_options
-from pippin.config.options.model import ModelOptions
-from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from tests.cli.serving import Serving, Terminal
@@ -385,10 +384,10 @@ def test_connections_leave_no_descriptors_behind(serving: Serving) -> None:
 
 
 def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start(tmp_path: Path) -> None:
-    flags = ("--api-processes", "2", "--replicas", "2")
-    done = Terminal(tmp_path).run("serve", "scripted", "--port", "0", *flags)
+    flags = ("--api-processes", "2", "--peer", "http://127.0.0.1:1")
+    done = Terminal(tmp_path).run("serve", "--port", "0", *flags)
     assert done.returncode != 0
-    assert "--api-processes can't be used together with --replicas yet" in done.stderr
+    assert "--api-processes can't be used together with --peer yet" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -396,16 +395,6 @@ def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start
     [
         ("peer", Settings(server=ServerOptions(peers=("http://127.0.0.1:1",)))),
         ("mcp-config", Settings(server=ServerOptions(mcp_config="tools.json"))),
-        ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(replicas="1-2")))),
-        ("cluster", Settings(server=ServerOptions(model_defaults=ModelOptions(cluster="auto")))),
-        (
-            "replica-machines",
-            Settings(server=ServerOptions(model_defaults=ModelOptions(replica_machines=("10.0.0.2",)))),
-        ),
-        (
-            "ranks",
-            Settings(server=ServerOptions(models=(ModelEntry(path="m", options=ModelOptions(ranks=2)),))),
-        ),
         ("compat mlx-vlm", Settings(server=ServerOptions(), compat="mlx-vlm")),
     ],
 )

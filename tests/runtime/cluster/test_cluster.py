@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
+import psutil
 import pytest
 
 from tests.running_server import running_server
@@ -19,22 +21,24 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 REPLICA = 400_000_000  # bytes: one fits a node
 
 
-def replicas(home: Path, model: Path, address: str) -> "contextlib.AbstractContextManager[str]":
+def replicas(home: Path, model: Path, address: str, *more: str) -> "contextlib.AbstractContextManager[str]":
     words = (str(model), "--cluster", address, "--replicas", "2", "--memory-bytes", str(REPLICA))
-    return running_server(home, *words)
+    return running_server(home, *words, *more)
 
 
-def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str, processes: int) -> None:
     model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.1})
     before = {each.pid for each in workers(home)}
     with joined(home, address) as second, joined_later(home, address) as join_third:
         wait_for("the second node", lambda: nodes(home, address) == 2)
         with (
-            replicas(home, model, address) as url,
+            replicas(home, model, address, "--api-processes", str(processes)) as url,
             openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
         ):
             own = [each for each in workers(home) if each.pid not in before]
             assert len(own) == 2
+            wait_for("the API processes", lambda: all_ready(url))
 
             def ask(number: int) -> str | None:
                 messages = [{"role": "user", "content": f"question {number}"}]
@@ -54,7 +58,8 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
             assert texts == ["one two three four five"] * 6
             # There is no room for it on the first machine; on a third there is.
             join_third()
-            wait_for("two replicas", lambda: len({each.pid for each in workers(home)} - before) == 2)
+            log = home / "server.log"
+            wait_for("two replicas", lambda: "A replica of model is there again." in log.read_text())
             assert ask(9) == "one two three four five"
             # A worker that dies is started again, too.
             victim = next(each for each in workers(home) if each.pid not in before)
@@ -64,8 +69,54 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
             )
             assert ask(10) == "one two three four five"
         wait_for("the end of all workers", lambda: not {each.pid for each in workers(home)} - before)
-        log = (home / "server.log").read_text()
-        assert "A replica is placed on" in log
+        assert "A replica is placed on" in log.read_text()
+
+
+def all_ready(url: str) -> bool:
+    return all(
+        each["state"] == "ready" for each in httpx.get(f"{url}/health").json().get("api_processes", ())
+    )
+
+
+@pytest.mark.parametrize("stopped", ["ray::Host", "pippin.runtime.cluster.bridge"])
+def test_what_stands_between_and_is_stopped_costs_no_whole_answer(
+    home: Path, address: str, stopped: str
+) -> None:
+    model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
+    before = {each.pid for each in workers(home)}
+    words = ("--cluster", address, "--replicas", "2", "--memory-bytes", "100000000", "--api-processes", "2")
+    with (
+        running_server(home, str(model), *words) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=90) as client,
+    ):
+        wait_for("the API processes", lambda: all_ready(url))
+        texts: list[str | None] = []
+
+        def ask() -> None:
+            messages = [{"role": "user", "content": "go"}]
+            answer = client.chat.completions.create(model="default", messages=messages)  # type: ignore[call-overload]
+            texts.append(answer.choices[0].message.content)
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.4)
+        of_home = [
+            each
+            for each in psutil.process_iter(["cmdline", "environ"])
+            if stopped in " ".join(each.info["cmdline"] or [])
+            and (each.info["environ"] or {}).get("HOME") == str(home)
+        ]
+        assert of_home
+        of_home[0].suspend()
+        try:
+            for thread in threads:
+                thread.join(60)
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                of_home[0].resume()
+        assert texts == ["one two three four five"] * 6
+    wait_for("the end of all workers", lambda: not {each.pid for each in workers(home)} - before)
 
 
 def test_replicas_of_a_cluster_follow_the_load(home: Path, address: str) -> None:

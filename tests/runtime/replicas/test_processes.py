@@ -14,7 +14,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas, members
 from pippin.runtime.workers.worker import Worker
@@ -196,6 +196,13 @@ def test_a_replica_that_dies_while_it_is_drained_is_not_started_again(tmp_path: 
             assert await answer(service, "more", "s") == "one two three four"
 
     asyncio.run(play())
+
+
+def test_the_longest_sequence_of_several_replicas_is_what_each_has_room_for() -> None:
+    rooms = [EngineStats(longest_sequence=4000, running=1), EngineStats(longest_sequence=3000, running=2)]
+    assert EngineStats.total(rooms).longest_sequence == 3000
+    assert EngineStats.total(rooms).running == 3
+    assert EngineStats.total([EngineStats(), EngineStats()]).longest_sequence == 0
 
 
 def test_replica_machines_are_not_scaled() -> None:

@@ -30,7 +30,6 @@ from pippin.api.processes.logs import forward
 from pippin.api.processes.shared import is_shared
 from pippin.api.storage.borrowed import told
 from pippin.api.storage.response_store import ResponseStore
-from pippin.config.options.model import machines_of
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
@@ -76,14 +75,9 @@ LEAVE_WITHIN: Final = 3.0  # seconds beyond the drain's
 def check_options(settings: Settings) -> None:
     """Raises `ServerError` for options that several API processes can't honour."""
     options = settings.server
-    models = (options.model_defaults, *(entry.options for entry in options.models))
     several = {
         "peer": bool(options.peers),
         "mcp-config": options.mcp_config is not None,
-        "replicas": any(each.replicas != 1 for each in models),
-        "replica-machines": any(each.replica_machines for each in models),
-        "cluster": any(each.cluster is not None for each in models),
-        "ranks": any(len(machines_of(each)) > 1 for each in models),
         "compat mlx-vlm (without --enable-metrics)": settings.compat == "mlx-vlm"
         and not options.enable_metrics,
     }

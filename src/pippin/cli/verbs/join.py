@@ -26,6 +26,8 @@ DESCRIPTION: Final = (
 KEPT: Final = 2 << 30  # bytes that the machine's own programs need
 OBJECTS: Final = 128 << 20
 """Bytes of Ray's object store, which workers do not use: their frames go past it."""
+OF_RAY: Final = (8265, range(10_001, 20_000), 52_365)
+"""Ports that Ray takes for its own, on every machine: the dashboard, its processes, and their agents."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,6 +40,13 @@ def run(arguments: Sequence[str]) -> int:
         "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
     )
     parsed = parser.parse(arguments)
+    if not 0 < parsed.port < 1 << 16 or any(
+        parsed.port in ports if isinstance(ports, range) else parsed.port == ports for ports in OF_RAY
+    ):
+        raise ConfigError(
+            f"--port {parsed.port} cannot be the cluster's: Ray keeps 8265, 10001 to 19999 and 52365 for its "
+            "processes. The usual one is 6379."
+        )
     if find_spec("ray") is None:
         raise ConfigError("`pippin join` needs an extra: pip install 'pippin[cluster]'.")
     memory = psutil.virtual_memory().total - KEPT

@@ -1,5 +1,6 @@
 """Plays scripted answers: one token of every running request in each step, at the script's pace."""
 
+import math
 import os
 import time
 from collections import deque
@@ -80,6 +81,7 @@ class Row:
     def __init__(self, job: ScriptedJob, preparer: ScriptedPreparer) -> None:
         self.job = job
         self.gap = job.rule.gap if job.rule.gap is not None else preparer.script.gap
+        self.beat = preparer.script.beat
         self.choices = [PlayedChoice(job, choice, preparer) for choice in range(job.request.n)]
         self.open = list(self.choices)
         self.started = time.monotonic()
@@ -102,6 +104,8 @@ class Row:
         """Play the next token of every choice that is not over."""
         self.steps += 1
         self.due = now + self.gap
+        if self.beat:
+            self.due = math.ceil(self.due / self.beat) * self.beat
         events: list[Event] = []
         for choice in self.open:
             if not choice.over:

@@ -1,6 +1,8 @@
-"""A worker of a Ray cluster, as a command whose input and output are the worker's: `python -m` this module, with the
-cluster's address, the bytes that the worker needs, `shared` or `whole` (a machine of its own), and the model's name
-and folder; for a rank of a group, the name of the group's places and the rank's number, too.
+"""A worker of a Ray cluster, as a command whose input and output are the worker's.
+
+`python -m` this module, with the descriptor of the door for further API processes, or `-`; the cluster's address; the
+bytes that the worker needs; `shared` or `whole` (a machine of its own); and the model's name and folder. For a rank of
+a group, the name of the group's places and the rank's number, too.
 
 Each bridge is a driver of Ray's with one actor, so that Ray ends the worker's side when this side ends, however that
 is, and frees what was set aside for it. It ends as the worker did: with its status, or by the same signal.
@@ -8,20 +10,21 @@ is, and frees what was set aside for it. It ends as the worker did: with its sta
 
 import asyncio
 import os
-import resource
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
 from pippin.config.cluster import set_ray_environment
+from pippin.runtime.cluster.commands import NO_DOOR
 from pippin.runtime.cluster.host import Host, Ticket
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
-from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, pump, watch
+from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, SILENT, pump, watch
+from pippin.runtime.workers.carrier import Carrier, end_as
 
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
+ASK_EVERY: Final = 3.0  # seconds between questions to the actor
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
 NOT_REACHED: Final = 1
 
@@ -34,12 +37,13 @@ class NotPlaced(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """The worker's exit status, below 0 a signal's number."""
-    address, memory, share, model, path, *place = arguments
+    door, address, memory, share, model, path, *place = arguments
     link = socket.socket(fileno=os.dup(0))
     silence(1)
     seat = (place[0], int(place[1])) if place else None
+    guests = None if door == NO_DOOR else socket.socket(fileno=int(door))
     try:
-        return asyncio.run(Bridge(link, address, Need.of(memory, share), seat).run(model, path))
+        return asyncio.run(Bridge(link, guests, address, Need.of(memory, share), seat).run(model, path))
     except NotPlaced as error:
         say(str(error))
         return NOT_REACHED
@@ -53,25 +57,21 @@ def silence(descriptor: int) -> None:
     os.close(nowhere)
 
 
-def end_as(status: int) -> None:
-    """End this process as the worker ended, so that whoever waits for it reads of the same signal."""
-    if status < 0:
-        resource.setrlimit(
-            resource.RLIMIT_CORE, (0, 0)
-        )  # the worker may have left a core; this process is sound
-        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
-
-
 class Bridge:
     """One worker, from its place to its end."""
 
     def __init__(
-        self, link: socket.socket, address: str, need: Need, seat: tuple[str, int] | None = None
+        self,
+        link: socket.socket,
+        door: socket.socket | None,
+        address: str,
+        need: Need,
+        seat: tuple[str, int] | None = None,
     ) -> None:
-        """`seat`: of a rank, the name of its group's places and its number among them."""
+        """`door`: where the links of further API processes come from. `seat`: of a rank, the name of its group's
+        places and its number among them."""
         self._link = link
+        self._door = door
         self._address = address
         self._need = need
         self._seat = seat
@@ -93,14 +93,31 @@ class Bridge:
         ticket = Ticket(here, server.sockets[0].getsockname()[1], self._identity.certificate, model, path)
         status: asyncio.Future[int] = asyncio.wrap_future(host.run.remote(ticket).future())
         passing = asyncio.create_task(self._pass(server))
-        either: set[asyncio.Future[Any]] = {status, passing}
+        watching = asyncio.create_task(self._until_silent(host))
+        either: set[asyncio.Future[Any]] = {status, passing, watching}
         done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if status in done and status.exception() is None:
             await passing  # what the worker said last
         lost = f"The machine {machine} is gone, or the worker's process there."
+        if watching in done:
+            raise NotPlaced(f"{lost} It has been silent for {SILENT} seconds.")
+        watching.cancel()
         result = await self._within(LAST_WORD, status, lost)
         passing.cancel()
         return result
+
+    async def _until_silent(self, host: Any) -> None:
+        """Wait until the actor answers nothing: a process that is stopped, whose machine's kernel still takes bytes."""
+        import ray
+
+        while True:
+            await asyncio.sleep(ASK_EVERY)
+            try:
+                await asyncio.wait_for(host.introduce.remote(), SILENT)
+            except TimeoutError:
+                return
+            except ray.exceptions.RayError:
+                await asyncio.sleep(SILENT)  # it has ended, which its status says better
 
     def _actor(self, ray: Any) -> Any:
         """The worker's other end, on whichever machine has what it needs, or where its group has a place for it."""
@@ -136,7 +153,11 @@ class Bridge:
         link, log = [await self._connections[word] for word in (LINK, LOG)]
         server.close()
         own = await asyncio.open_connection(sock=self._link)
-        await asyncio.gather(pump(own[0], link[1]), pump(link[0], own[1]), _printed(log[0]))
+        if self._door is None:
+            carrying = [pump(own[0], link[1]), pump(link[0], own[1])]
+        else:
+            carrying = [Carrier(own, self._door, link).run()]
+        await asyncio.gather(*carrying, _printed(log[0]))
 
     async def _within(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:
         """Raises `NotPlaced` with a sentence where the answer does not come, or Ray has lost who was asked."""

@@ -6,10 +6,12 @@ from typing import Final
 
 from pippin.core.models import WorkerSpec
 from pippin.runtime.cluster.needs import Need
+from pippin.runtime.workers.carrier import DOOR
 from pippin.runtime.workers.machines import reached_by
 
 BRIDGE: Final = "pippin.runtime.cluster.bridge"
 PLACEMENT: Final = "pippin.runtime.cluster.placement"
+NO_DOOR: Final = "-"
 CLUSTER: Final = "the cluster"
 """Where a worker is that Ray has yet to place."""
 
@@ -19,7 +21,8 @@ def in_the_cluster(
 ) -> WorkerSpec:
     """What a worker is told that Ray places where `need` is free; or, for a rank, at the `seat` of its group, a name
     and a number, which is on `machine`. Raises `ServerError`."""
-    words = (sys.executable, "-m", BRIDGE, cluster, *need.words(), spec.info.id, spec.info.path or "")
+    door = DOOR if spec.lends else NO_DOOR
+    words = (sys.executable, "-m", BRIDGE, door, cluster, *need.words(), spec.info.id, spec.info.path or "")
     place = () if seat is None else (seat[0], str(seat[1]))
     return reached_by(shlex.join((*words, *place)), spec, machine)
 

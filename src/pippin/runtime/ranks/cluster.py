@@ -17,7 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.runtime.cluster.commands import in_the_cluster, placement
 from pippin.runtime.cluster.needs import Need, Node, Places, Refused
-from pippin.runtime.ranks.places import far, group_of, refuse_public
+from pippin.runtime.ranks.places import far, group_of, of_rank, refuse_public
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
 LAST_WORDS: Final = 5.0  # seconds for the end of a process that was refused
@@ -98,7 +98,7 @@ def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
     shared = msgspec.structs.replace(spec, options={**spec.options, "memory_bytes": bound})
     return [
         in_the_cluster(
-            msgspec.structs.replace(shared, rank=rank),
+            of_rank(shared, rank),
             options.cluster or "",
             held.need,
             machine=address,

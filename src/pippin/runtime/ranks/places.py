@@ -28,11 +28,16 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
     here = ranks_here(options)
     shared = shared_out(spec, here)
     return [
-        msgspec.structs.replace(shared, rank=rank)
+        of_rank(shared, rank)
         if is_here(machine, machines[0])
-        else elsewhere(msgspec.structs.replace(spec, rank=rank), machine, options)
+        else elsewhere(of_rank(spec, rank), machine, options)
         for rank, machine in zip(places(spec), machines, strict=True)
     ]
+
+
+def of_rank(spec: WorkerSpec, rank: RankSpec) -> WorkerSpec:
+    """What one rank is told. Rank 0 alone takes requests."""
+    return msgspec.structs.replace(spec, rank=rank, lends=spec.lends and rank.rank == 0)
 
 
 def places(spec: WorkerSpec) -> list[RankSpec]:

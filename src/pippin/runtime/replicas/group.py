@@ -62,10 +62,15 @@ class RescuedMailbox(Mailbox):
             self._unfinished = set(range(self._choices))
             self._open_parts.clear()
             self._completed.clear()
-            if self._on_lost(error):
-                return
-            if error.retry_after is not None:  # nobody died: nobody had room
-                error = msgspec.structs.replace(error, kind="overloaded")
+            if not self._on_lost(error):
+                self.give_up(error)
+            return
+        super().fail(error)
+
+    def give_up(self, error: ErrorReport) -> None:
+        """End a lost request with the error by which it was lost: nobody begins it again."""
+        if error.retry_after is not None:  # nobody died: nobody had room
+            error = msgspec.structs.replace(error, kind="overloaded")
         super().fail(error)
 
     def _emptied(self) -> list[Event]:
@@ -85,14 +90,41 @@ class Seat:
 
 
 @dataclass(eq=False)
-class _Request:
-    task: Task
-    choices: int
+class Placement:
+    """Where one request is, and where it was."""
+
     prefix: Prefix
-    mailbox: RescuedMailbox
     seat: Seat | None = None
     tried: set[Seat] = field(default_factory=set)
     losses: int = 0
+
+    def take(self, seat: Seat) -> None:
+        self.seat = seat
+        self.tried.add(seat)
+        seat.running += 1
+        seat.seen.add(self.prefix)
+
+    def leave(self) -> Seat | None:
+        """Take the request off its seat, if it has one."""
+        seat, self.seat = self.seat, None
+        if seat is not None:
+            seat.running -= 1
+        return seat
+
+    def lost(self) -> bool:
+        """Take it off a seat that is lost; whether it may be begun again."""
+        if self.leave() is None:
+            return False
+        self.losses += 1
+        return self.losses < MOST_LOSSES
+
+
+@dataclass(eq=False)
+class _Request:
+    task: Task
+    choices: int
+    mailbox: RescuedMailbox
+    placement: Placement
 
 
 class Spread:
@@ -112,7 +144,7 @@ class Spread:
     def submit(self, id: str, task: Task, choices: int) -> Mailbox:
         """Begin a request on the best seat. Raises `ServerError` where none takes it."""
         mailbox = RescuedMailbox(choices, partial(self.cancel, id), partial(self._lost, id))
-        request = _Request(task, choices, prefix_of(task), mailbox)
+        request = _Request(task, choices, mailbox, Placement(prefix_of(task)))
         self._requests[id] = request
         try:
             self._place(id, request)
@@ -124,8 +156,7 @@ class Spread:
     def cancel(self, id: str) -> None:
         """Forget a request, which may have ended; its mailbox gets nothing more."""
         request = self._requests.pop(id, None)
-        if request is not None and request.seat is not None:
-            seat = _left(request)
+        if request is not None and (seat := request.placement.leave()) is not None:
             seat.place.cancel(id)
 
     def fail_all(self, error: ErrorReport) -> None:
@@ -134,26 +165,27 @@ class Spread:
             self.cancel(own)
             Mailbox.fail(request.mailbox, error)
 
-    def _place(self, id: str, request: _Request) -> None:
-        open_seats = [(seat, seat.seen) for seat in self._seats() if seat not in request.tried]
-        seat = choose(request.prefix, open_seats)
+    def seat(self, placement: Placement) -> Seat:
+        """Give a request the best seat that it has not tried, which counts as its own until `leave`.
+
+        Raises `ServerError` where there is none.
+        """
+        open_seats = [(seat, seat.seen) for seat in self._seats() if seat not in placement.tried]
+        seat = choose(placement.prefix, open_seats)
         if seat is None:
             message = f"No server of the model {self._model!r} can take the request now; try again later."
             raise ServerError("overloaded", message, retry_after=RETRY_AFTER)
-        request.seat = seat
-        request.tried.add(seat)
-        seat.running += 1
-        seat.seen.add(request.prefix)
+        placement.take(seat)
+        return seat
+
+    def _place(self, id: str, request: _Request) -> None:
+        seat = self.seat(request.placement)
         seat.place.submit(id, request.task, request.choices, request.mailbox)
 
     def _lost(self, id: str, error: ErrorReport) -> bool:
         """Begin a request again elsewhere; False where it has had its tries, or nobody takes it."""
         request = self._requests.get(id)
-        if request is None or request.seat is None:
-            return False
-        _left(request)
-        request.losses += 1
-        if request.losses >= MOST_LOSSES:
+        if request is None or not request.placement.lost():
             return False
         try:
             self._place(id, request)
@@ -161,11 +193,3 @@ class Spread:
             return False
         log.info("Request %s is begun again elsewhere: %s", id, error.message)
         return True
-
-
-def _left(request: _Request) -> Seat:
-    """Take a request off its seat."""
-    seat, request.seat = request.seat, None
-    assert seat is not None
-    seat.running -= 1
-    return seat

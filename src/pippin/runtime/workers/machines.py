@@ -9,6 +9,7 @@ from pippin.config.options.model import LOOPBACK, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.safetensors import digest_of
+from pippin.runtime.workers.carrier import carried
 
 
 def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
@@ -24,7 +25,10 @@ def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
 
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
     """What a worker on another machine is told, where all processors are its own. Raises `ServerError`."""
-    return reached_by(command_for(machine, options, spec.info), spec, machine)
+    command = command_for(machine, options, spec.info)
+    if spec.lends:
+        command = shlex.join(carried(shlex.split(command)))
+    return reached_by(command, spec, machine)
 
 
 def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:

@@ -11,6 +11,7 @@ import shlex
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
@@ -35,10 +36,12 @@ from pippin.core.link import (
     Shutdown,
     Stage,
     Stats,
+    guest_of,
     request_id,
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
+from pippin.runtime.workers.carrier import DOOR
 from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.log import forward_log
@@ -108,6 +111,10 @@ log = logging.getLogger(__name__)
 EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
+STOPPED_FOR: Final = 6.0
+"""Seconds after which a command that reaches another machine, and is stopped (SIGSTOP), is ended: nobody would hear of
+the worker there again, which itself is well."""
+LOOK_AT_COMMAND_EVERY: Final = 1.0  # seconds
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
@@ -141,6 +148,7 @@ class WorkerProcess:
         self._lent = 0
         self._guests: list[Callable[[ErrorReport], None]] = []
         self._last_stats = EngineStats()
+        self._of_guests: list[str] = []  # requests of that snapshot; who has left is not known here
         self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
         self._may_load = self._stopping = False
@@ -247,7 +255,9 @@ class WorkerProcess:
             self._stats_asked = asyncio.get_running_loop().create_future()
             self._try_to_send(AskStats())
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
-        return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._mailboxes.ids)
+        if asked.done():
+            return self._last_stats
+        return brought_up_to_date(self._last_stats, {*self._mailboxes.ids, *self._of_guests})
 
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns when the process is gone."""
@@ -292,6 +302,7 @@ class WorkerProcess:
             case LoadFailed(error):
                 self._fail_load(error)
             case Stats(stats):
+                self._of_guests = [request_id(each.id) for each in stats.requests if guest_of(each.id)]
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 self._answer_stats()
@@ -322,8 +333,10 @@ class WorkerProcess:
         Not through the process object, which would reap the process behind the back of whoever waits for it.
         """
         if self._process.returncode is None:
+            # A command that reaches another machine may have others under it; all are a group of their own.
+            send = os.killpg if self._far else os.kill
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+                send(self._process.pid, number)
 
     @property
     def _keeps_caches(self) -> bool:
@@ -334,6 +347,22 @@ class WorkerProcess:
         self._excess = await self._memory.excess()
         if self._excess is not None:
             self._signal(signal.SIGKILL)
+
+    async def _watch_command(self) -> None:
+        """End the command that reaches the worker's machine if it is stopped for long."""
+        since: float | None = None
+        while True:
+            await asyncio.sleep(LOOK_AT_COMMAND_EVERY)
+            try:
+                stopped = psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+            except psutil.Error:
+                return
+            now = time.monotonic()
+            since = (since or now) if stopped else None
+            if since is not None and now - since > STOPPED_FOR:
+                log.error("The command that reaches %s is stopped; it is ended.", self._title)
+                self._signal(signal.SIGKILL)
+                return
 
     def _doing(self) -> str | None:
         """What the worker is doing to load its model, for an error; None when it is loaded."""
@@ -350,9 +379,12 @@ class WorkerProcess:
         output = self._process.stdout or self._process.stderr
         assert output is not None  # one of them was asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
-        watching = asyncio.create_task(self._watch_memory())
+        watches = [asyncio.create_task(self._watch_memory())]
+        if self._far:
+            watches.append(asyncio.create_task(self._watch_command()))
         status = await self._process.wait()
-        watching.cancel()
+        for watching in watches:
+            watching.cancel()
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
@@ -391,15 +423,18 @@ async def _spawned(spec: WorkerSpec, link: socket.socket, entrance: socket.socke
 
     `entrance`: where the sockets of guests come from, for a worker that is shared.
     """
+    doors = () if entrance is None else (entrance.fileno(),)
     if spec.command is not None:
+        words = shlex.split(spec.command)
         return await asyncio.create_subprocess_exec(
-            *shlex.split(spec.command),
+            *(str(doors[0]) if doors and word == DOOR else word for word in words),
             stdin=link.fileno(),
             stdout=link.fileno(),
             stderr=PIPE,
+            pass_fds=doors,
             start_new_session=True,
         )
-    given = (link.fileno(),) if entrance is None else (link.fileno(), entrance.fileno())
+    given = (link.fileno(), *doors)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid()), *map(str, given[1:])),
         stdin=DEVNULL,

@@ -1,8 +1,10 @@
 """The models of another process, used by this one: leased through the channel, asked over links of their own."""
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 from pippin.config.options.model import ModelOptions
@@ -12,6 +14,8 @@ from pippin.core.link import Order, Output, Report
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Task
 from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.replicas.group import LOST, RescuedMailbox
+from pippin.runtime.replicas.routing import Prefix, prefix_of
 from pippin.runtime.workers.link import Link, Mailbox, Mailboxes
 from pippin.service.lending.channel import Channel
 from pippin.service.lending.messages import (
@@ -23,11 +27,15 @@ from pippin.service.lending.messages import (
     Leased,
     Lent,
     LinkLost,
+    Place,
+    Placed,
     Pooled,
     Release,
     WorkerFails,
 )
 from pippin.service.lending.questions import Questions
+
+log = logging.getLogger(__name__)
 
 
 class BorrowedWorker:
@@ -85,11 +93,75 @@ class BorrowedWorker:
             self._lost()  # the owner knows why, and tells
 
 
+@dataclass(eq=False)
+class _Placed:
+    task: Task
+    choices: int
+    mailbox: RescuedMailbox
+    prefix: Prefix
+    placing: "asyncio.Task[None] | None" = None
+    worker: BorrowedWorker | None = None
+
+
+class BorrowedReplicas:
+    """The replicas of one model, for the request of one lease: the owner says which of them answers."""
+
+    def __init__(self, info: ModelInfo, find: Callable[[Prefix, bool], Awaitable[BorrowedWorker]]) -> None:
+        """`find` asks the owner, for a new request or again for one whose replica was lost. It raises `ServerError`."""
+        self.info = info
+        self._find = find
+        self._requests: dict[str, _Placed] = {}
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        """Have a request placed, and send it there."""
+        assert mailbox is None, "replicas are not nested"
+        own = RescuedMailbox(choices, partial(self.cancel, id), partial(self._lost, id))
+        request = self._requests[id] = _Placed(task, choices, own, prefix_of(task))
+        request.placing = asyncio.create_task(self._place(id, request, None))
+        return own
+
+    def cancel(self, id: str) -> None:
+        """Forget a request; its mailbox gets nothing more."""
+        request = self._requests.pop(id, None)
+        if request is None:
+            return
+        if request.placing is not None:
+            request.placing.cancel()
+        if request.worker is not None:
+            request.worker.cancel(id)
+
+    def _lost(self, id: str, error: ErrorReport) -> bool:
+        request = self._requests.get(id)
+        if request is None:
+            return False
+        request.worker = None
+        request.placing = asyncio.create_task(self._place(id, request, error))
+        return True
+
+    async def _place(self, id: str, request: _Placed, loss: ErrorReport | None) -> None:
+        """Place a request, for the first time or after a loss, with which it ends where nobody takes it."""
+        try:
+            worker = await self._find(request.prefix, loss is not None)
+            request.worker, request.placing = worker, None
+            worker.submit(id, request.task, request.choices, request.mailbox)
+        except ServerError as error:
+            if error.report.kind == LOST and loss is None:
+                request.mailbox.fail(error.report)
+            else:
+                request.mailbox.give_up(loss or error.report)
+        else:
+            if loss is not None:
+                log.info("Request %s is begun again elsewhere: %s", id, loss.message)
+
+
 class BorrowedLease:
     """A lease that the owner holds for a request of this process."""
 
     def __init__(
-        self, worker: BorrowedWorker, options: ModelOptions, release: Callable[[float | None], None]
+        self,
+        worker: BorrowedWorker | BorrowedReplicas,
+        options: ModelOptions,
+        release: Callable[[float | None], None],
     ) -> None:
         self.worker = worker
         self.options = options
@@ -115,9 +187,17 @@ class BorrowedPool:
     async def lease(self, info: ModelInfo) -> BorrowedLease:
         """Claim a model, which the owner loads if need be; returns when its worker can prepare requests."""
         leased: Leased = await self._questions.ask(lambda serial: Lease(serial, info.id), self._give_back)
-        worker = self._workers[leased.worker]
+        give_back = partial(self._give_back, leased.serial)
+        if leased.worker is None:
+            replicas = BorrowedReplicas(leased.info, partial(self._place, leased.serial))
+            return BorrowedLease(replicas, leased.options, give_back)
+        try:
+            worker = self._worker(leased.worker)
+        except ServerError:
+            give_back()
+            raise
         worker.info = leased.info
-        return BorrowedLease(worker, leased.options, partial(self._give_back, leased.serial))
+        return BorrowedLease(worker, leased.options, give_back)
 
     async def fetch(self, name: str) -> ModelInfo:
         """Have a missing model downloaded. Raises `ServerError`."""
@@ -168,6 +248,18 @@ class BorrowedPool:
     def mirror(self, models: list[Pooled]) -> None:
         """Take over what the owner's pool has."""
         self._models = {model.state.id: model for model in models}
+
+    async def _place(self, lease: int, prefix: Prefix, again: bool) -> BorrowedWorker:
+        """The replica that is to answer a lease's request. Raises `ServerError`."""
+        placed: Placed = await self._questions.ask(lambda serial: Place(serial, lease, prefix, again))
+        return self._worker(placed.worker)
+
+    def _worker(self, number: int) -> BorrowedWorker:
+        """Raises `ServerError` for one that died in the turns of the event loop since the owner named it."""
+        worker = self._workers.get(number)
+        if worker is None:
+            raise ServerError(LOST, "The process of the model died. The next request starts it again.")
+        return worker
 
     def _meet(self, number: int, lent: Lent, connection: socket.socket) -> None:
         worker = BorrowedWorker(lent, lambda: self._channel.send(LinkLost(number)))

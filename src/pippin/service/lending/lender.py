@@ -11,6 +11,9 @@ from pippin.core.models import ModelInfo
 from pippin.core.traces import trace_of
 from pippin.runtime.pool.pool import Lease as PoolLease
 from pippin.runtime.pool.pool import Pool
+from pippin.runtime.ranks.group import RankGroup
+from pippin.runtime.replicas.group import Placement
+from pippin.runtime.replicas.processes import Replicas
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Worker
 from pippin.service.lending.channel import Channel
@@ -22,6 +25,8 @@ from pippin.service.lending.messages import (
     Leased,
     Lent,
     LinkLost,
+    Place,
+    Placed,
     Refused,
     Release,
     ToOwner,
@@ -55,11 +60,12 @@ class Lender:
         self._complete = complete
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leases: dict[int, PoolLease] = {}
+        self._placements: dict[int, Placement] = {}  # by lease, of models with replicas
         self._workers: dict[Worker, tuple[int, Callable[[ErrorReport], None]]] = {}
         self._numbers = 0
         self._partings: set[asyncio.Task[None]] = set()
 
-    def receive(self, message: Lease | Release | LinkLost | Fetch | Complete) -> None:
+    def receive(self, message: Lease | Release | Place | LinkLost | Fetch | Complete) -> None:
         """Take what the other process asks for."""
         match message:
             case Lease(serial, model):
@@ -68,7 +74,10 @@ class Lender:
                 if (task := self._tasks.get(serial)) is not None:
                     task.cancel()
                 elif (lease := self._leases.pop(serial, None)) is not None:
+                    self._leave(serial)
                     lease.release(keep_alive)
+            case Place():
+                self._place(message)
             case LinkLost(number):
                 self._part(number)
             case Fetch(serial, name):
@@ -85,7 +94,8 @@ class Lender:
         """Take everything back: the other process is gone."""
         for task in (*self._tasks.values(), *self._partings):
             task.cancel()
-        for lease in self._leases.values():
+        for serial, lease in self._leases.items():
+            self._leave(serial)
             lease.release()
         self._leases.clear()
         for worker in list(self._workers):
@@ -100,7 +110,7 @@ class Lender:
         try:
             lease = await self._pool.lease(self._pool.info(model) or await self._find(model))
             try:
-                number = self._lent(lease.worker)
+                number = None if isinstance(lease.worker, Replicas) else self._lent(lease.worker)
             except BaseException:
                 lease.release()
                 raise
@@ -110,6 +120,37 @@ class Lender:
         self._leases[serial] = lease
         del self._tasks[serial]  # from here on `Release` means the lease
         self._channel.send(Leased(serial, number, lease.worker.info, lease.options))
+
+    def _place(self, question: Place) -> None:
+        """Say which replica is to answer. What is known of replicas lies in this process alone, so that a conversation
+        stays where its cache is, whichever process its next turn comes to."""
+        serial, lease = question.serial, question.lease
+        try:
+            if lease not in self._leases or not isinstance(group := self._leases[lease].worker, Replicas):
+                raise ServerError("worker_died", "The model was unloaded.")
+            if not question.again:
+                self._leave(lease)
+                self._placements[lease] = Placement(question.prefix)
+            elif lease not in self._placements or not self._placements[lease].lost():
+                raise ServerError("worker_died", "The process of the model died.")
+            number = self._placed(group, self._placements[lease])
+        except Exception as error:
+            self._refuse(serial, error)
+        else:
+            self._channel.send(Placed(serial, number))
+
+    def _placed(self, group: Replicas, placement: Placement) -> int:
+        """The number of the replica that takes a request. Raises `ServerError` where none does."""
+        while True:
+            worker = group.place(placement)
+            try:
+                return self._lent(worker)
+            except ServerError:  # it has just died; the next one has not been tried
+                placement.leave()
+
+    def _leave(self, lease: int) -> None:
+        if (placement := self._placements.pop(lease, None)) is not None:
+            placement.leave()
 
     async def _answer(self, serial: int, finding: Awaitable[ModelInfo]) -> None:
         try:
@@ -134,9 +175,7 @@ class Lender:
         """The number by which the other process knows a worker, which it is lent if need be. Raises `ServerError`."""
         if (known := self._workers.get(worker)) is not None:
             return known[0]
-        if not isinstance(worker, WorkerProcess):
-            message = "A model of several processes can't be shared by several API processes."
-            raise ServerError("unsupported", message, "model")
+        assert isinstance(worker, WorkerProcess | RankGroup), "replicas are lent one by one"
         self._numbers += 1
         number = self._numbers
         failed = partial(self._fails, number)
@@ -173,5 +212,5 @@ class Lender:
 
     def _forget(self, worker: Worker) -> None:
         _, failed = self._workers.pop(worker)
-        if isinstance(worker, WorkerProcess):
+        if isinstance(worker, WorkerProcess | RankGroup):
             worker.take_back(failed)

@@ -46,12 +46,20 @@ class Lent(Struct, frozen=True, tag=True):
 
 
 class Leased(Struct, frozen=True, tag=True):
-    """The answer to `Lease`. The worker was lent before."""
+    """The answer to `Lease`. The worker was lent before; where the model has replicas it is None, and each request asks
+    to be placed."""
+
+    serial: int
+    worker: int | None
+    info: ModelInfo
+    options: ModelOptions
+
+
+class Placed(Struct, frozen=True, tag=True):
+    """The answer to `Place`: the worker that is to answer the request. It was lent before."""
 
     serial: int
     worker: int
-    info: ModelInfo
-    options: ModelOptions
 
 
 class Found(Struct, frozen=True, tag=True):
@@ -136,6 +144,15 @@ class Release(Struct, frozen=True, tag=True, omit_defaults=True):
 
     serial: int
     keep_alive: float | None = None
+
+
+class Place(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Which of a model's replicas is to answer the request of this lease, of which there is one at a time?"""
+
+    serial: int
+    lease: int
+    prefix: tuple[bytes, ...]  # `prefix_of` the request
+    again: bool = False  # it is still the same one, whose replica was lost
 
 
 class LinkLost(Struct, frozen=True, tag=True):
@@ -225,6 +242,7 @@ FromOwner = (
     | Passed
     | Lent
     | Leased
+    | Placed
     | Found
     | Refused
     | Told
@@ -240,6 +258,7 @@ ToOwner = (
     | Closed
     | Lease
     | Release
+    | Place
     | LinkLost
     | Fetch
     | Complete

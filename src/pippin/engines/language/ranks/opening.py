@@ -36,7 +36,7 @@ REFUSED = (
 ).split()
 """Options that ranks do not have."""
 WANTED: Final[dict[RankBackend, str]] = {
-    "ring": "It connects them by TCP, each to the next.",
+    "ring": "It connects them by TCP, each to the next. Where a port was in use the next start takes another one.",
     "jaccl": "It needs Macs with Thunderbolt 5 whose RDMA is on, and on each of them MLX_IBV_DEVICES with the name of "
     "a file that lists their devices (mlx.distributed_config finds them).",
     "nccl": "It needs an NVIDIA GPU for each rank, and MLX for CUDA.",
