@@ -151,6 +151,13 @@ class _Plan:
     wanted: tuple[int | None, ...]
     seeds: NDArray[np.uint64]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether each row takes the best token of its logits as they are, and no more is asked."""
+        edited = self.penalties is not None or self.bias is not None
+        drawn = self.short is not None or self.wide is not None
+        return not edited and not drawn and all(count is None for count in self.wanted)
+
 
 class BatchSampler:
     """The sampling state of all rows of a batch, in the batch's order.
@@ -223,6 +230,9 @@ class BatchSampler:
         chosen, and remember nothing: `commit` says what became of them. What stands at a place is what `sample`
         would have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
         plan = self._planned()
+        if plan.is_plain and not any(masked_rows):
+            tokens = self._likeliest(logits)  # of all places at once
+            return [Sampled(tokens[:, place]) for place in range(logits.shape[1])]
         history, found = self._history, []
         for place in range(logits.shape[1]):
             if place and plan.tracked:
@@ -262,7 +272,7 @@ class BatchSampler:
         return score(logits, tokens, plan.wanted)
 
     def _likeliest(self, logits: mx.array) -> mx.array:
-        """The best token [B] of each row. Where sorting is slow numpy looks for it, in a tenth of MLX's time."""
+        """The best token [...] of logits [..., V]. Where sorting is slow numpy looks, in a tenth of MLX's time."""
         if self._sorts_slowly and logits.dtype == mx.float32:
             return mx.array(np.asarray(logits).argmax(-1).astype(np.int32))
         return mx.argmax(logits, axis=-1).astype(mx.int32)
