@@ -88,8 +88,8 @@ def test_it_proposes_what_mlx_vlm_drafts_with_its_own_embeddings(bench: Bench) -
 
 
 def drafted(head: GemmaBlockHead, hidden: mx.array, last: int) -> list[int]:
-    """By mlx-vlm's own attention, over all states at once. Where keys are values, its shortcut for the context asks for a
-    projection that there is not (mlx-vlm 0.7.10), so that its layers have to project by themselves."""
+    """By mlx-vlm's own attention, over all states at once. Where keys are values, its shortcut for the context asks
+    for a projection that there is not (mlx-vlm 0.7.10), so that its layers have to project by themselves."""
     inner = head.inner
     if "v_proj" not in inner.layers[0].self_attn:
         object.__setattr__(inner, "_project_context_kv", lambda hidden: None)

@@ -190,6 +190,7 @@ def test_of_two_sequences_only_the_one_that_is_guessed_right_has_proposals() -> 
     pace = Pace(4)
     for _ in range(4):
         pace.observe(2, 2, 0.02, 2)
+    pace.times.observe(2, 10, 0.03)
     good, bad = Acceptance(), Acceptance()
     for _ in range(30):
         good.observe(4, 4)
@@ -232,6 +233,30 @@ def test_what_hardly_pays_is_not_proposed_at_four_and_what_copies_is() -> None:
     pace._budget = 0.0  # nothing to try with
     assert pace.lengths([0.6] * 4, [8] * 4) == [0] * 4
     assert sum(pace.lengths([0.95] * 4, [8] * 4)) == 12
+
+
+def test_what_was_never_measured_is_come_to_in_steps() -> None:
+    """A guess that is too low would have the first check compute all that there is."""
+    pace = Pace(8, pads=False)
+    for _ in range(3):
+        pace.observe(4, 4, 0.01, 4)
+    computed = []
+    for _ in range(4):
+        computed.append(pace.computed(pace.lengths([1.0] * 4, [8] * 4)))
+        pace.observe(4, computed[-1], 0.01 * (1 + computed[-1] / 40), computed[-1])
+    assert computed[0] <= 8
+    assert all(after <= 2 * max(4, *computed[: index + 1]) for index, after in enumerate(computed[1:]))
+    assert max(computed) > 8
+
+
+def test_other_numbers_of_sequences_tell_what_as_many_tokens_take() -> None:
+    times = StepTimes(pads=False)
+    for _ in range(2):
+        times.observe(1, 1, 0.010)
+    times.observe(1, 8, 0.025)
+    for _ in range(2):
+        times.observe(4, 4, 0.015)
+    assert times.expected(4, 8) == pytest.approx(0.025)
 
 
 def test_one_pass_that_was_held_up_does_not_make_its_length_look_dear() -> None:

@@ -32,8 +32,8 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
 ) -> None:
     with pytest.raises(ServerError, match=reason) as refused:
         find_kind(folder_of(tmp_path, {"model_type": kind}))
-    assert kind in refused.value.message
-    assert refused.value.param == "draft_model_path"
+    assert kind in str(refused.value)
+    assert refused.value.report.param == "draft_model_path"
 
 
 @pytest.mark.parametrize(

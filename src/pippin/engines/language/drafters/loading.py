@@ -72,8 +72,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
             return "dflash"
         known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
         message = (
-            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version cannot run{_because(normalised)}: "
-            f"take a smaller model, an EAGLE-3 head, or a head of the type {known}."
+            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version "
+            f"cannot run{_because(normalised)}: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
         raise ServerError("load_failed", message, OPTION)
     return "model"
@@ -127,7 +127,8 @@ def _own_kind(folder: Path) -> Kind:
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
-            f"cannot run{_because(splitter.output_model_type)}; it runs {', '.join(PREDICTION_HEADS)}: start without it."
+            f"cannot run{_because(splitter.output_model_type)}; it runs {', '.join(PREDICTION_HEADS)}: start "
+            "without it."
         )
         raise ServerError("load_failed", message, "mtp")
     return "mtp"

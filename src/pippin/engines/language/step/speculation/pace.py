@@ -19,6 +19,7 @@ from statistics import median
 
 REMEMBERED = 9  # measurements of a kind of step
 FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
+LEAP = 2.0  # times the tokens of passes that were measured
 OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
 STALE = 128  # steps with proposals after which a plain one is measured again
 FRESH = 2  # plain steps that are measured before there is anything to compare with
@@ -91,11 +92,19 @@ class _Ratios:
 
     widths: list[float] = field(default_factory=lambda: [1.0])
     ratios: list[float] = field(default_factory=lambda: [1.0])
+    guessed: dict[float, float] = field(default_factory=dict)  # before they are measured
     _measured: dict[float, deque[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._learn()
 
     def observe(self, width: float, ratio: float) -> None:
         self._measured.setdefault(width, _last()).append(ratio)
-        known = sorted((each, median(found)) for each, found in self._measured.items())
+        self._learn()
+
+    def _learn(self) -> None:
+        medians = {each: median(found) for each, found in self._measured.items()}
+        known = sorted((self.guessed | medians).items())
         # A pass over fewer tokens takes no longer than one over more: what says otherwise was held up.
         longest = list(accumulate((ratio for _, ratio in reversed(known)), min))[::-1]
         self.widths = [1.0, *(width for width, _ in known)]
@@ -117,6 +126,9 @@ class _Ratios:
 class StepTimes:
     """What steps take, by how many sequences they compute and how many tokens of all of them."""
 
+    pads: bool = (
+        True  # what passes take depends on their tokens for each sequence, else on those of all of them
+    )
     _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds, of a token for each of so many
     _medians: dict[int, float] = field(default_factory=dict)
     _ratios: dict[int, _Ratios] = field(default_factory=dict)
@@ -126,10 +138,29 @@ class StepTimes:
             known = self._plain.setdefault(sequences, _last())
             known.append(min(seconds, OUTLIER * median(known)) if len(known) > FRESH else seconds)
             self._medians[sequences] = median(known)
+            if not self.pads and len(known) == FRESH and sequences not in self._ratios:
+                self._ratios[sequences] = _Ratios(guessed=self._guesses(sequences))
         elif plain := self.plain(sequences):
             width = computed / sequences
             ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width))
             self._ratios.setdefault(sequences, _Ratios()).observe(width, ratio)
+
+    def _guesses(self, sequences: int) -> dict[float, float]:
+        """What passes of other numbers of sequences have taken, which computed more tokens than a plain one of this."""
+        known = dict(self._medians)
+        for count, ratios in self._ratios.items():
+            measured = zip(ratios.widths[1:], ratios.ratios[1:], strict=True)
+            known |= {round(width * count): ratio * self.plain(count) for width, ratio in measured}
+        plain = self.plain(sequences)
+        return {
+            computed / sequences: max(1.0, seconds / plain)
+            for computed, seconds in known.items()
+            if computed > sequences
+        }
+
+    def widest(self, sequences: int) -> float:
+        """The most tokens of a sequence, in the mean, of passes whose time is known."""
+        return self._nearest(sequences).widths[-1]
 
     def measured(self, sequences: int) -> bool:
         """Whether it is known what a plain step for so many takes."""
@@ -165,7 +196,7 @@ class Pace:
         """`most`: tokens proposed for a sequence. `overlaps`: a step in which proposals are looked for takes longer
         even where there are none, because it cannot be built while the last one is computed. `pads`: a pass computes
         as many tokens of each sequence as of that with the most."""
-        self.times = StepTimes()
+        self.times = StepTimes(pads)
         self._pads = pads
         self._overlaps = overlaps
         self._hits = 1.0  # share of the steps that looked for proposals and had some
@@ -188,12 +219,12 @@ class Pace:
         rooms = [min(self._most, own) for own in available]
         if not any(rooms) or not self._may_propose(len(chances)):
             return none
-        best = self._best(chances, rooms)
+        best = self._best(chances, rooms, self._leap(len(chances)))
         worth = WORTH if self._budget >= 0 else WORTH_IN_DEBT
         pays = self._rate(chances, best) > worth * self._rate(chances, none)
         if pays and self._trial % CURIOUS:
             return best
-        tried = self._tried(chances, rooms)
+        tried = self._tried(chances, rooms, self._leap(len(chances)))
         if self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
@@ -202,16 +233,21 @@ class Pace:
         due = self._since_plain >= STALE or not self.times.measured(sequences)
         return not due and self._budget > -self._savings
 
-    def _best(self, chances: Sequence[float], rooms: Sequence[int]) -> list[int]:
-        """Of all numbers of proposals, but none, those that give most tokens a second."""
+    def _leap(self, sequences: int) -> int:
+        """Proposals for a sequence in the mean, of which it may be guessed what they take: twice as many tokens as in a
+        pass that was measured. Guesses are low where vectors are multiplied a few at a time."""
+        return int(LEAP * self.times.widest(sequences)) - 1
+
+    def _best(self, chances: Sequence[float], rooms: Sequence[int], leap: int) -> list[int]:
+        """Of all numbers of proposals, but none, up to `leap` for each, those that give most tokens a second."""
         if self._pads:
             choices = (
                 [min(longest, room, reach(chance)) for chance, room in zip(chances, rooms, strict=True)]
-                for longest in range(1, max(rooms) + 1)
+                for longest in range(1, min(leap, max(rooms)) + 1)
             )
             return max(choices, key=lambda lengths: self._rate(chances, lengths))
         count = len(rooms)
-        likeliest = self._likeliest(chances, rooms)
+        likeliest = self._likeliest(chances, rooms)[: leap * count]
         tokens = accumulate((right for right, _ in likeliest), initial=float(count))
         rates = [given / self.times.expected(count, count + number) for number, given in enumerate(tokens)]
         return _shared_out(likeliest[: max(range(1, len(rates)), key=rates.__getitem__)], count)
@@ -226,16 +262,16 @@ class Pace:
         ]
         return [(right, index) for right, _, index in sorted(rated, reverse=True)]
 
-    def _tried(self, chances: Sequence[float], rooms: Sequence[int]) -> list[int]:
-        """What to find out next, though it is not expected to pay: all numbers come in turn, and soon after one another
-        some that are far apart."""
+    def _tried(self, chances: Sequence[float], rooms: Sequence[int], leap: int) -> list[int]:
+        """What to find out next, though it is not expected to pay: all numbers come in turn, up to `leap` for each, and
+        soon after one another some that are far apart."""
         turn = self._trial * GOLDEN % 1
         if self._pads:
-            number = 1 + int(turn * max(rooms))
+            number = 1 + int(turn * min(leap, max(rooms)))
             return [
                 min(number, room, max(1, reach(chance))) for chance, room in zip(chances, rooms, strict=True)
             ]
-        likeliest = self._likeliest(chances, rooms)
+        likeliest = self._likeliest(chances, rooms)[: leap * len(rooms)]
         return _shared_out(likeliest[: 1 + int(turn * len(likeliest))], len(rooms))
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
