@@ -28,6 +28,7 @@ from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
 from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
+from tests.engines.language.schedule_run import Knowing
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
@@ -96,6 +97,27 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
 
     check()
     assert bench.engine.stats().draft_tokens > 0
+
+
+@pytest.mark.parametrize("architecture", ["gpt_oss", "gemma3_text"])
+def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, tmp_path: Path) -> None:
+    """Each third proposal is wrong, while the ring of a window of 20 or 24 tokens goes around several times."""
+    folder = tiny_model(architecture, tmp_path / architecture)
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    sinks = [name for name in weights if name.endswith("sinks")]
+    assert bool(sinks) == (architecture == "gpt_oss")
+    weights |= {name: mx.random.normal(weights[name].shape) for name in sinks}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    bench = Bench(folder, options(prompt_lookup=True))
+    assert bench.engine.speculation is not None
+    bench.engine.speculation.proposer = Knowing(bench.model)
+    prompts = {f"r{place}": (PHRASE * (1 + place) + PHRASE[: 3 * place], 60 + place) for place in range(4)}
+    answers, ends = run_all(bench, prompts)
+    for name, (prompt, _) in prompts.items():
+        bench.judge(prompt, answers[name, 0])
+        usage = ends[name, 0].usage
+        assert 10 < usage.accepted_tokens < usage.draft_tokens - 5
 
 
 @pytest.mark.parametrize(("draft", "share"), [("llama", 0.9), ("other", 0.0)])
