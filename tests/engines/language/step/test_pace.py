@@ -259,6 +259,15 @@ def test_other_numbers_of_sequences_tell_what_as_many_tokens_take() -> None:
     assert times.expected(4, 8) == pytest.approx(0.025)
 
 
+def test_a_first_pass_that_was_held_up_does_not_speak_for_longer_ones() -> None:
+    times = StepTimes(pads=False)
+    for _ in range(2):
+        times.observe(4, 4, 0.01)
+    times.observe(4, 11, 0.2)
+    assert times.expected(4, 11) < 0.034
+    assert times.expected(4, 16) < 0.045
+
+
 def test_one_pass_that_was_held_up_does_not_make_its_length_look_dear() -> None:
     times = StepTimes()
     times.observe(1, 1, 0.01)

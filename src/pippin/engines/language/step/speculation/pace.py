@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import log
+from math import ceil, log
 from statistics import median
 
 REMEMBERED = 9  # measurements of a kind of step
 FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
+NEVER_PAYS = 1.1  # times as many plain steps as a pass computes tokens of a sequence
 LEAP = 2.0  # times the tokens of passes that were measured
 OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
 STALE = 128  # steps with proposals after which a plain one is measured again
@@ -85,6 +86,12 @@ def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
     return lengths
 
 
+def _useless(width: float) -> float:
+    """Times a plain step with which a pass does not pay even where all proposals are right. How much longer one takes
+    than that does not matter, and mostly something else held it up."""
+    return NEVER_PAYS * ceil(width)
+
+
 @dataclass
 class _Ratios:
     """What passes of some number of sequences take, by the tokens that they compute for a sequence in the mean: times
@@ -112,6 +119,9 @@ class _Ratios:
 
     def at(self, width: float) -> float:
         """As measured, else on the line through the nearest widths that were."""
+        return min(self._on_line(width), _useless(width))
+
+    def _on_line(self, width: float) -> float:
         index = bisect_left(self.widths, width)
         if index < len(self.widths) and self.widths[index] == width:
             return self.ratios[index]
@@ -142,7 +152,7 @@ class StepTimes:
                 self._ratios[sequences] = _Ratios(guessed=self._guesses(sequences))
         elif plain := self.plain(sequences):
             width = computed / sequences
-            ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width))
+            ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width), _useless(width))
             self._ratios.setdefault(sequences, _Ratios()).observe(width, ratio)
 
     def _guesses(self, sequences: int) -> dict[float, float]:
