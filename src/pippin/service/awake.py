@@ -61,21 +61,21 @@ class Awake:
                     *command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL
                 )
             except OSError as error:
-                self._give_up(f"it does not start ({error.strerror})")
+                self._give_up(f"does not start ({error.strerror})")
                 return
             ended = asyncio.create_task(process.wait())
             released = asyncio.create_task(self._release.wait())
             await asyncio.wait({ended, released}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 released.cancel()
-                self._give_up(f"it ended with status {ended.result()}")
+                self._give_up(f"ended with status {ended.result()}")
                 return
             await _end(process)
         self._holding = self._timer = None
 
     def _give_up(self, reason: str) -> None:
         """The task stays, done, so that no other one is begun."""
-        log.info("The machine may go to sleep while requests run: %s, %s.", self._command[0], reason)
+        log.info("The machine may go to sleep while requests run: %s %s.", self._command[0], reason)
 
 
 async def _end(process: Process) -> None:

@@ -103,6 +103,24 @@ def test_a_slow_request_is_named_with_where_its_time_went(caplog: pytest.LogCapt
     assert line_of(1, caplog).levelname == "INFO"
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "level"),
+    [
+        ("/healthz", 200, "DEBUG"),
+        ("/metrics", 200, "DEBUG"),
+        ("/readyz", 503, "DEBUG"),
+        ("/metrics", 401, "INFO"),
+        ("/v1/models", 200, "INFO"),
+    ],
+)
+def test_answers_to_probes_are_for_debugging(
+    path: str, status: int, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger=exchange.__name__):
+        exchange.write_line("GET", Exchange(id="abc", path=path), status)
+    assert caplog.records[-1].levelname == level
+
+
 def test_words_of_a_client_begin_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     line = line_of(1, caplog).getMessage()
     assert " client=alice model=m?12:00:00 ERROR forged start=3" in line

@@ -12,7 +12,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
-from pippin.engines.cpu.kernels import Way, way_of_folder, why_missing
+from pippin.engines.cpu.kernels import Way, why_missing
+from pippin.engines.cpu_way import way_of_folder
 from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import load_weights, weight_bytes

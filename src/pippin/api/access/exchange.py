@@ -24,6 +24,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CLIENT_GONE = 499
 SLOW_SECONDS = 60.0
 SCOPE_KEY = "pippin.exchange"
+PROBES = frozenset({"/health", "/v1/health", "/healthz", "/readyz", "/metrics"})
+"""What programs ask again and again: the log has their answers at the level DEBUG."""
 
 
 @dataclass(slots=True)
@@ -144,10 +146,15 @@ class ExchangeFrame:
             self._finished(scope["method"], exchange.route, status, exchange.elapsed)
 
 
+def _is_answered_probe(path: str, status: int) -> bool:
+    """Whether a program asked how the server is and was told. That `/readyz` is not ready yet is such an answer."""
+    return path in PROBES and (status < 400 or (path, status) == ("/readyz", 503))
+
+
 def write_line(method: str, exchange: Exchange, status: int) -> None:
     """Write the line of an exchange that has ended into the log."""
     slow = exchange.elapsed > SLOW_SECONDS
-    level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
+    level = logging.DEBUG if _is_answered_probe(exchange.path, status) else logging.INFO
     if slow:
         level = logging.WARNING
     facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts

@@ -82,7 +82,7 @@ def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, s
 
 def _way(folder: Path, kind: str) -> str:
     """How a CPU will compute a model. MLX is imported in a process of its own: a broken one may end its process."""
-    command = [sys.executable, "-m", "pippin.engines.cpu.kernels", str(folder), kind]
+    command = [sys.executable, "-m", "pippin.engines.cpu_way", str(folder), kind]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         found = json.loads(done.stdout)

@@ -1,25 +1,13 @@
-"""Whether a model's steps are computed by Pippin's own kernels, which are a package of their own, `pippin-kernels`.
+"""Whether a model's steps are computed by Pippin's own kernels, which are a package of their own, `pippin-kernels`."""
 
-    python -m pippin.engines.cpu.kernels FOLDER KIND
-
-prints how the model of a kind in a folder will be computed on a CPU as a line of JSON, for `pippin show`; no weight is
-read.
-"""
-
-import json
-import sys
-from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import mlx.nn as nn
 import msgspec
 
 from pippin.config.options.model import CpuActivations
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelKind
 
 PACKAGE = "pippin_kernels"
 
@@ -129,36 +117,3 @@ def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivation
 def computes_all(model: nn.Module) -> bool:
     """Whether the kernels compute all of a model, so that the BLAS has nothing of it to do."""
     return hasattr(model, "instruction_set")
-
-
-def way_of_folder(folder: Path, kind: ModelKind) -> Way:
-    """How a CPU will compute the model of a kind in a folder. Looks at no weight."""
-    load, way = _loader(folder, kind)
-    try:
-        model = load()
-    except Exception as error:  # whatever a model's class raises for its configuration
-        return Way("float32", f"it is not loaded ({type(error).__name__}: {error})")
-    return way(model)
-
-
-def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Way]]:
-    """What gives the model, and says how it will be computed."""
-    from mlx_lm.utils import load_model
-
-    from pippin.engines.embeddings import ENCODERS, load_encoder_of
-    from pippin.engines.language.vision import checkpoint
-    from pippin.engines.reranking import is_classifier, load_classifier
-
-    config = json.loads((folder / "config.json").read_bytes())
-    if kind == "reranking" and is_classifier(config):
-        return partial(load_classifier, folder), way_of_encoder
-    if kind == "embeddings" and config.get("model_type") in ENCODERS:
-        return partial(load_encoder_of, folder, config), way_of_encoder
-    if checkpoint.is_vision(folder):
-        return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
-    return lambda: load_model(folder, lazy=True, strict=False, trust_remote_code=False)[0], way_of
-
-
-if __name__ == "__main__":
-    found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
-    sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")

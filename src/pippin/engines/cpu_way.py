@@ -1,0 +1,50 @@
+"""How a CPU will compute the model in a folder, for `pippin show`. No weight is read.
+
+    python -m pippin.engines.cpu_way FOLDER KIND
+
+prints a `Way` as a line of JSON. KIND is a `ModelKind`.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import mlx.nn as nn
+import msgspec
+from mlx_lm.utils import load_model
+
+from pippin.core.models import ModelKind
+from pippin.engines.cpu.kernels import Way, way_of, way_of_encoder
+from pippin.engines.embeddings import ENCODERS, load_encoder_of
+from pippin.engines.language.vision import checkpoint
+from pippin.engines.reranking import is_classifier, load_classifier
+
+
+def way_of_folder(folder: Path, kind: ModelKind) -> Way:
+    """How a CPU will compute the model of a kind in a folder. Looks at no weight."""
+    load, way = _loader(folder, kind)
+    try:
+        model = load()
+    except Exception as error:  # whatever a model's class raises for its configuration
+        return Way("float32", f"it is not loaded ({type(error).__name__}: {error})")
+    return way(model)
+
+
+def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Way]]:
+    """What gives the model, and what says how it will be computed."""
+    config = json.loads((folder / "config.json").read_bytes())
+    if kind == "reranking" and is_classifier(config):
+        return partial(load_classifier, folder), way_of_encoder
+    if kind == "embeddings" and config.get("model_type") in ENCODERS:
+        return partial(load_encoder_of, folder, config), way_of_encoder
+    if checkpoint.is_vision(folder):
+        return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
+    return lambda: load_model(folder, lazy=True, strict=False, trust_remote_code=False)[0], way_of
+
+
+if __name__ == "__main__":
+    found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
+    sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
