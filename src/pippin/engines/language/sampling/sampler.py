@@ -151,13 +151,6 @@ class _Plan:
     wanted: tuple[int | None, ...]
     seeds: NDArray[np.uint64]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether each row takes the best token of its logits as they are, and no more is asked."""
-        edited = self.penalties is not None or self.bias is not None
-        drawn = self.short is not None or self.wide is not None
-        return not edited and not drawn and all(count is None for count in self.wanted)
-
 
 class BatchSampler:
     """The sampling state of all rows of a batch, in the batch's order.
@@ -230,8 +223,10 @@ class BatchSampler:
         chosen, and remember nothing: `commit` says what became of them. What stands at a place is what `sample`
         would have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
         plan = self._planned()
-        if plan.is_plain and not any(masked_rows):
-            tokens = self._likeliest(logits)  # of all places at once
+        if not masks and all(
+            each is None for each in (plan.short, plan.wide, plan.penalties, plan.bias, *plan.wanted)
+        ):
+            tokens = self._likeliest(logits)  # nothing is drawn, edited or scored: of all places at once
             return [Sampled(tokens[:, place]) for place in range(logits.shape[1])]
         history, found = self._history, []
         for place in range(logits.shape[1]):
