@@ -9,16 +9,22 @@ code given as OpenAI's `prediction`, to the engine without options; `prose` has 
 to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
 ratio by the clock and by CPU time, the share of proposals accepted, tokens that a step gave a sequence, and how many
 answers were the same token by token. With `--wrong` all drafts of a head are wrong: what a useless one costs.
+
+`--parts` shows instead where the time of a step goes that checks 0, 1, 2 or 3 tokens of a head for one sequence, each
+time as many as that: milliseconds of CPU time of one thread.
 """
 
 import argparse
 import statistics
 import time
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from benchmarks.step_parts import counted
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.events import Finished
@@ -86,13 +92,13 @@ class Speed(NamedTuple):
 class Subject:
     """An engine, and what its rounds gave."""
 
-    def __init__(self, folder: Path, kernels: bool, **options: Any) -> None:
+    def __init__(self, folder: Path, kernels: bool, *, threads: int | None = None, **options: Any) -> None:
         from pippin.engines.language import open_engine, open_preparer  # these import mlx
 
         chosen = {"prefix_cache": False, "cpu_kernels": "auto" if kernels else "off", **options}
         settings = ModelOptions(**chosen)
         info = ModelInfo(id="bench", kind="language", path=str(folder))
-        spec = WorkerSpec(info=info, options=msgspec.to_builtins(settings))
+        spec = WorkerSpec(info=info, options=msgspec.to_builtins(settings), threads=threads)
         self.preparer = open_preparer(spec)
         self.engine = open_engine(spec, self.preparer, lambda *_: None)
         self.proposed = self.accepted = self.steps = 0
@@ -103,8 +109,10 @@ class Subject:
         speculation = self.engine.speculation
         assert speculation is not None
         assert speculation.heads is not None
-        head, draft = speculation.heads._head, speculation.heads._head.draft
-        object.__setattr__(head, "draft", lambda states: draft(states) ^ 1)
+        heads, propose = speculation.heads, speculation.heads.propose
+        object.__setattr__(
+            heads, "propose", lambda wanted: [[token ^ 1 for token in draft] for draft in propose(wanted)]
+        )
 
     def remember(self, sequences: int, tokens: int) -> None:
         """Have the answers to `edit` in the prefix cache, and nothing else."""
@@ -159,6 +167,58 @@ class Subject:
         return Speed(count / seconds, count / cpu), list(answers.values())
 
 
+def parts_of_a_step(subject: Subject, proposed: int, tokens: int, rounds: int) -> dict[str, float]:
+    """Seconds of this thread for each step that checks so many proposals of one sequence, by what they go to, in the
+    round that took least; and the tokens that such a step gives."""
+    from pippin_kernels import Decoder, Drafter, Kernels
+
+    from pippin.engines.language.sampling.sampler import BatchSampler
+    from pippin.engines.language.step.engine import LanguageEngine
+    from pippin.engines.language.step.speculation.verification import Speculation
+
+    speculation = subject.engine.speculation
+    assert speculation is not None
+    object.__setattr__(
+        speculation.pace, "lengths", lambda chances, rooms: [min(proposed, room) for room in rooms]
+    )
+    subject.run("prose", 1, 8)  # so that arrays of this width are there
+    watched: dict[str, tuple[Any, str]] = {
+        "the model's layers": (Decoder, "run"),
+        "its projection": (Kernels, "product_into"),
+        "proposing": (Speculation, "proposals"),
+        "of that the head's call": (Drafter, "run"),
+        "choosing tokens": (BatchSampler, "sample_ahead" if proposed else "sample"),
+        "the whole step": (LanguageEngine, "step"),
+    }
+    found = []
+    for _ in range(rounds):
+        spent: dict[str, Counter[str]] = {name: Counter() for name in watched}
+        subject.steps, subject.given = 0, 0.0
+        with ExitStack() as stack:
+            for name, (owner, method) in watched.items():
+                stack.enter_context(counted(owner, method, spent[name]))
+            subject.run("prose", 1, tokens)
+        parts = {name: spent[name][method] / subject.steps for name, (_, method) in watched.items()}
+        found.append({**parts, GIVEN: subject.given / subject.steps})
+    return min(found, key=lambda each: each["the whole step"])
+
+
+GIVEN = "tokens that it gives"
+
+
+def print_parts(model: Path, draft: Path, tokens: int, rounds: int) -> None:
+    lengths = (0, 1, 2, 3)
+    subject = Subject(model, True, threads=1, num_draft_tokens=max(lengths), draft_model_path=str(draft))
+    columns = [parts_of_a_step(subject, proposed, tokens, rounds) for proposed in lengths]
+    print("| CPU ms of a step that checks | nothing | 1 proposal | 2 | 3 |\n|---|---|---|---|---|")
+    for name in columns[0]:
+        scale = 1 if name == GIVEN else 1000
+        print(f"| {name} | {' | '.join(f'{scale * column[name]:.2f}' for column in columns)} |")
+    plain = columns[0]["the whole step"]
+    gains = (column[GIVEN] * plain / column["the whole step"] for column in columns)
+    print(f"| tokens a second of CPU beside plain steps | {' | '.join(f'{gain:.2f}' for gain in gains)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -172,9 +232,15 @@ def main() -> None:
     parser.add_argument("--proposed", type=int, default=8)
     parser.add_argument("--lookup", action="store_true", help="with prompt lookup beside the head")
     parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--parts", action="store_true", help="where the time of a step goes, with --draft")
     parser.add_argument("--kernels", choices=("on", "off"), default="on")
     given = parser.parse_args()
+    if given.parts and given.draft is None:
+        parser.error("--parts shows the steps of a head: name its folder by --draft")
     accelerate_blas(ModelOptions(), None)
+    if given.parts:
+        print_parts(given.model, given.draft, given.tokens, given.rounds)
+        return
     proposals: dict[str, Any] = {"prompt_lookup": True} if given.draft is None else {}
     if given.draft is not None:
         proposals |= {"draft_model_path": str(given.draft), "prompt_lookup": given.lookup}

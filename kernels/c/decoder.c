@@ -1,5 +1,5 @@
 /* A whole decoder: embedding, layers of attention and gated feed-forward networks, last norm. */
-#include "context.h"
+#include "decoder.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,40 +9,9 @@ _Static_assert(sizeof(pk_kv) == 12 * 8, "the binding writes its fields as number
 
 enum { TOKENS_A_CHUNK = 8 }; /* of work that is done token by token */
 
-/* What the tokens of a step have at each stage, [tokens, size] each. */
-typedef struct states {
-    float *hidden, *normed, *queries, *keys, *values, *attended, *gate, *up, *low, *mixed;
-    float *cosines, *sines; /* [ropes, tokens, head_dim / 2] */
-} states;
-
-/* What adapters add to one matrix. */
-typedef struct additions {
-    pk_addition *all; /* [count] */
-    int count;
-} additions;
-
-struct pk_decoder {
-    pk_context *context;
-    pk_shape shape;
-    pk_layer *layers;
-    pk_experts *experts; /* of the layers that have such, one after the other */
-    pk_rope *ropes;
-    int32_t *windows;     /* [layers] */
-    uint8_t *captured;    /* [layers], or NULL while the states after no layer are wanted */
-    additions *additions; /* [layers, PK_PROJECTIONS], or NULL while there are none */
-    int mixes;            /* some layer has experts */
-    int64_t widest;       /* inner size of a gated network */
-    int64_t most_rank;    /* of an adapter */
-    pk_mixing mixing;
-    float *memory; /* of all states */
-    int64_t memory_size;
-    float *tables; /* of the tokens and pieces of a step */
-    int64_t tables_size;
-};
-
 /* Checks */
 
-static int has_shape(const pk_matrix *matrix, int64_t rows, int64_t columns)
+int pk_has_shape(const pk_matrix *matrix, int64_t rows, int64_t columns)
 {
     if (pk_check(matrix) != PK_OK)
         return 0;
@@ -59,17 +28,18 @@ static int check_network(const pk_shape *shape, const pk_layer *layer)
     if (layer->experts != NULL)
         return pk_check_experts(layer->experts, shape->hidden);
     const int64_t inner = layer->gate.rows;
-    if (!has_shape(&layer->gate, inner, shape->hidden) || !has_shape(&layer->up, inner, shape->hidden) ||
-        !has_shape(&layer->down, shape->hidden, inner))
+    if (!pk_has_shape(&layer->gate, inner, shape->hidden) || !pk_has_shape(&layer->up, inner, shape->hidden) ||
+        !pk_has_shape(&layer->down, shape->hidden, inner))
         return PK_REFUSED;
     return PK_OK;
 }
 
-static int check_layer(const pk_shape *shape, const pk_layer *layer)
+/* `input`: numbers that its queries, keys and values are made of. */
+static int check_layer(const pk_shape *shape, const pk_layer *layer, int64_t input)
 {
     const int64_t queries = (int64_t)shape->heads * shape->head_dim, keys = (int64_t)shape->kv_heads * shape->head_dim;
-    if (!has_shape(&layer->query, queries, shape->hidden) || !has_shape(&layer->key, keys, shape->hidden) ||
-        !has_shape(&layer->value, keys, shape->hidden) || !has_shape(&layer->output, shape->hidden, queries) ||
+    if (!pk_has_shape(&layer->query, queries, input) || !pk_has_shape(&layer->key, keys, input) ||
+        !pk_has_shape(&layer->value, keys, input) || !pk_has_shape(&layer->output, shape->hidden, queries) ||
         check_network(shape, layer) != PK_OK)
         return PK_REFUSED;
     if (layer->input_norm == NULL || layer->mlp_norm == NULL)
@@ -79,7 +49,7 @@ static int check_layer(const pk_shape *shape, const pk_layer *layer)
     return PK_OK;
 }
 
-static int check_shape(const pk_shape *shape)
+static int check_shape(const pk_shape *shape, int side_by_side)
 {
     if (shape->hidden < 1 || shape->heads < 1 || shape->kv_heads < 1 || shape->layer_count < 1 ||
         shape->rope_count < 0 || shape->head_dim < 1 || shape->head_dim > PK_MOST_DIM ||
@@ -87,14 +57,14 @@ static int check_shape(const pk_shape *shape)
         return pk_refuse("The decoder has a size that is not possible.");
     if (shape->activation < PK_SILU || shape->activation > PK_SWIGLU_OAI || shape->final_norm == NULL)
         return pk_refuse("The decoder lacks its last norm or a known activation.");
-    if (!has_shape(&shape->embedding, shape->embedding.rows, shape->hidden))
+    if (!pk_has_shape(&shape->embedding, shape->embedding.rows, shape->hidden))
         return PK_REFUSED;
     for (int index = 0; index < shape->rope_count; index++)
         if (shape->ropes[index].dims < 2 || shape->ropes[index].dims % 2 ||
             shape->ropes[index].dims > shape->head_dim || shape->ropes[index].inverse_frequencies == NULL)
             return pk_refuse("A rotary embedding does not fit the heads.");
     for (int index = 0; index < shape->layer_count; index++)
-        if (check_layer(shape, &shape->layers[index]) != PK_OK)
+        if (check_layer(shape, &shape->layers[index], shape->hidden * (side_by_side && index == 0 ? 2 : 1)) != PK_OK)
             return PK_REFUSED;
     return PK_OK;
 }
@@ -133,9 +103,9 @@ static int take_shape(pk_decoder *decoder, const pk_shape *shape)
     return PK_OK;
 }
 
-pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape)
+pk_decoder *pk_decoder_make(pk_context *context, const pk_shape *shape, int side_by_side)
 {
-    if (check_shape(shape) != PK_OK)
+    if (check_shape(shape, side_by_side) != PK_OK)
         return NULL;
     pk_decoder *decoder = calloc(1, sizeof *decoder);
     if (decoder == NULL) {
@@ -143,11 +113,14 @@ pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape)
         return NULL;
     }
     decoder->context = context;
+    decoder->side_by_side = side_by_side;
     if (take_shape(decoder, shape) == PK_OK)
         return decoder;
     pk_decoder_close(decoder);
     return NULL;
 }
+
+pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape) { return pk_decoder_make(context, shape, 0); }
 
 void pk_decoder_close(pk_decoder *decoder)
 {
@@ -186,7 +159,7 @@ int pk_decoder_adapt(pk_decoder *decoder, int layer, int projection, const pk_ad
         const pk_matrix *down = &given[index].down, *up = &given[index].up;
         if (down->rows == 0)
             continue;
-        if (!has_shape(down, down->rows, matrix->columns) || !has_shape(up, matrix->rows, down->rows))
+        if (!pk_has_shape(down, down->rows, matrix->columns) || !pk_has_shape(up, matrix->rows, down->rows))
             return PK_REFUSED;
         rank = down->rows > rank ? down->rows : rank;
     }
@@ -224,34 +197,18 @@ int pk_decoder_capture(pk_decoder *decoder, const int32_t *layers, int count)
 
 /* One step */
 
-typedef struct step {
-    pk_decoder *decoder;
-    const pk_step *given;
-    states at;
-    int64_t tokens, piece_count;
-    int64_t *positions;
-    int64_t *sequences; /* [tokens] */
-    pk_piece *pieces;
-    int adapts; /* some sequence has an adapter */
-    int index;  /* of the layer */
-    const pk_layer *layer;
-    const pk_kv *kv;
-    const float *norm, *input; /* of `norm_chunk` and `add_chunk` */
-    float *output;
-} step;
-
 static int lay_out(step *step)
 {
     pk_decoder *decoder = step->decoder;
     const pk_shape *shape = &decoder->shape;
     const int64_t queries = (int64_t)shape->heads * shape->head_dim, keys = (int64_t)shape->kv_heads * shape->head_dim;
     const int64_t turns = (int64_t)shape->rope_count * (shape->head_dim / 2);
-    const int64_t mixed = decoder->mixes ? shape->hidden : 0;
+    const int64_t mixed = decoder->mixes ? shape->hidden : 0, joined = decoder->side_by_side ? 2 * shape->hidden : 0;
     const int64_t sizes[] = {shape->hidden, shape->hidden,   queries,         keys,               keys, queries,
-                             decoder->widest, decoder->widest, decoder->most_rank, mixed,         turns, turns};
+                             decoder->widest, decoder->widest, decoder->most_rank, mixed, joined, turns, turns};
     float **places[] = {&step->at.hidden,   &step->at.normed, &step->at.queries, &step->at.keys,
                         &step->at.values,   &step->at.attended, &step->at.gate,  &step->at.up,
-                        &step->at.low,      &step->at.mixed, &step->at.cosines,  &step->at.sines};
+                        &step->at.low,      &step->at.mixed, &step->at.joined,   &step->at.cosines, &step->at.sines};
     enum { STATES = sizeof sizes / sizeof *sizes };
     int64_t total = 0;
     for (int index = 0; index < STATES; index++)
@@ -414,7 +371,7 @@ static void for_tokens(step *step, pk_work work)
     pk_pool_run(step->decoder->context->pool, work, step, (step->tokens + TOKENS_A_CHUNK - 1) / TOKENS_A_CHUNK);
 }
 
-static void norm(step *step, const float *weight, const float *input, float *output)
+void pk_step_norm(step *step, const float *weight, const float *input, float *output)
 {
     step->norm = weight;
     step->input = input;
@@ -436,7 +393,7 @@ static void add_chunk(void *argument, int64_t chunk, int thread)
 static void add_to_hidden(step *step, float *out, const float *out_norm)
 {
     if (out_norm != NULL)
-        norm(step, out_norm, out, out);
+        pk_step_norm(step, out_norm, out, out);
     step->input = out;
     step->output = step->at.hidden;
     for_tokens(step, add_chunk);
@@ -510,15 +467,18 @@ static int run_attention(step *step)
     const pk_layer *layer = step->layer;
     pk_context *context = step->decoder->context;
     states *at = &step->at;
-    norm(step, layer->input_norm, at->hidden, at->normed);
+    const int joined = step->decoder->side_by_side && step->index == 0;
+    const float *input = joined ? at->joined : at->normed;
+    if (!joined)
+        pk_step_norm(step, layer->input_norm, at->hidden, at->normed);
     pk_products products = {.matrices = {&layer->query, &layer->key, &layer->value},
                             .outs = {at->queries, at->keys, at->values},
                             .out_strides = {layer->query.rows, layer->key.rows, layer->value.rows},
                             .count = 3};
-    if (pk_multiply(context, &products, at->normed, shape->hidden, step->tokens) != PK_OK)
+    if (pk_multiply(context, &products, input, layer->query.columns, step->tokens) != PK_OK)
         return PK_REFUSED;
     for (int projection = PK_QUERY; projection <= PK_VALUE; projection++)
-        if (adapt(step, projection, at->normed, products.outs[projection]) != PK_OK)
+        if (adapt(step, projection, input, products.outs[projection]) != PK_OK)
             return PK_REFUSED;
     for_tokens(step, heads_chunk);
     const pk_heads heads = {shape->heads, shape->kv_heads, shape->head_dim, shape->attention_scale,
@@ -565,7 +525,7 @@ static int run_mlp(step *step)
     pk_decoder *decoder = step->decoder;
     const pk_layer *layer = step->layer;
     states *at = &step->at;
-    norm(step, layer->mlp_norm, at->hidden, at->normed);
+    pk_step_norm(step, layer->mlp_norm, at->hidden, at->normed);
     if (layer->experts == NULL)
         return run_gates(step) != PK_OK ? PK_REFUSED : add_product(step, PK_DOWN, at->gate, layer->mlp_out_norm);
     if (pk_mix(decoder->context, &decoder->mixing, layer->experts, decoder->shape.activation, at->normed, step->tokens,
@@ -575,7 +535,7 @@ static int run_mlp(step *step)
     return PK_OK;
 }
 
-static int begin(step *step, int layers, const int32_t *windows)
+int pk_step_begin(step *step, int layers, const int32_t *windows)
 {
     const pk_step *given = step->given;
     if (pk_check_step(given, layers, windows, step->decoder->shape.head_dim) != PK_OK)
@@ -590,7 +550,7 @@ static int begin(step *step, int layers, const int32_t *windows)
     return PK_OK;
 }
 
-static int run_layer(step *step, int index, const pk_kv *kv)
+int pk_step_layer(step *step, int index, const pk_kv *kv)
 {
     step->index = index;
     step->layer = &step->decoder->layers[index];
@@ -602,7 +562,7 @@ int pk_decoder_run(pk_decoder *decoder, const pk_step *given, const int32_t *tok
 {
     const pk_shape *shape = &decoder->shape;
     step step = {.decoder = decoder, .given = given};
-    if (begin(&step, shape->layer_count, decoder->windows) != PK_OK ||
+    if (pk_step_begin(&step, shape->layer_count, decoder->windows) != PK_OK ||
         pk_rows(&shape->embedding, tokens, step.tokens, step.at.hidden) != PK_OK)
         return PK_REFUSED;
     if (shape->embedding_scale != 1.0f)
@@ -611,14 +571,14 @@ int pk_decoder_run(pk_decoder *decoder, const pk_step *given, const int32_t *tok
     const int64_t size = step.tokens * shape->hidden;
     float *captured = hidden + size;
     for (int index = 0; index < shape->layer_count; index++) {
-        if (run_layer(&step, index, given->kv + index * given->sequences) != PK_OK)
+        if (pk_step_layer(&step, index, given->kv + index * given->sequences) != PK_OK)
             return PK_REFUSED;
         if (decoder->captured != NULL && decoder->captured[index]) {
             memcpy(captured, step.at.hidden, (size_t)size * sizeof *captured);
             captured += size;
         }
     }
-    norm(&step, shape->final_norm, step.at.hidden, hidden);
+    pk_step_norm(&step, shape->final_norm, step.at.hidden, hidden);
     return PK_OK;
 }
 
@@ -627,11 +587,11 @@ int pk_decoder_layer(pk_decoder *decoder, int layer, const pk_step *given, float
     step step = {.decoder = decoder, .given = given};
     if (layer < 0 || layer >= decoder->shape.layer_count)
         return pk_refuse("There is no such layer.");
-    if (begin(&step, 1, decoder->windows + layer) != PK_OK)
+    if (pk_step_begin(&step, 1, decoder->windows + layer) != PK_OK)
         return PK_REFUSED;
     const size_t bytes = (size_t)(step.tokens * decoder->shape.hidden) * sizeof *hidden;
     memcpy(step.at.hidden, hidden, bytes);
-    if (run_layer(&step, layer, given->kv) != PK_OK)
+    if (pk_step_layer(&step, layer, given->kv) != PK_OK)
         return PK_REFUSED;
     memcpy(hidden, step.at.hidden, bytes);
     return PK_OK;

@@ -244,6 +244,8 @@ ROUNDED(products, 8)
 #endif
 #if PRODUCTS != PK_PLAIN
 EXACT(products, 1)
+EXACT(products, 2)
+EXACT(products, 3)
 EXACT(products, 4)
 #if DEEP
 EXACT(deep_products, 8)
@@ -315,12 +317,15 @@ static void pack_exact(const pk_matrix *matrix, const float *x, int width, int p
 
 enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
 
-static int exact_width_for(int64_t tokens) { return width_of(tokens, WIDEST_EXACT); }
+/* Two and three vectors have panels of their own: what checks one or two proposed tokens of a sequence computes so many. */
+static int exact_width_for(int64_t tokens) { return tokens < 4 ? (int)tokens : width_of(tokens, WIDEST_EXACT); }
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 {
     static const kernel *const of_width[] = {
         [1] = exact_1,
+        [2] = exact_2,
+        [3] = exact_3,
         [4] = exact_4,
 #if DEEP
         [8] = exact_8,

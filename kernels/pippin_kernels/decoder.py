@@ -97,12 +97,58 @@ class Shape:
         matrices = [getattr(layer, name) for layer in self.layers for name in (*ATTENTION, "network")]
         return self.embedding.nbytes + sum(matrix.nbytes for matrix in matrices)
 
+    def structure(self) -> CShape:
+        """As the library sees it; good as long as the shape is held. Raises `KernelError` for norms that do not fit."""
+        self._check_norms()
+        experts = [
+            c.pointer(layer.network.structure()) if isinstance(layer.network, Experts) else None
+            for layer in self.layers
+        ]
+        layers = (CLayer * len(self.layers))(*map(_layer, self.layers, experts))
+        ropes = (CRope * len(self.ropes))(*(rope.structure() for rope in self.ropes))
+        return CShape(
+            self.embedding.structure(),
+            address(self.final_norm),
+            layers,
+            ropes,
+            len(layers),
+            len(ropes),
+            self.hidden,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            ACTIVATIONS.index(self.activation),
+            self.norm_eps,
+            self.attention_scale,
+            self.attention_softcap,
+            self.embedding_scale,
+            self.residual_scale,
+        )
+
+    def _check_norms(self) -> None:
+        sizes = dict.fromkeys(NORMS, self.hidden)
+        sizes |= {"query_norm": self.head_dim, "key_norm": self.head_dim, "sinks": self.heads}
+        for layer in self.layers:
+            for name, size in sizes.items():
+                check_norm(getattr(layer, name), size)
+        check_norm(self.final_norm, self.hidden)
+
 
 ATTENTION = ("query", "key", "value", "output")
 NETWORK = ("gate", "up", "down")
 Projection = Literal["query", "key", "value", "output", "gate", "up", "down"]
 PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm", "query_norm", "key_norm", "sinks")
+
+
+def check_norm(norm: Floats | None, size: int) -> None:
+    """Raises `KernelError` for the weights of a norm that are damaged, or not of this size; None is no norm."""
+    if norm is None:
+        return
+    if norm.shape != (size,) or norm.dtype != np.float32 or not norm.flags.c_contiguous:
+        raise KernelError(f"A norm {list(norm.shape)} of {norm.dtype} is not float32 [{size}].")
+    if not np.isfinite(norm).all():
+        raise KernelError("A norm holds numbers that are not finite: the file is damaged.")
 
 
 class Decoder:
@@ -112,47 +158,10 @@ class Decoder:
         """Raises `KernelError` where weights do not fit the shape."""
         self.shape = shape
         self.kernels = kernels
-        self._check_norms()
-        experts = [
-            c.pointer(layer.network.structure()) if isinstance(layer.network, Experts) else None
-            for layer in shape.layers
-        ]
-        layers = (CLayer * len(shape.layers))(*map(_layer, shape.layers, experts))
-        ropes = (CRope * len(shape.ropes))(*(rope.structure() for rope in shape.ropes))
-        structure = CShape(
-            shape.embedding.structure(),
-            address(shape.final_norm),
-            layers,
-            ropes,
-            len(layers),
-            len(ropes),
-            shape.hidden,
-            shape.heads,
-            shape.kv_heads,
-            shape.head_dim,
-            ACTIVATIONS.index(shape.activation),
-            shape.norm_eps,
-            shape.attention_scale,
-            shape.attention_softcap,
-            shape.embedding_scale,
-            shape.residual_scale,
-        )
+        structure = shape.structure()
         self._additions: dict[tuple[int, Projection], Sequence[Addition | None]] = {}
         self._captured = 0
         self._decoder: int | None = check(kernels.library.pk_decoder_open(kernels.context, structure))
-
-    def _check_norms(self) -> None:
-        shape = self.shape
-        sizes = dict.fromkeys(NORMS, shape.hidden)
-        sizes |= {"query_norm": shape.head_dim, "key_norm": shape.head_dim, "sinks": shape.heads}
-        norms = [(getattr(layer, name), size) for layer in shape.layers for name, size in sizes.items()]
-        for norm, size in [*norms, (shape.final_norm, shape.hidden)]:
-            if norm is None:
-                continue
-            if norm.shape != (size,) or norm.dtype != np.float32 or not norm.flags.c_contiguous:
-                raise KernelError(f"A norm {list(norm.shape)} of {norm.dtype} is not float32 [{size}].")
-            if not np.isfinite(norm).all():
-                raise KernelError("A norm holds numbers that are not finite: the file is damaged.")
 
     def adapt(self, layer: int, projection: Projection, additions: Sequence[Addition | None]) -> None:
         """From now on adapter i + 1 adds this to a projection of a layer. Raises `KernelError` where it does not
@@ -196,9 +205,7 @@ class Decoder:
         return states
 
     def _check_step(self, step: Step, layers: int) -> None:
-        heads = self.shape.kv_heads, self.shape.head_dim
-        if step.places.layers != layers or step.places.heads != heads:
-            raise KernelError("Keys and values do not have the layers and heads of the decoder.")
+        check_places(self.shape, step, layers)
 
     def _open(self) -> int:
         if self._decoder is None:
@@ -213,6 +220,12 @@ class Decoder:
     def __del__(self) -> None:
         if getattr(self, "_decoder", None) is not None:
             self.close()
+
+
+def check_places(shape: Shape, step: Step, layers: int) -> None:
+    """Raises `KernelError` for a step whose keys and values are those of another decoder."""
+    if step.places.layers != layers or step.places.heads != (shape.kv_heads, shape.head_dim):
+        raise KernelError("Keys and values do not have the layers and heads of the decoder.")
 
 
 def _layer(layer: Layer, experts: Any) -> CLayer:

@@ -2,7 +2,7 @@
 
 import ctypes as c
 
-ABI = 6
+ABI = 7
 BLOCK = 16
 
 
@@ -63,6 +63,14 @@ class CShape(c.Structure):
         *((name, c.c_int32) for name in ("heads", "kv_heads", "head_dim", "activation")),
         *((name, c.c_float) for name in ("norm_eps", "attention_scale", "attention_softcap")),
         *((name, c.c_float) for name in ("embedding_scale", "residual_scale")),
+    ]
+
+
+class CDrafting(c.Structure):
+    _fields_ = [
+        *((name, CMatrix) for name in ("reduce", "head")),
+        *((name, c.c_void_p) for name in ("reduce_norm", "token_norm", "state_norm", "words")),
+        ("normed_residual", c.c_int32),
     ]
 
 

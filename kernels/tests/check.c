@@ -577,8 +577,10 @@ static void norm_heads(const model *m, const pk_layer *layer, const float *scale
     }
 }
 
-/* The states [count, HIDDEN] of one whole sequence, through one layer. */
-static void run_layer(const model *m, const pk_layer *layer, int adapts, int64_t count, double *states)
+/* The states [count, HIDDEN] of one whole sequence, through one layer; `joined` [count, 2 HIDDEN], or NULL, is what its
+ * queries, keys and values are made of, in place of the normed states. */
+static void run_layer(const model *m, const pk_layer *layer, int adapts, int64_t count, const double *joined,
+                      double *states)
 {
     const double eps = (double)m->shape.norm_eps;
     double x[HIDDEN], out[HIDDEN], low[RANK], more[HEADS * DIM], attended[HEADS * DIM];
@@ -588,9 +590,10 @@ static void run_layer(const model *m, const pk_layer *layer, int adapts, int64_t
     for (int64_t token = 0; token < count; token++) {
         double *query = queries + token * HEADS * DIM;
         normed(states + token * HIDDEN, layer->input_norm, NULL, 0, eps, HIDDEN, x);
-        project(&layer->query, x, query);
-        project(&layer->key, x, key);
-        project(&layer->value, x, value);
+        const double *input = joined == NULL ? x : joined + token * 2 * HIDDEN;
+        project(&layer->query, input, query);
+        project(&layer->key, input, key);
+        project(&layer->value, input, value);
         if (adapts && layer == &m->layers[1]) {
             project(&m->added.down, x, low);
             project(&m->added.up, low, more);
@@ -640,7 +643,7 @@ static double *states_of(const model *m, int64_t sequence, int64_t count)
             states[token * HIDDEN + index] =
                 weight(&m->shape.embedding, token_at(sequence, token), index) * (double)m->shape.embedding_scale;
     for (int layer = 0; layer < LAYERS; layer++)
-        run_layer(m, &m->layers[layer], sequence % 2 == 1, count, states);
+        run_layer(m, &m->layers[layer], sequence % 2 == 1, count, NULL, states);
     for (int64_t token = 0; token < count; token++)
         normed(states + token * HIDDEN, m->shape.final_norm, NULL, 0, (double)m->shape.norm_eps, HIDDEN,
                states + token * HIDDEN);
@@ -709,6 +712,191 @@ static void check_decoder(const model *m, int64_t sequences, int64_t count, int 
     for (int64_t sequence = 0; sequence < sequences; sequence++)
         free(expected[sequence]);
     free(expected);
+}
+
+/* Draft heads */
+
+enum { STATE = 3 * HIDDEN, MOST_READ = 40, MOST_DRAFTS = 3, DRAFTED_FOR = 3 };
+
+typedef struct draft_head {
+    model like; /* but for its first layer */
+    pk_drafting drafting;
+    int32_t words[WORDS / 2];
+    float *norms; /* [STATE], which all norms begin with */
+} draft_head;
+
+static draft_head *make_draft_head(const model *m, int normed_residual)
+{
+    draft_head *made = calloc(1, sizeof *made);
+    made->like = *m;
+    made->norms = filled(STATE, PK_F32);
+    for (int index = 0; index < STATE; index++)
+        made->norms[index] += 1.0f;
+    for (int row = 0; row < WORDS / 2; row++)
+        made->words[row] = 2 * row + 1;
+    pk_layer *first = &made->like.layers[0];
+    first->query = matrix_of(HEADS * DIM, 2 * HIDDEN, 4, 32, PK_F16);
+    first->key = matrix_of(KV_HEADS * DIM, 2 * HIDDEN, 8, 32, PK_BF16);
+    first->value = matrix_of(KV_HEADS * DIM, 2 * HIDDEN, 32, 0, PK_F32);
+    made->like.shape.layers = made->like.layers;
+    made->like.shape.ropes = made->like.ropes;
+    made->like.shape.embedding_scale = 1.0f;
+    made->drafting = (pk_drafting){.reduce = matrix_of(HIDDEN, STATE, 8, 32, PK_F32),
+                                   .head = matrix_of(WORDS / 2, HIDDEN, 4, 32, PK_F32),
+                                   .reduce_norm = normed_residual ? made->norms : NULL,
+                                   .token_norm = made->norms,
+                                   .state_norm = made->norms + 1,
+                                   .words = made->words,
+                                   .normed_residual = normed_residual};
+    return made;
+}
+
+static void release_draft_head(draft_head *made)
+{
+    pk_layer *first = &made->like.layers[0];
+    pk_matrix *all[] = {&first->query, &first->key, &first->value, &made->drafting.reduce, &made->drafting.head};
+    for (int index = 0; index < 5; index++)
+        release(all[index]);
+    free(made->norms);
+    free(made);
+}
+
+/* What a head begins with at one token [HIDDEN], by a state of the model [STATE]. */
+static void begin_with(const draft_head *h, const double *state, double *begun)
+{
+    double x[STATE];
+    memcpy(x, state, sizeof x);
+    if (h->drafting.reduce_norm != NULL)
+        normed(state, h->drafting.reduce_norm, NULL, 0, (double)h->like.shape.norm_eps, STATE, x);
+    project(&h->drafting.reduce, x, begun);
+}
+
+/* Its own states [count, HIDDEN] of a whole sequence, which begins with `begun` [count, HIDDEN]. */
+static double *own_states(const draft_head *h, const int32_t *tokens, const double *begun, int64_t count)
+{
+    const double eps = (double)h->like.shape.norm_eps;
+    double *states = malloc((size_t)(count * HIDDEN) * 8), *joined = malloc((size_t)(count * 2 * HIDDEN) * 8);
+    memcpy(states, begun, (size_t)(count * HIDDEN) * 8);
+    for (int64_t token = 0; token < count; token++) {
+        double embedding[HIDDEN], *at = joined + token * 2 * HIDDEN;
+        for (int64_t index = 0; index < HIDDEN; index++)
+            embedding[index] = weight(&h->like.shape.embedding, tokens[token], index);
+        normed(embedding, h->drafting.token_norm, NULL, 0, eps, HIDDEN, at);
+        normed(begun + token * HIDDEN, h->drafting.state_norm, NULL, 0, eps, HIDDEN, at + HIDDEN);
+        if (h->drafting.normed_residual)
+            memcpy(states + token * HIDDEN, at + HIDDEN, HIDDEN * 8);
+    }
+    for (int layer = 0; layer < LAYERS; layer++)
+        run_layer(&h->like, &h->like.layers[layer], 0, count, layer == 0 ? joined : NULL, states);
+    free(joined);
+    return states;
+}
+
+static int32_t said(const draft_head *h, const double *own)
+{
+    double x[HIDDEN], scores[WORDS / 2];
+    normed(own, h->like.shape.final_norm, NULL, 0, (double)h->like.shape.norm_eps, HIDDEN, x);
+    project(&h->drafting.head, x, scores);
+    int best = 0;
+    for (int row = 1; row < WORDS / 2; row++)
+        best = scores[row] > scores[best] ? row : best;
+    return h->words[best];
+}
+
+/* What is expected of one sequence whose first `count` tokens are read: their own states, then drafts. */
+static double *expect_drafts(const draft_head *h, int64_t sequence, int64_t count, const float *states, int32_t *drafts)
+{
+    int32_t tokens[MOST_READ + MOST_DRAFTS];
+    double *begun = calloc((MOST_READ + MOST_DRAFTS) * HIDDEN, 8), *read = NULL;
+    double *given = doubles(states, count * STATE);
+    for (int64_t token = 0; token < count; token++) {
+        tokens[token] = token_at(sequence, token);
+        begin_with(h, given + token * STATE, begun + token * HIDDEN);
+    }
+    for (int place = 0; place < MOST_DRAFTS; place++) {
+        const int64_t all = count + place;
+        double *own = own_states(h, tokens, begun, all);
+        tokens[all] = drafts[place] = said(h, own + (all - 1) * HIDDEN);
+        memcpy(begun + all * HIDDEN, own + (all - 1) * HIDDEN, HIDDEN * 8);
+        if (place == 0)
+            read = own;
+        else
+            free(own);
+    }
+    free(given);
+    free(begun);
+    return read;
+}
+
+/* Sequences of different lengths read in two turns; what was drafted after the first is forgotten before the second. */
+static void check_turns(const draft_head *h, pk_drafter *drafter, const char *name, float *const *states)
+{
+    const int64_t turns[2][DRAFTED_FOR] = {{1, 17, 5}, {3, 1, 20}};
+    int64_t starts[DRAFTED_FOR] = {0}, capacity = MOST_READ + MOST_DRAFTS;
+    pk_kv kv[LAYERS * DRAFTED_FOR];
+    for (int index = 0; index < LAYERS * DRAFTED_FOR; index++)
+        kv[index] = (pk_kv){.keys = calloc((size_t)(KV_HEADS * capacity * DIM), 4),
+                            .values = calloc((size_t)(KV_HEADS * capacity * DIM), 4),
+                            .key_head_stride = capacity * DIM,
+                            .value_head_stride = capacity * DIM,
+                            .capacity = capacity};
+    for (int turn = 0; turn < 2; turn++) {
+        int32_t tokens[MOST_READ * DRAFTED_FOR], drafts[DRAFTED_FOR * MOST_DRAFTS], expected[MOST_DRAFTS];
+        float given[MOST_READ * STATE], own[MOST_READ * HIDDEN];
+        int64_t all = 0;
+        for (int sequence = 0; sequence < DRAFTED_FOR; sequence++)
+            for (int64_t index = 0; index < turns[turn][sequence]; index++, all++) {
+                const int64_t at = starts[sequence] + index;
+                tokens[all] = token_at(sequence, at);
+                memcpy(given + all * STATE, states[sequence] + at * STATE, STATE * 4);
+            }
+        const pk_step step = {.starts = starts, .counts = turns[turn], .kv = kv, .sequences = DRAFTED_FOR};
+        must("a draft head", name, pk_drafter_run(drafter, &step, tokens, given, own, MOST_DRAFTS, drafts));
+        const float *found = own;
+        for (int sequence = 0; sequence < DRAFTED_FOR; sequence++) {
+            const int64_t count = turns[turn][sequence];
+            double *read = expect_drafts(h, sequence, starts[sequence] + count, states[sequence], expected);
+            near_to("a draft head", name, found, read + starts[sequence] * HIDDEN, NULL, count * HIDDEN, 1e-4);
+            checks++;
+            if (memcmp(expected, drafts + sequence * MOST_DRAFTS, sizeof expected) != 0) {
+                fprintf(stderr, "a draft head with %s drafts something else\n", name);
+                failures++;
+            }
+            free(read);
+            found += count * HIDDEN;
+            starts[sequence] += count;
+        }
+    }
+    for (int index = 0; index < LAYERS * DRAFTED_FOR; index++) {
+        free(kv[index].keys);
+        free(kv[index].values);
+    }
+}
+
+static void check_drafter(const model *m, int normed_residual)
+{
+    const char *name;
+    draft_head *h = make_draft_head(m, normed_residual);
+    float *states[DRAFTED_FOR];
+    for (int sequence = 0; sequence < DRAFTED_FOR; sequence++) {
+        states[sequence] = filled(MOST_READ * STATE, PK_F32);
+        for (int index = 0; index < MOST_READ * STATE; index++)
+            states[sequence][index] *= 10.0f;
+    }
+    for (int set = 0; (name = pk_instruction_set(set)) != NULL; set++) {
+        pk_context *context = pk_open(THREADS, name);
+        pk_drafter *drafter = pk_drafter_open(context, &h->like.shape, &h->drafting);
+        if (drafter == NULL)
+            must("a draft head", name, PK_REFUSED);
+        else
+            check_turns(h, drafter, name, states);
+        pk_drafter_close(drafter);
+        pk_close(context);
+    }
+    forget();
+    for (int sequence = 0; sequence < DRAFTED_FOR; sequence++)
+        free(states[sequence]);
+    release_draft_head(h);
 }
 
 /* Encoders: as BERT's, and as ModernBERT's with everything that such a layer can have */
@@ -854,12 +1042,13 @@ static void check_encoder(int norms_first)
 static void check_products(void)
 {
     const int bits[] = {2, 3, 4, 5, 6, 8};
-    const int64_t tokens[] = {1, 2, 4, 5, 9, 17, 40, 70};
+    const int64_t tokens[] = {1, 2, 3, 4, 5, 9, 17, 40, 70};
+    enum { COUNTS = sizeof tokens / sizeof *tokens };
     for (int b = 0; b < 6; b++)
         for (int size = 0; size < 3; size++)
-            for (int t = 0; t < 8; t++)
+            for (int t = 0; t < COUNTS; t++)
                 check_product(matrix_of(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << size, (t + size) % 3), tokens[t]);
-    for (int t = 0; t < 8; t++) {
+    for (int t = 0; t < COUNTS; t++) {
         for (int type = PK_F32; type <= PK_BF16; type++)
             check_product(matrix_of(21, 67, type == PK_F32 ? 32 : 16, 0, type), tokens[t]);
         check_product(float4_of(37, 32 * (1 + 20 * (t % 2)), PK_MXFP4), tokens[t]);
@@ -911,6 +1100,8 @@ int main(void)
     check_decoder(made, 3, 5, 4);
     check_decoder(made, 2, 40, 2);
     forget();
+    check_drafter(made, 0);
+    check_drafter(made, 1);
     release_model(made);
     check_encoder(0);
     check_encoder(1);

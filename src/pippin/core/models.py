@@ -163,6 +163,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_bytes: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    draft_seconds: float = 0.0  # in which tokens were proposed, without the steps that judge them
     media_encoded: int = 0  # pictures, clips and recordings that went through the model's towers
     media_reused: int = 0  # those whose features were still there
     generation_tps: float = 0.0

@@ -53,6 +53,14 @@ def test_dashboards_and_documents_name_only_metrics_that_exist(page: str) -> Non
     assert named - exported() - {name.removesuffix("_bucket") for name in exported()} == set()
 
 
+def test_what_drafting_took_and_gave_is_told() -> None:
+    states = [ModelState(id="m", kind="language", state="loaded")]
+    stats = EngineStats(draft_tokens=8, accepted_tokens=5, draft_seconds=0.5)
+    text = Metrics().render([*gauges(states, {"m": stats}, 1.0)]).decode()
+    assert 'pippin_draft_seconds_total{model="m"} 0.5' in text
+    assert 'pippin_draft_tokens_total{fate="rejected",model="m"} 3.0' in text
+
+
 def test_the_dashboard_is_json_with_a_query_in_every_panel() -> None:
     dashboard = json.loads((ROOT / "examples/grafana.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel.get("type") != "row"]

@@ -9,7 +9,7 @@ from mlx_lm.utils import load_adapters, load_model
 from pippin.engines.cpu.kernels import why_missing
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject
-from tests.engines.language.schedules import COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK
+from tests.engines.language.schedules import COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK, World
 from tests.engines.language.step.test_schedules import (
     ADAPTABLE,
     ALONE,
@@ -19,13 +19,15 @@ from tests.engines.language.step.test_schedules import (
     play,
     play_many,
 )
-from tests.engines.language.tiny_heads import prediction_head
+from tests.engines.language.tiny_heads import eagle3_head, prediction_head
 from tests.engines.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
 ON_A_CPU: dict[str, Any] = {"overlaps": False}
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss")
+FUSED = ("llama", "qwen3")
+"""Whose draft head is one call of the kernels; for the others it is one of single operations."""
 SCHEDULES = 6  # of each architecture
 
 
@@ -41,8 +43,10 @@ def traits_of(architecture: str) -> list[dict[str, Any]]:
 
 
 def subject_of(root: Path, architecture: str) -> Subject:
-    folder = tiny_model(architecture, root / architecture, head_dim=32)
-    draft, head = tiny_model("llama", root / "draft"), prediction_head(root / "head")
+    changes = {"num_hidden_layers": 4} if architecture in FUSED else {}
+    folder = tiny_model(architecture, root / architecture, head_dim=32, **changes)
+    draft = tiny_model("llama", root / "draft")
+    head = (eagle3_head if architecture in FUSED else prediction_head)(root / "head")
     named = (
         {each: str(adapter(folder, root, each)) for each in ("one", "two")}
         if architecture in ADAPTABLE
@@ -61,6 +65,10 @@ def subject_of(root: Path, architecture: str) -> Subject:
 def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: str) -> None:
     subject = subject_of(tmp_path, architecture)
     assert type(subject.model).__name__ == "KernelDecoder"
+    speculation = subject.open(World(proposals="head", **ON_A_CPU), tmp_path / "disk").speculation
+    assert speculation is not None
+    assert speculation.heads is not None
+    assert speculation.heads._head.in_one_call == (architecture in FUSED)
     for schedule in (COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK):
         play(subject, schedule)
     happened(subject.tally, proposals=True)

@@ -114,8 +114,12 @@ class Subject:
             prefill_chunk=world.chunk,
             overlaps=world.overlaps,
             writes_in_place=not world.overlaps,
+            kernels=self.kernels,
         )
-        engine = build_engine(model, self.tokenizer, options, plan, folder=self.folder)
+        threads = 2 if self.kernels else None
+        engine = build_engine(
+            model, self.tokenizer, options, plan, folder=self.folder, kernel_threads=threads
+        )
         if world.proposals == "known":
             assert engine.speculation is not None
             engine.speculation.proposer = Knowing(model)

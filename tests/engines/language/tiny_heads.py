@@ -55,8 +55,8 @@ def eagle3_model(folder: Path, **changes: Any) -> Path:
     return tiny_model("llama", folder, **{"num_hidden_layers": 4, **changes})
 
 
-def eagle3_head(folder: Path, *, seed: int = 3, **changes: Any) -> Path:
-    """As the library speculators writes it."""
+def eagle3_head(folder: Path, *, seed: int = 3, whole: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """As the library speculators writes it. `changes` are of its layer, `whole` of what is around that."""
     layer = {**HEADS, **COMMON, "model_type": "llama", "num_hidden_layers": 1}
     config = {
         "speculators_model_type": "eagle3",
@@ -64,11 +64,14 @@ def eagle3_head(folder: Path, *, seed: int = 3, **changes: Any) -> Path:
         "draft_vocab_size": KNOWN,
         "eagle_aux_hidden_state_layer_ids": [each + 1 for each in LAYERS],
         "transformer_layer_config": {**layer, **changes},
+        **(whole or {}),
     }
+    known = config["draft_vocab_size"]
     head = Eagle3DraftModel(Eagle3Config.from_dict(config))
     weights = spread(head, seed)
-    words = sorted(mx.random.permutation(VOCABULARY)[:KNOWN].tolist())
-    weights["d2t"] = mx.array([word - index for index, word in enumerate(words)])
+    if known < VOCABULARY:
+        words = sorted(mx.random.permutation(VOCABULARY)[:known].tolist())
+        weights["d2t"] = mx.array([word - index for index, word in enumerate(words)])
     return _written(folder, weights, config)
 
 

@@ -80,6 +80,16 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         """As many as there are."""
         return [None] * len(self._decoder.shape.layers)
 
+    @property
+    def kernels(self) -> Kernels:
+        """Whose threads compute it, and what works beside it."""
+        return self._kernels
+
+    @property
+    def embedding(self) -> Matrix:
+        """Of all tokens, unscaled."""
+        return self._decoder.shape.embedding
+
     def make_cache(self) -> list[Any]:
         """As mlx-lm's model makes them."""
         windows = [layer.window for layer in self._decoder.shape.layers]
@@ -133,7 +143,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         places = Places([[kept]] * len(shape.layers))
         step = Step(starts=[0] * len(counts), counts=counts, places=places)
         hidden, _ = self._decoder.run(tokens[real], step)
-        return mx.array(_padded(hidden, (tokens.shape[0], tokens.shape[1]), real))
+        return mx.array(padded_states(hidden, (tokens.shape[0], tokens.shape[1]), real))
 
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
         """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""
@@ -153,8 +163,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         hidden, captured = self._decoder.run(taken, step)
         if len(captured):
             by_token = captured.transpose(1, 0, 2).reshape(len(taken), -1)
-            self.captured = mx.array(_padded(by_token, shape, real))
-        return _padded(hidden, shape, real)
+            self.captured = mx.array(padded_states(by_token, shape, real))
+        return padded_states(hidden, shape, real)
 
     def _chosen(self, sequences: int) -> list[int] | None:
         """The adapter of each sequence of this step."""
@@ -206,7 +216,7 @@ def _places(layers: Sequence[Sequence[InPlace]]) -> Places:
     return Places([[_view(part) for part in layer] for layer in layers])
 
 
-def _padded(
+def padded_states(
     states: NDArray[np.float32], shape: tuple[int, int], real: NDArray[np.bool_] | None
 ) -> NDArray[np.float32]:
     """States [tokens, size] of the tokens that are `real`, None for all, as [*shape, size] with zeros for the rest."""

@@ -60,7 +60,7 @@ class Description:
 
 
 @dataclass
-class _Describer:
+class Describer:
     architecture: Architecture
     prefix: str
     head_dim: int
@@ -167,7 +167,7 @@ def describe(model: nn.Module) -> Description:
     args, inner = model.args, model.model
     attention = inner.layers[0].self_attn
     windows = windows_of(model)
-    describer = _Describer(architecture, prefix, head_dim(architecture, attention))
+    describer = Describer(architecture, prefix, head_dim(architecture, attention))
     width = sizes(attention.o_proj)[1]
     samples = tuple(_samples(architecture, inner.layers, windows, width))
     layers = []

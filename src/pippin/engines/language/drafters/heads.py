@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
+from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
@@ -21,8 +23,20 @@ class Drafted(NamedTuple):
     added: int
 
 
+class Reading(NamedTuple):
+    """What a head that drafts in one call is given beside tokens with padding: the model's states [tokens, state_size]
+    of those that are none, one sequence behind the other, and how many tokens to draft behind the last of each. There
+    is padding for all of these but one, so that there is room for their keys and values."""
+
+    states: NDArray[np.float32]
+    most: int
+
+
 class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
     """A head of mlx-vlm, called as a model of tokens that takes states beside them."""
+
+    in_one_call = False
+    """Whether it takes a `Reading` and gives what it drafts [sequences, most]."""
 
     def __init__(self, inner: nn.Module, state_size: int, layers_read: tuple[int, ...] | None = None) -> None:
         """`layers_read`: the model's layers whose states it starts from, side by side; None for the states after the

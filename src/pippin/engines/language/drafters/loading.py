@@ -1,6 +1,7 @@
 """Which kind of drafter a folder holds, its weights, and whether it was made for the model."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -20,6 +21,8 @@ HeadKind = Literal["eagle3", "mtp", "dflash"]
 
 Kind = Literal["model"] | HeadKind
 """A smaller model, or a head."""
+
+log = logging.getLogger(__name__)
 
 OPTION = "draft_model_path"
 PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
@@ -154,6 +157,7 @@ def open_head(
         case "eagle3":
             head: DraftHead = Eagle3Head(inner)
             _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
+            _check_words(folder, inner)
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
@@ -171,6 +175,9 @@ def open_head(
                 head = BlockHead(inner)
         case _:
             assert_never(kind)
+    fused = _fuse(head, model, folder) if plan.kernels and kernel_threads is not None else None
+    if fused is not None:
+        return fused
     _place(head, plan, kernel_threads)
     try:
         _bind(head, model)
@@ -182,6 +189,25 @@ def open_head(
         raise ServerError("load_failed", message, OPTION) from error
     head.own_bytes = _own_bytes(head, model)
     return head
+
+
+def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
+    """The head with all that it does in one call of the kernels, where they can do that for this head and model."""
+    if kernels.why_missing() is not None:
+        return None
+    from pippin.engines.cpu import draft_head
+    from pippin.engines.cpu.agreement import OtherAnswer
+
+    reason = draft_head.why_not(head.inner, model)
+    if reason is None:
+        try:
+            return draft_head.FusedHead(head.inner, model)
+        except OtherAnswer as error:
+            reason = str(error)
+        except ValueError as error:
+            raise _unusable(folder, error) from error
+    log.info("the draft head runs in single operations: %s", reason)
+    return None
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:
@@ -216,6 +242,19 @@ def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabular
         message = (
             f"The draft head {folder.name!r} was made for another model: it starts from states of {size} numbers and "
             f"{words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION)
+
+
+def _check_words(folder: Path, inner: Any) -> None:
+    """Of an EAGLE-3 head that knows a part of the vocabulary."""
+    if inner.d2t is None:
+        return
+    words = mx.arange(inner.draft_vocab_size) + inner.d2t
+    if not 0 <= int(words.min()) <= int(words.max()) < inner.target_vocab_size:
+        message = (
+            f"The draft head {folder.name!r} names a token that the vocabulary does not have: its table d2t is "
+            "damaged. Download it again."
         )
         raise ServerError("load_failed", message, OPTION)
 

@@ -83,7 +83,7 @@ class BatchedGroup:
     def looks_back(self, index: int) -> bool:
         return True
 
-    def forward(self, tokens: mx.array, states: mx.array | None = None) -> mx.array:
+    def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
         """`states` are given to models that take them beside tokens."""
         table = self._table
         count = tokens.shape[1]

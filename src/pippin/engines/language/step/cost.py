@@ -111,6 +111,7 @@ class Counters:
     prompt_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    draft_seconds: float = 0.0
     weight_bytes: int = 0
     generation_tps: float = 0.0
     prompt_tps: float = 0.0

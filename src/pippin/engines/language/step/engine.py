@@ -173,7 +173,9 @@ class LanguageEngine:
         if self.speculation is None or not self._speculates or self.scheduler.done():
             return None
         running = list(self.batch.running)
+        began = time.monotonic()
         proposals = self.speculation.proposals(running)
+        self.counters.draft_seconds += time.monotonic() - began
         self._speculates = any(proposals)
         if not self._speculates:
             return None

@@ -41,6 +41,7 @@ def engine_stats(
         cached_bytes=mx.get_cache_memory(),
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
+        draft_seconds=counters.draft_seconds,
         media_encoded=0 if vision is None else vision.encoded,
         media_reused=0 if vision is None else vision.reused,
         generation_tps=counters.generation_tps,

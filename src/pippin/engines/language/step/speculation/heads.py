@@ -6,16 +6,17 @@ asked, and are then read all at once. Only the newest wait: a head that is not a
 anew with them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
-from pippin.engines.language.drafters.heads import Drafted, DraftHead
+from pippin.engines.language.drafters.heads import Drafted, DraftHead, Reading
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
-from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
+from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
@@ -183,7 +184,8 @@ class Heads:
         if not most:
             return [NOTHING for _ in wanted]
         most = most if self._head.most is None else min(most, self._head.most)
-        drafts = self._draft(self._read(), most)
+        self._settle()
+        drafts = self._draft_in_one_call(most) if self._head.in_one_call else self._draft(self._read(), most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
@@ -205,15 +207,18 @@ class Heads:
             found.setdefault(group, {})[followed.slot.index] = sequence
         return found.items()
 
-    def _read(self) -> dict[BatchedGroup, mx.array]:
-        """Read all states that wait and whose next tokens are known; gives the head's own state after the last one
-        [slots, 1, size] of each group."""
+    def _settle(self) -> None:
+        """Have all sequences lie where they are to be computed."""
         for sequence, followed in self._followed.items():
             stage = sequence.stage
             if isinstance(stage, Running) and stage.length_class != followed.slot.length_class:
                 self._groups.promote(followed.slot, stage.length_class)
         self._groups.fit(UNLIMITED)
         self._groups.compact()
+
+    def _read(self) -> dict[BatchedGroup, mx.array]:
+        """Read all states that wait and whose next tokens are known; gives the head's own state after the last one
+        [slots, 1, size] of each group."""
         return {group: self._read_group(group, slots) for group, slots in self._by_group()}
 
     def _read_group(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
@@ -256,6 +261,40 @@ class Heads:
             parts.append(mx.zeros((width - count, self._head.state_size), dtype))
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         return whole[:width]
+
+    def _draft_in_one_call(self, most: int) -> dict[Sequence, list[int]]:
+        """Read what waits, and draft up to `most` tokens for each sequence."""
+        found: dict[Sequence, list[int]] = {}
+        for group, slots in self._by_group():
+            following = {
+                slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
+            }
+            # Each slot has a token at least: what it is where nobody asks is forgotten again.
+            width = max(1, *map(len, following.values())) + most - 1
+            tokens = np.full((group.high - group.low, width), PADDING, np.int32)
+            parts: list[NDArray[np.float32]] = []
+            for row, slot in enumerate(range(group.low, group.high)):
+                after = following.get(slot) or [0]
+                tokens[row, : len(after)] = after
+                waiting = self._followed[slots[slot]].waiting if following.get(slot) else []
+                parts += self._first_of(waiting, len(after))
+            drafted = np.asarray(group.forward(mx.array(tokens), Reading(np.concatenate(parts), most)))
+            group.rewind({slot: width - len(after) for slot, after in following.items()})
+            for slot, sequence in slots.items():
+                self._followed[sequence].forget(len(following[slot]))
+                found[sequence] = drafted[slot - group.low].tolist()
+        return found
+
+    def _first_of(self, waiting: list[_Stretch], count: int) -> Iterator[NDArray[np.float32]]:
+        """The first `count` states that wait [count, size], in pieces; zeros where there are none."""
+        for stretch in waiting:
+            taken = min(count, stretch.count)
+            if taken:
+                states = np.asarray(stretch.states.astype(mx.float32))
+                yield states[stretch.row, stretch.start : stretch.start + taken]
+            count -= taken
+        if count:
+            yield np.zeros((count, self._head.state_size), np.float32)
 
     def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
