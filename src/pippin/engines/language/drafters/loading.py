@@ -167,7 +167,7 @@ def open_head(
             from pippin.engines.language.drafters.blocks import BlockHead
 
             _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
-            if inner.config.model_type == "gemma4_dspark":
+            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
                 from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
 
                 head = GemmaBlockHead(inner)
