@@ -121,16 +121,31 @@ class Subject:
         self.run("edit", sequences, tokens)
         self.proposed, self.accepted, self.steps, self.given = counted
 
+    def texts(self, work: Work, count: int, tokens: int) -> list[tuple[list[int], list[int]]]:
+        """Prompts with the answers to them."""
+        for number in range(count):
+            self._submit(work, number, tokens)
+        sequences = [request.sequences[0] for request in self.engine.lifecycle.live]
+        while self.engine.busy:
+            self.engine.step()
+        lengths = [len(each.request.job.prompt) for each in sequences]
+        return [
+            (each.tokens[:length], each.tokens[length:])
+            for each, length in zip(sequences, lengths, strict=True)
+        ]
+
+    def _submit(self, work: Work, number: int, tokens: int) -> None:
+        name = f"{time.monotonic_ns()}-{number}"
+        prepared = self.preparer.prepare(name, Generate(request_of(work, number, tokens)))
+        assert not isinstance(prepared, tuple)
+        self.engine.submit(prepared)
+
     def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
         """From the first step in which all decode on; and the answers."""
         engine, before = self.engine, self.engine.stats()
         answers: dict[str, list[int]] = {}
         for number in range(sequences):
-            prepared = self.preparer.prepare(
-                f"{time.monotonic_ns()}-{number}", Generate(request_of(work, number, tokens))
-            )
-            assert not isinstance(prepared, tuple)
-            engine.submit(prepared)
+            self._submit(work, number, tokens)
         live = engine.lifecycle.live
         texts = {request.job.id: request.sequences[0] for request in live}
         while len(engine.batch.running) < sequences:

@@ -2,6 +2,9 @@
 
     python -m benchmarks.speculation_servers --model FOLDER --gguf FILE [--draft HEAD] [--clients 1 2 4 8] [--rounds 3]
 
+`--clients 1 4 --rounds 2` without a head takes some five minutes on two cores that nobody else wants; where others do,
+`--threads 1` keeps llama.cpp's threads from waiting for each other.
+
 `edit` has the model write a piece of code again with a name changed, by prompt lookup: Pippin's `--prompt-lookup`,
 llama.cpp's `ngram-simple` over 3 tokens as here (its own default of 12 finds little in texts as short). `again` asks
 for the same in other words after another conversation has had the answer to `edit`, of llama.cpp by `ngram-mod`, which
@@ -16,7 +19,9 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
+import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +45,8 @@ REMEMBERING = (
     *("--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", "3"),
     *("--spec-ngram-mod-n-min", "1", "--spec-ngram-mod-n-max", PROPOSED),
 )
+LOOKUPS: dict[Work, tuple[str, ...]] = {"edit": SIMPLE, "again": REMEMBERING}
+"""What llama.cpp is started with for this work."""
 
 
 class Rate(NamedTuple):
@@ -124,7 +131,8 @@ def compare(name: str, model: Path, flags: tuple[str, ...], work: Work, given: a
         both = []
         for more in ((), flags):
             port = free_port()
-            process = stack.enter_context(serve(replace(peer, command=(*peer.command, *more)), model, port))
+            asked = replace(peer, command=(*peer.command, *more))
+            process = stack.enter_context(serve(asked, model, port, threads=given.threads))
             both.append(Server(peer.model_name.format(model=model), port, process.pid))
             both[-1].rate(work, range(1), 16)  # weights are loaded
         for clients in given.clients:
@@ -165,16 +173,24 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--work", nargs="+", choices=("edit", "again", "prose"), default=["edit", "again", "prose"]
+    )
+    parser.add_argument("--threads", type=int, help="of llama.cpp, as many as cores otherwise")
     given = parser.parse_args()
+    # So that the servers end with it, however it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(
         "work   server            clients   plain   with  ratio  of CPU:  with  ratio  accepted", flush=True
     )
     lookup = ("--prompt-lookup", "--num-draft-tokens", PROPOSED)
-    for work, theirs in (("edit", SIMPLE), ("again", REMEMBERING)):
+    for work, theirs in LOOKUPS.items():
+        if work not in given.work:
+            continue
         compare("pippin", given.model, lookup, work, given)
         if given.gguf is not None:
             compare("llama_cpp_native", given.gguf, theirs, work, given)
-    if given.draft is not None:
+    if given.draft is not None and "prose" in given.work:
         block = ("--draft-model", str(given.draft), "--draft-kind", "eagle3", "--draft-block-size", "4")
         compare("mlx_vlm", given.mlx_vlm_model or given.model, block, "prose", given)
         drafting = ("--draft-model-path", str(given.draft), "--num-draft-tokens", "3")

@@ -112,3 +112,6 @@ class Eager(Pace):
 
     def lengths(self, chances: Sequence[float], available: Sequence[int]) -> list[int]:
         return list(available)
+
+    def worth_looking(self, chances: Sequence[float]) -> bool:
+        return True

@@ -29,6 +29,7 @@ from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.bench import PLAN, Eager
 from tests.engines.language.reference import Answer, Quantised, Reference
@@ -184,8 +185,8 @@ class Knowing:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
-        return [self._known(sequence, most) for sequence, most in wanted]
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+        return [Proposal(self._known(sequence, most)) for sequence, most in wanted]
 
     def _known(self, sequence: Sequence, most: int) -> list[int]:
         tokens = sequence.tokens

@@ -379,7 +379,8 @@ def _open_speculation(
     most = options.num_draft_tokens
     has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
-    pace = Pace(most, overlaps=asked.plan.overlaps)
+    pads = not getattr(model, "takes_padding", False)
+    pace = Pace(most, overlaps=asked.plan.overlaps, pads=pads)
     always = options.prompt_lookup or named is not None
     clock = StepClock(cores=time.process_time if asked.plan.shares_cores else None)
     return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads, clock=clock)

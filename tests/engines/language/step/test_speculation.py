@@ -22,10 +22,13 @@ from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import PrefixTree
-from pippin.engines.language.step.sequences import Sequence
+from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation import proposers
-from pippin.engines.language.step.speculation.proposers import Lookup
+from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
+from pippin.engines.language.step.speculation.verification import Speculation
 from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
+from tests.engines.language.schedule_run import Knowing
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
@@ -44,6 +47,10 @@ class Text:
     @property
     def request(self) -> SimpleNamespace:
         return SimpleNamespace(job=self)
+
+    @property
+    def decoder(self) -> SimpleNamespace:
+        return SimpleNamespace(allowed=len)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +97,27 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
 
     check()
     assert bench.engine.stats().draft_tokens > 0
+
+
+@pytest.mark.parametrize("architecture", ["gpt_oss", "gemma3_text"])
+def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, tmp_path: Path) -> None:
+    """Each third proposal is wrong, while the ring of a window of 20 or 24 tokens goes around several times."""
+    folder = tiny_model(architecture, tmp_path / architecture)
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    sinks = [name for name in weights if name.endswith("sinks")]
+    assert bool(sinks) == (architecture == "gpt_oss")
+    weights |= {name: mx.random.normal(weights[name].shape) for name in sinks}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    bench = Bench(folder, options(prompt_lookup=True))
+    assert bench.engine.speculation is not None
+    bench.engine.speculation.proposer = Knowing(bench.model)
+    prompts = {f"r{place}": (PHRASE * (1 + place) + PHRASE[: 3 * place], 60 + place) for place in range(4)}
+    answers, ends = run_all(bench, prompts)
+    for name, (prompt, _) in prompts.items():
+        bench.judge(prompt, answers[name, 0])
+        usage = ends[name, 0].usage
+        assert 10 < usage.accepted_tokens < usage.draft_tokens - 5
 
 
 @pytest.mark.parametrize(("draft", "share"), [("llama", 0.9), ("other", 0.0)])
@@ -243,10 +271,21 @@ def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], sha
     assert (engine.speculation.clock.cores is time.process_time) == shared
 
 
+def proposed(lookup: Lookup, *wanted: tuple[Sequence, int]) -> list[list[int]]:
+    return [tokens for tokens, _ in lookup.propose(list(wanted))]
+
+
 def test_lookups_follow_what_the_text_says_last() -> None:
     lookup = Lookup(in_text=True)
     sequence = cast(Sequence, Text([1, 2, 3, 1, 2, 4, 1, 2]))
-    assert lookup.propose([(sequence, 2)]) == [[4, 1]]
+    assert proposed(lookup, (sequence, 2)) == [[4, 1]]
+
+
+def test_lookups_follow_the_place_with_most_in_common() -> None:
+    """Three tokens stood twice before the last one's like, the earlier time with more of the text before them."""
+    lookup = Lookup(in_text=True)
+    sequence = cast(Sequence, Text([5, 6, 7, 8, 1, 6, 7, 8, 2, 5, 6, 7, 8]))
+    assert lookup.propose([(sequence, 2)]) == [Proposal([1, 6], agreed=4)]
 
 
 def remembered(*texts: list[int], key: bytes = b"") -> RememberedText:
@@ -264,7 +303,7 @@ def test_what_is_remembered_is_proposed_where_it_has_more_in_common_with_the_tex
     lookup = Lookup(in_text=True, remembered=remembered([1, 2, 3, 4, 5, 6, 7, 8]))
     only_there = cast(Sequence, Text([9, 9, 2, 3, 4]))
     more_here = cast(Sequence, Text([0, 2, 3, 4, 50, 51, 0, 2, 3, 4]))
-    assert lookup.propose([(only_there, 3), (more_here, 2), (only_there, 0)]) == [[5, 6, 7], [50, 51], []]
+    assert proposed(lookup, (only_there, 3), (more_here, 2), (only_there, 0)) == [[5, 6, 7], [50, 51], []]
 
 
 def test_a_remembered_text_is_followed_past_a_phrase_that_stands_elsewhere_later() -> None:
@@ -273,11 +312,11 @@ def test_a_remembered_text_is_followed_past_a_phrase_that_stands_elsewhere_later
         in_text=True, remembered=remembered([10, 11, 12, 13, 1, 2, 3, 14], [20, 21, 22, 23, 1, 2, 3, 24])
     )
     sequence = cast(Sequence, Text([10, 11, 12]))
-    assert lookup.propose([(sequence, 2)]) == [[13, 1]]
+    assert proposed(lookup, (sequence, 2)) == [[13, 1]]
     sequence.tokens += [13, 1, 2, 3]
-    assert lookup.propose([(sequence, 2)]) == [[14]]
+    assert proposed(lookup, (sequence, 2)) == [[14]]
     sequence.tokens += [99]
-    assert lookup.propose([(sequence, 2)]) == [[]]
+    assert proposed(lookup, (sequence, 2)) == [[]]
     lookup.forget(sequence)
     assert not lookup._followed
 
@@ -286,7 +325,7 @@ def test_a_long_text_is_read_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(proposers, "MOST_READ", 4)
     lookup = Lookup(in_text=True)
     sequence = cast(Sequence, Text([7, 8, 9, 1, 5, 6, 7, 8]))
-    assert lookup.propose([(sequence, 2)]) == [[9, 1]]
+    assert proposed(lookup, (sequence, 2)) == [[9, 1]]
     assert lookup._places[sequence].read == 4
 
 
@@ -307,16 +346,35 @@ def test_an_answer_that_was_given_before_is_proposed_to_the_same_salt_and_to_no_
     assert accepted[b"one"] > accepted[b"two"] + 10
 
 
+def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
+    """A phrase of two tokens that is always followed otherwise takes nothing from a passage that is copied."""
+    pace = Pace(4, pads=False)
+    for computed in (1, 1, 1, 5, 5, 3, 3):
+        pace.times.observe(1, computed, 0.01 + 0.001 * computed)
+    pace._trial = 1  # no trial is due
+    speculation = Speculation(Lookup(in_text=True), pace, most=4)
+    passage = list(range(20))
+    text = Text([*passage, 50, 51, 60, 61, 3, 60, 61])
+    sequence = cast(Sequence, text)
+    running = [cast(Running, SimpleNamespace(sequence=text, growth=99, slot=SimpleNamespace(length=0)))]
+    assert speculation.proposals(running) == [[3, 60]]
+    for _ in range(20):
+        speculation.judged(sequence, 2, 0)
+    assert speculation.proposals(running) == [[3]], "the one that is tried"
+    text.tokens += passage[:16]
+    assert speculation.proposals(running) == [[16, 17, 18, 19]]
+
+
 def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_right_again() -> None:
     sequence = cast(Sequence, Text([1, 2, 10, 11], (1, 2), tuple(range(10, 30))))
     lookup = Lookup(in_text=False)
-    assert lookup.propose([(sequence, 3)]) == [[12, 13, 14]]
+    assert proposed(lookup, (sequence, 3)) == [[12, 13, 14]]
     sequence.tokens += [99, 98]
-    assert lookup.propose([(sequence, 3)]) == [[]]
+    assert proposed(lookup, (sequence, 3)) == [[]]
     sequence.tokens += [20, 21]
-    assert lookup.propose([(sequence, 3)]) == [[22, 23, 24]]
+    assert proposed(lookup, (sequence, 3)) == [[22, 23, 24]]
     sequence.tokens += list(range(22, 30))
-    assert lookup.propose([(sequence, 3)]) == [[]]
+    assert proposed(lookup, (sequence, 3)) == [[]]
 
 
 def test_layers_are_computed_again_with_each_sequences_own_adapter(

@@ -3,6 +3,8 @@
 Begin with `heads.py`.
 
 - `heads.py`: EAGLE-3 and multi-token prediction: a decoder layer that drafts one token after the other.
+- `blocks.py`: DFlash and DSpark, which draft a whole block in one pass; `gemma_blocks.py`: Gemma 4's, with weights of
+  its own where others share the model's.
 - `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.
 
 How sequences are followed and their drafts judged is `step/speculation/`.

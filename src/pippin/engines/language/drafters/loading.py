@@ -29,8 +29,24 @@ OPTION = "draft_model_path"
 PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
-BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark")
-"""Types of mlx-vlm's drafters of blocks that `blocks.py` runs."""
+BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark")
+"""Types of mlx-vlm's drafters of blocks that `blocks.py` and `gemma_blocks.py` run."""
+
+HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+"""Fields of configurations that tell of heads for multi-token prediction."""
+
+READS_KEYS = "it reads the keys and values of its model's own layers, which sequences of a batch do not lend"
+ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
+WHY_NOT = {
+    "gemma4_assistant": READS_KEYS,
+    "gemma4_unified_assistant": READS_KEYS,
+    "glm4_moe_lite_mtp": "mlx-vlm splits it off and has no module that computes it",
+    "glm_moe_dsa_mtp": ONE_BY_ONE,
+    "glm5_next_mtp": ONE_BY_ONE,
+    "qwen4_exp_mtp": ONE_BY_ONE,
+    "inkling_mtp": ONE_BY_ONE,
+}
+"""Of mlx-vlm's other drafters, as far as it was looked at."""
 
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
@@ -64,11 +80,16 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
             return "dflash"
         known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
         message = (
-            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version cannot run: "
-            f"take a smaller model, an EAGLE-3 head, or a head of the type {known}."
+            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version "
+            f"cannot run{_because(normalised)}: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
         raise ServerError("load_failed", message, OPTION)
     return "model"
+
+
+def _because(drafter: str) -> str:
+    reason = WHY_NOT.get(drafter)
+    return "" if reason is None else f" ({reason})"
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -91,12 +112,20 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 def _own_kind(folder: Path) -> Kind:
     """Of the head inside a model's checkpoint."""
-    from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter
+    from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
+    config = _configuration(folder)
     try:
+        known = get_mtp_splitter(source_config=config) is not None
         splitter = detect_mtp_splitter(folder)
     except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
+    if not known and any(config.get(field) for field in HEAD_COUNTS):
+        message = (
+            f"mlx-vlm has no module for the prediction heads of the architecture {config.get('model_type')!r}, which "
+            f"{folder.name!r} is of: start without it, or give a smaller model as draft_model_path."
+        )
+        raise ServerError("load_failed", message, "mtp")
     if splitter is None:
         message = (
             f"{folder.name!r} has no head for multi-token prediction: many converted models lack the weights named "
@@ -106,7 +135,8 @@ def _own_kind(folder: Path) -> Kind:
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
-            f"cannot run (it runs {', '.join(PREDICTION_HEADS)}): start without it."
+            f"cannot run{_because(splitter.output_model_type)}; it runs {', '.join(PREDICTION_HEADS)}: start "
+            "without it."
         )
         raise ServerError("load_failed", message, "mtp")
     return "mtp"
@@ -142,7 +172,12 @@ def open_head(
             from pippin.engines.language.drafters.blocks import BlockHead
 
             _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
-            head = BlockHead(inner)
+            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
+                from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
+
+                head = GemmaBlockHead(inner)
+            else:
+                head = BlockHead(inner)
         case _:
             assert_never(kind)
     fused = _fuse(head, model, folder) if plan.kernels and kernel_threads is not None else None

@@ -27,7 +27,7 @@ class Instant(NamedTuple):
 
 
 Kind = tuple[int, int]
-"""How many sequences a step computes, and how many tokens of each."""
+"""How many sequences a step computes, and how many tokens of all of them."""
 
 
 def _last() -> deque[float]:
@@ -59,7 +59,7 @@ class StepClock:
         if _below(self._shares, 1 - UNDISTURBED) > HINDERED:
             return passed
         # By the same number of cores for all kinds, so that they compare by the time of cores alone.
-        return spent / _below(self._busy.get((kind[0], 1), known), UNDISTURBED)
+        return spent / _below(self._busy.get((kind[0], kind[0]), known), UNDISTURBED)
 
 
 def _below(known: Iterable[float], share: float) -> float:

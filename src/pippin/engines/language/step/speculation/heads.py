@@ -20,6 +20,7 @@ from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, arrays
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
+from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
 
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
 UNLIMITED = 1 << 62  # bytes: what the head keeps is counted by the scheduler, see `sequence_bytes`
@@ -175,17 +176,17 @@ class Heads:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         most = max(
             (count for sequence, count in wanted if sequence in self._followed),
             default=0,
         )
         if not most:
-            return [[] for _ in wanted]
+            return [NOTHING for _ in wanted]
         most = most if self._head.most is None else min(most, self._head.most)
         self._settle()
         drafts = self._draft_in_one_call(most) if self._head.in_one_call else self._draft(self._read(), most)
-        return [drafts.get(sequence, [])[:count] for sequence, count in wanted]
+        return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
         followed = self._followed.pop(sequence, None)

@@ -4,16 +4,23 @@ A pass over several tokens of each sequence takes longer than one over a single 
 machine, the model and how many sequences there are. It gives more tokens where the model agrees with proposals. `Pace`
 proposes as many as give most tokens a second, none where that is none. What it spends on finding that out, and on being
 wrong, is bounded by a budget: a share of all time, which becomes smaller with each trial that was in vain.
+
+Where a pass computes no padding, the tokens that it may compute go to the proposals that are likeliest to be right,
+whosesoever they are: a sequence that has none to offer takes nothing from one that copies a page.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import log
+from itertools import accumulate
+from math import ceil, log
 from statistics import median
 
 REMEMBERED = 9  # measurements of a kind of step
 FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
+NEVER_PAYS = 1.1  # times as many plain steps as a pass computes tokens of a sequence
+LEAP = 2.0  # times the tokens of passes that were measured
 OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
 STALE = 128  # steps with proposals after which a plain one is measured again
 FRESH = 2  # plain steps that are measured before there is anything to compare with
@@ -24,9 +31,15 @@ TOO_RARE = 0.05  # proposals with a smaller chance of being reached and right ar
 FARTHEST = 1 << 10  # tokens
 SMOOTHING = 0.1
 WORTH = 1.02  # times the tokens a second of a plain step, for proposals to be worth it
+WORTH_IN_DEBT = 1.1  # times that, where more was lost than may be: up to as much again as may be lost at once
 ALLOWANCE = 0.02  # share of the time that may be lost
 LEAST_INTEREST = 1 / 8  # of that share, after trials that were all in vain
-SAVINGS = 0.3  # seconds that may be lost at once
+SAVINGS = 0.1  # seconds that may be lost at once, or
+SAVED_STEPS = 4.0  # plain steps of one token, if those take longer
+CURIOUS = (
+    16  # checks that pay, after which there is one to find out whether other numbers of proposals pay more
+)
+GOLDEN = (5**0.5 - 1) / 2  # the golden ratio
 
 
 @dataclass
@@ -65,20 +78,99 @@ def _last() -> deque[float]:
     return deque(maxlen=REMEMBERED)
 
 
+def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
+    """How many of these proposals are whose."""
+    lengths = [0] * count
+    for _, index in chosen:
+        lengths[index] += 1
+    return lengths
+
+
+def _useless(width: float) -> float:
+    """Times a plain step with which a pass does not pay even where all proposals are right. How much longer one takes
+    than that does not matter, and mostly something else held it up."""
+    return NEVER_PAYS * ceil(width)
+
+
+@dataclass
+class _Ratios:
+    """What passes of some number of sequences take, by the tokens that they compute for a sequence in the mean: times
+    what a plain step takes. Ascending, from the plain step on."""
+
+    widths: list[float] = field(default_factory=lambda: [1.0])
+    ratios: list[float] = field(default_factory=lambda: [1.0])
+    guessed: dict[float, float] = field(default_factory=dict)  # before they are measured
+    _measured: dict[float, deque[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._learn()
+
+    def observe(self, width: float, ratio: float) -> None:
+        self._measured.setdefault(width, _last()).append(ratio)
+        self._learn()
+
+    def _learn(self) -> None:
+        medians = {each: median(found) for each, found in self._measured.items()}
+        known = sorted((self.guessed | medians).items())
+        # A pass over fewer tokens takes no longer than one over more: what says otherwise was held up.
+        longest = list(accumulate((ratio for _, ratio in reversed(known)), min))[::-1]
+        self.widths = [1.0, *(width for width, _ in known)]
+        self.ratios = [1.0, *longest]
+
+    def at(self, width: float) -> float:
+        """As measured, else on the line through the nearest widths that were."""
+        return min(self._on_line(width), _useless(width))
+
+    def _on_line(self, width: float) -> float:
+        index = bisect_left(self.widths, width)
+        if index < len(self.widths) and self.widths[index] == width:
+            return self.ratios[index]
+        if len(self.widths) == 1:
+            return 1 + FIRST_GUESS * (width - 1)
+        low, high = (index - 1, index) if index < len(self.widths) else (0, index - 1)
+        slope = (self.ratios[high] - self.ratios[low]) / (self.widths[high] - self.widths[low])
+        return self.ratios[index - 1] + slope * (width - self.widths[index - 1])
+
+
 @dataclass
 class StepTimes:
-    """What steps take, by how many sequences they compute and how many tokens of each."""
+    """What steps take, by how many sequences they compute and how many tokens of all of them."""
 
+    pads: bool = (
+        True  # what passes take depends on their tokens for each sequence, else on those of all of them
+    )
     _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds, of a token for each of so many
-    _ratios: dict[int, dict[int, deque[float]]] = field(default_factory=dict)  # to that, by tokens for each
+    _medians: dict[int, float] = field(default_factory=dict)
+    _ratios: dict[int, _Ratios] = field(default_factory=dict)
 
-    def observe(self, sequences: int, width: int, seconds: float) -> None:
-        if width == 1:
+    def observe(self, sequences: int, computed: int, seconds: float) -> None:
+        if computed == sequences:
             known = self._plain.setdefault(sequences, _last())
             known.append(min(seconds, OUTLIER * median(known)) if len(known) > FRESH else seconds)
+            self._medians[sequences] = median(known)
+            if not self.pads and len(known) == FRESH and sequences not in self._ratios:
+                self._ratios[sequences] = _Ratios(guessed=self._guesses(sequences))
         elif plain := self.plain(sequences):
-            ratio = min(seconds / plain, OUTLIER * self._ratio(sequences, width))
-            self._ratios.setdefault(sequences, {}).setdefault(width, _last()).append(ratio)
+            width = computed / sequences
+            ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width), _useless(width))
+            self._ratios.setdefault(sequences, _Ratios()).observe(width, ratio)
+
+    def _guesses(self, sequences: int) -> dict[float, float]:
+        """What passes of other numbers of sequences have taken, which computed more tokens than a plain one of this."""
+        known = dict(self._medians)
+        for count, ratios in self._ratios.items():
+            measured = zip(ratios.widths[1:], ratios.ratios[1:], strict=True)
+            known |= {round(width * count): ratio * self.plain(count) for width, ratio in measured}
+        plain = self.plain(sequences)
+        return {
+            computed / sequences: max(1.0, seconds / plain)
+            for computed, seconds in known.items()
+            if computed > sequences
+        }
+
+    def widest(self, sequences: int) -> float:
+        """The most tokens of a sequence, in the mean, of passes whose time is known."""
+        return self._nearest(sequences).widths[-1]
 
     def measured(self, sequences: int) -> bool:
         """Whether it is known what a plain step for so many takes."""
@@ -86,37 +178,36 @@ class StepTimes:
 
     def plain(self, sequences: int) -> float:
         """Seconds of a step of one token for each; 0 before any was measured."""
-        known = self._plain.get(sequences)
-        return median(known) if known else 0.0
+        return self._medians.get(sequences, 0.0)
 
-    def expected(self, sequences: int, width: int) -> float:
-        """Seconds of a step of `width` tokens for each."""
-        return self.plain(sequences) * (1.0 if width == 1 else self._ratio(sequences, width))
+    @property
+    def shortest(self) -> float:
+        """Seconds of a plain step for the fewest sequences that there were."""
+        return self._medians[min(self._medians)] if self._medians else 0.0
 
-    def _ratio(self, sequences: int, width: int) -> float:
-        """As measured, else on the line through the nearest widths that were."""
-        if not self._ratios:
-            return 1 + FIRST_GUESS * (width - 1)
-        nearest = min(self._ratios, key=lambda count: abs(count - sequences))
-        known = {1: 1.0} | {each: median(found) for each, found in self._ratios[nearest].items()}
-        if width in known:
-            return known[width]
-        below = max(each for each in known if each < width)
-        above = min((each for each in known if each > width), default=None)
-        low, high = (below, above) if above is not None else (1, below)
-        if low == high:
-            return known[low] + FIRST_GUESS * (width - low)
-        slope = (known[high] - known[low]) / (high - low)
-        return known[below] + slope * (width - below)
+    def expected(self, sequences: int, computed: int) -> float:
+        """Seconds of a step of so many tokens in all."""
+        if computed == sequences:
+            return self.plain(sequences)
+        return self.plain(sequences) * self._nearest(sequences).at(computed / sequences)
+
+    def _nearest(self, sequences: int) -> _Ratios:
+        """Of so many sequences, else of the most similar number that there were."""
+        if sequences in self._ratios:
+            return self._ratios[sequences]
+        nearest = min(self._ratios, key=lambda count: abs(count - sequences), default=None)
+        return _Ratios() if nearest is None else self._ratios[nearest]
 
 
 class Pace:
     """Says how many tokens to propose for each of the sequences that a step computes."""
 
-    def __init__(self, most: int, *, overlaps: bool = False) -> None:
+    def __init__(self, most: int, *, overlaps: bool = False, pads: bool = True) -> None:
         """`most`: tokens proposed for a sequence. `overlaps`: a step in which proposals are looked for takes longer
-        even where there are none, because it cannot be built while the last one is computed."""
-        self.times = StepTimes()
+        even where there are none, because it cannot be built while the last one is computed. `pads`: a pass computes
+        as many tokens of each sequence as of that with the most."""
+        self.times = StepTimes(pads)
+        self._pads = pads
         self._overlaps = overlaps
         self._hits = 1.0  # share of the steps that looked for proposals and had some
         self._vain = 0.0  # seconds by which the others were longer
@@ -134,34 +225,79 @@ class Pace:
 
     def lengths(self, chances: Sequence[float], available: Sequence[int]) -> list[int]:
         """`chances` that a proposal is right, and how many proposals there can be, of each sequence."""
-        count = len(chances)
-        none = [0] * count
-        most = min(self._most, max(available, default=0))
-        due = self._since_plain >= STALE or not self.times.measured(count)
-        if not most or due or self._budget < 0:
+        none = [0] * len(chances)
+        rooms = [min(self._most, own) for own in available]
+        if not any(rooms) or not self._may_propose(len(chances)):
             return none
-        widths = [self._limited(chances, available, longest) for longest in range(most + 1)]
-        best = max(range(most + 1), key=lambda longest: self._rate(chances, widths[longest]))
-        if self._rate(chances, widths[best]) > WORTH * self._rate(chances, none):
-            return widths[best]
-        longest = 1 + self._trial % most
-        tried = [
-            min(longest, own, max(1, reach(chance))) for chance, own in zip(chances, available, strict=True)
+        best = self._best(chances, rooms, self._leap(len(chances)))
+        worth = WORTH if self._budget >= 0 else WORTH_IN_DEBT
+        pays = self._rate(chances, best) > worth * self._rate(chances, none)
+        if pays and self._trial % CURIOUS:
+            return best
+        tried = self._tried(chances, rooms, self._leap(len(chances)))
+        if self._loss(chances, tried) < self._budget:
+            return tried
+        return best if pays else none
+
+    def _may_propose(self, sequences: int) -> bool:
+        due = self._since_plain >= STALE or not self.times.measured(sequences)
+        return not due and self._budget > -self._savings
+
+    def _leap(self, sequences: int) -> int:
+        """Proposals for a sequence in the mean, of which it may be guessed what they take: twice as many tokens as in a
+        pass that was measured. Guesses are low where vectors are multiplied a few at a time."""
+        return int(LEAP * self.times.widest(sequences)) - 1
+
+    def _best(self, chances: Sequence[float], rooms: Sequence[int], leap: int) -> list[int]:
+        """Of all numbers of proposals, but none, up to `leap` for each, those that give most tokens a second."""
+        if self._pads:
+            choices = (
+                [min(longest, room, reach(chance)) for chance, room in zip(chances, rooms, strict=True)]
+                for longest in range(1, min(leap, max(rooms)) + 1)
+            )
+            return max(choices, key=lambda lengths: self._rate(chances, lengths))
+        count = len(rooms)
+        likeliest = self._likeliest(chances, rooms)[: leap * count]
+        tokens = accumulate((right for right, _ in likeliest), initial=float(count))
+        rates = [given / self.times.expected(count, count + number) for number, given in enumerate(tokens)]
+        return _shared_out(likeliest[: max(range(1, len(rates)), key=rates.__getitem__)], count)
+
+    def _likeliest(self, chances: Sequence[float], rooms: Sequence[int]) -> list[tuple[float, int]]:
+        """How likely each proposal is to be reached and right, and whose it is, the likeliest first. What is hardly
+        ever reached is left out."""
+        rated = [
+            (chance**place, -place, index)
+            for index, (chance, room) in enumerate(zip(chances, rooms, strict=True))
+            for place in range(1, min(room, max(1, reach(chance))) + 1)
         ]
-        return tried if self._loss(chances, tried) < self._budget else none
+        return [(right, index) for right, _, index in sorted(rated, reverse=True)]
+
+    def _tried(self, chances: Sequence[float], rooms: Sequence[int], leap: int) -> list[int]:
+        """What to find out next, though it is not expected to pay: all numbers come in turn, up to `leap` for each, and
+        soon after one another some that are far apart."""
+        turn = self._trial * GOLDEN % 1
+        if self._pads:
+            number = 1 + int(turn * min(leap, max(rooms)))
+            return [
+                min(number, room, max(1, reach(chance))) for chance, room in zip(chances, rooms, strict=True)
+            ]
+        likeliest = self._likeliest(chances, rooms)[: leap * len(rooms)]
+        return _shared_out(likeliest[: 1 + int(turn * len(likeliest))], len(rooms))
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
         """Whether the next step should look for proposals that cost nothing, of which there may be none."""
+        if not self._overlaps:
+            return self._may_propose(len(chances))
         lengths = self.lengths(chances, [self._most] * len(chances))
-        if not any(lengths) or not self._overlaps:
-            return any(lengths)
+        if not any(lengths):
+            return False
         won, lost = -self._hits * self._loss(chances, lengths), (1 - self._hits) * self._vain
         return won > lost or self._budget > lost
 
     def looked_in_vain(self, sequences: int, seconds: float) -> None:
         """A step looked for proposals, and there were none."""
         if not self._overlaps:
-            self.observe(sequences, 1, seconds, sequences)
+            self.observe(sequences, sequences, seconds, sequences)
             return
         if not self.times.measured(sequences):
             return
@@ -171,22 +307,26 @@ class Pace:
         self._vain += SMOOTHING * (spent - plain - self._vain)
         self._hits -= SMOOTHING * self._hits
 
-    def observe(self, sequences: int, width: int, seconds: float, tokens: int) -> None:
-        """A step gave so many tokens in all. `width` is 1 where nothing was looked for."""
-        plain = self.times.plain(sequences)
+    def computed(self, lengths: Sequence[int]) -> int:
+        """Tokens that a pass computes with so many proposals for each sequence."""
+        return len(lengths) * (1 + max(lengths)) if self._pads else len(lengths) + sum(lengths)
+
+    def observe(self, sequences: int, computed: int, seconds: float, tokens: int) -> None:
+        """A step gave so many tokens in all. It `computed` one for each sequence where nothing was looked for."""
+        plain, is_plain = self.times.plain(sequences), computed == sequences
         if self.times.measured(sequences):
-            spent = min(seconds, OUTLIER * self.times.expected(sequences, width))
-            lost = spent - plain * tokens / sequences if width > 1 else 0.0
+            spent = min(seconds, OUTLIER * self.times.expected(sequences, computed))
+            lost = 0.0 if is_plain else spent - plain * tokens / sequences
             self._spend(spent, lost)
-            if width > 1:
+            if not is_plain:
                 self._interest = 1.0 if lost < 0 else max(self._interest / 2, LEAST_INTEREST)
         # A plain step right behind another is what there would be without proposals: it was begun while the one before
         # it was computed, and a first one takes half as long again.
         follows = self._plain_before == sequences
-        self._plain_before = sequences if width == 1 else 0
-        if width > 1 or follows:
-            self.times.observe(sequences, width, seconds)
-        if width == 1:
+        self._plain_before = sequences if is_plain else 0
+        if not is_plain or follows:
+            self.times.observe(sequences, computed, seconds)
+        if is_plain:
             self._since_plain = 0 if follows else self._since_plain
         else:
             self._since_plain += 1
@@ -195,19 +335,19 @@ class Pace:
 
     def _spend(self, seconds: float, lost: float) -> None:
         """Of a step's seconds so many were lost, less than none where they were won."""
-        self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, SAVINGS)
+        self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
 
-    def _limited(self, chances: Sequence[float], available: Sequence[int], longest: int) -> list[int]:
-        """Lengths of at most `longest`, without what is hardly ever reached."""
-        return [min(longest, own, reach(chance)) for chance, own in zip(chances, available, strict=True)]
+    @property
+    def _savings(self) -> float:
+        return max(SAVINGS, SAVED_STEPS * self.times.shortest)
 
     def _rate(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
         """Tokens a second of all sequences."""
         tokens = sum(map(expected_tokens, chances, lengths))
-        return tokens / self.times.expected(len(lengths), max(lengths) + 1)
+        return tokens / self.times.expected(len(lengths), self.computed(lengths))
 
     def _loss(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
         """Seconds that a step is expected to lose to plain ones."""
         count = len(lengths)
         tokens = sum(map(expected_tokens, chances, lengths))
-        return self.times.expected(count, max(lengths) + 1) - self.times.plain(count) * tokens / count
+        return self.times.expected(count, self.computed(lengths)) - self.times.plain(count) * tokens / count

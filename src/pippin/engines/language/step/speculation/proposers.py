@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -20,6 +20,18 @@ NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
 SHORTEST_NGRAM = 2
 MOST_READ = 4096  # tokens of a text that are read in a step: everybody waits for it
 MOST_COMPARED = 32  # tokens before two places, of which the one with more in common with the text is taken
+MOST_PLACES = 8  # that are remembered of a run of tokens, the last ones
+
+
+class Proposal(NamedTuple):
+    """Tokens that may follow. Those that were found in a text have `agreed` tokens before them in common with the
+    sequence, by which it is measured how often such are right; None for those that a model drafted."""
+
+    tokens: list[int]
+    agreed: int | None = None
+
+
+NOTHING = Proposal([])
 
 
 class Proposer(Protocol):
@@ -39,7 +51,7 @@ class Proposer(Protocol):
         """Whether there may be proposals for the sequence now."""
         ...
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         """For each sequence up to so many tokens that may follow, all of whose tokens are known."""
         ...
 
@@ -60,21 +72,23 @@ def _runs(tokens: Many[int], end: int) -> Iterator[tuple[int, ...]]:
 
 @dataclass
 class _Places:
-    """Where in a text each of its short runs of tokens ends for the last time."""
+    """Where in a text each of its short runs of tokens ends, the last places first."""
 
-    ends: dict[tuple[int, ...], int] = field(default_factory=dict)
+    ends: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     read: int = 0  # tokens
 
     def read_on(self, tokens: Many[int]) -> None:
         stop = min(len(tokens), self.read + MOST_READ)
         for end in range(self.read, stop):  # the last tokens themselves come next time
             for run in _runs(tokens, end):
-                self.ends[run] = end
+                self.ends[run] = (end, *self.ends.get(run, ())[: MOST_PLACES - 1])
         self.read = stop
 
-    def after(self, tokens: Many[int]) -> int | None:
-        """Where the last of these tokens stood."""
-        return next((self.ends[run] for run in _runs(tokens, len(tokens)) if run in self.ends), None)
+    def after(self, tokens: Many[int]) -> tuple[int, int | None]:
+        """Where the last of these tokens stood with most before them in common, and how many those are."""
+        found = next((self.ends[run] for run in _runs(tokens, len(tokens)) if run in self.ends), ())
+        rated = ((_agreement(tokens, end), end) for end in found)
+        return max(rated, default=(0, None))
 
 
 class _Prediction:
@@ -87,27 +101,30 @@ class _Prediction:
             for run in _runs(tokens, end):
                 self._ends.setdefault(run, []).append(end)
         self._place = 0  # behind the last token that was found
+        self._agreed = 0  # tokens that were found one after the other
         self._lost = False  # what came after that was not
         self._followed = 0  # tokens of the sequence
 
-    def after(self, generated: Many[int], most: int) -> Many[int]:
+    def after(self, generated: Many[int], most: int) -> Proposal:
         """What comes next: where the answer has left what was predicted, from where its last tokens stand again."""
         for end in range(self._followed + 1, len(generated) + 1):
             self._follow(generated, end)
         self._followed = len(generated)
-        return () if self._lost else self._tokens[self._place : self._place + most]
+        found = () if self._lost else self._tokens[self._place : self._place + most]
+        return Proposal(list(found), self._agreed)
 
     def _follow(self, generated: Many[int], end: int) -> None:
         place = self._place
         if not self._lost and self._tokens[place : place + 1] == (generated[end - 1],):
             self._place += 1
+            self._agreed += 1
             return
         self._lost = True
         for run in _runs(generated, end):
             # Behind where it was left: what an edit has passed does not come again, and what stands there was wrong.
             ends = self._ends.get(run, [])
             if (index := bisect_right(ends, place)) < len(ends):
-                self._place, self._lost = ends[index], False
+                self._place, self._agreed, self._lost = ends[index], len(run), False
                 return
 
 
@@ -143,28 +160,27 @@ class Lookup:
     def is_ready(self, sequence: Sequence) -> bool:
         return self._in_text or bool(sequence.request.job.prediction)
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         return [self._look(sequence, most) for sequence, most in wanted]
 
-    def _look(self, sequence: Sequence, most: int) -> list[int]:
-        if sequence.request.job.prediction and (found := self._predicted(sequence, most)):
-            return list(found)
+    def _look(self, sequence: Sequence, most: int) -> Proposal:
+        if sequence.request.job.prediction and (found := self._predicted(sequence, most)).tokens:
+            return found
         if not self._in_text or not most:
-            return []
+            return NOTHING
         tokens = sequence.tokens
         places = self._places.setdefault(sequence, _Places())
         places.read_on(tokens)
-        own = places.after(tokens)
-        agreed = 0 if own is None else _agreement(tokens, own)
-        if remembered := self._remember(sequence, most, agreed):
+        agreed, own = places.after(tokens)
+        if (remembered := self._remember(sequence, most, agreed)).tokens:
             return remembered
-        return [] if own is None else tokens[own : own + most]
+        return NOTHING if own is None else Proposal(tokens[own : own + most], agreed)
 
-    def _remember(self, sequence: Sequence, most: int, agreed: int) -> list[int]:
+    def _remember(self, sequence: Sequence, most: int, agreed: int) -> Proposal:
         """What followed in a remembered text, where that has more than `agreed` tokens in common with this one: from
         where the last proposals came, or from where the last tokens stood last."""
         if self._remembered is None:
-            return []
+            return NOTHING
         tokens, followed = sequence.tokens, self._followed.pop(sequence, None)
         places = [self._remembered.find(sequence.request.job.key, tokens)]
         if followed is not None:
@@ -172,11 +188,11 @@ class Lookup:
         rated = [(place.agreement(tokens, MOST_COMPARED), place) for place in places if place is not None]
         common, best = max(rated, key=lambda each: each[0], default=(0, None))
         if best is None or common <= agreed:
-            return []
+            return NOTHING
         self._followed[sequence] = _Followed(best, len(tokens))
-        return best.following(most)
+        return Proposal(best.following(most), common)
 
-    def _predicted(self, sequence: Sequence, most: int) -> Many[int]:
+    def _predicted(self, sequence: Sequence, most: int) -> Proposal:
         job = sequence.request.job
         if sequence not in self._predictions:
             self._predictions[sequence] = _Prediction(job.prediction)
@@ -210,12 +226,14 @@ class Either:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         found = self._free.propose(wanted)
         rest = [
-            (sequence, 0 if tokens else most) for (sequence, most), tokens in zip(wanted, found, strict=True)
+            (sequence, 0 if mine.tokens else most)
+            for (sequence, most), mine in zip(wanted, found, strict=True)
         ]
-        return [mine or other for mine, other in zip(found, self._other.propose(rest), strict=True)]
+        drafted = self._other.propose(rest)
+        return [mine if mine.tokens else other for mine, other in zip(found, drafted, strict=True)]
 
     def forget(self, sequence: Sequence) -> None:
         self._free.forget(sequence)
@@ -241,8 +259,8 @@ class DraftModel:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
-        return [self._continue(sequence, most) if most else [] for sequence, most in wanted]
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+        return [Proposal(self._continue(sequence, most) if most else []) for sequence, most in wanted]
 
     def _continue(self, sequence: Sequence, most: int) -> list[int]:
         draft = self._drafts.setdefault(sequence, _Draft(new_prompt_cache(self._model)))

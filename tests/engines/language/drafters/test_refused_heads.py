@@ -1,0 +1,55 @@
+"""Drafters that cannot be run are refused by their names, with the reason and a way out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.engines.language.drafters.loading import find_kind
+
+
+def folder_of(folder: Path, config: dict[str, Any]) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("gemma4_assistant", "reads the keys and values"),
+        ("gemma4_unified_assistant", "reads the keys and values"),
+        ("glm4_moe_lite_mtp", "has no module"),
+        ("glm_moe_dsa_mtp", "one at a time"),
+        ("deepseek_v4_mtp", "cannot run: take a smaller model"),
+        ("laguna_dflash", "cannot run: take a smaller model"),
+        ("muse_glimmer_assistant", "cannot run: take a smaller model"),
+    ],
+)
+def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
+    tmp_path: Path, kind: str, reason: str
+) -> None:
+    with pytest.raises(ServerError, match=reason) as refused:
+        find_kind(folder_of(tmp_path, {"model_type": kind}))
+    assert kind in str(refused.value)
+    assert refused.value.report.param == "draft_model_path"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "field"),
+    [
+        ("deepseek_v3", "num_nextn_predict_layers"),
+        ("glm4_moe", "num_nextn_predict_layers"),
+        ("mimo", "num_nextn_predict_layers"),
+        ("step3p5", "num_nextn_predict_layers"),
+    ],
+)
+def test_an_architecture_for_whose_heads_there_is_no_module_is_named(
+    tmp_path: Path, architecture: str, field: str
+) -> None:
+    """Not told that its conversion lacks the weights: another would not help."""
+    with pytest.raises(
+        ServerError, match=f"no module for the prediction heads of the architecture '{architecture}'"
+    ):
+        find_kind(folder_of(tmp_path, {"model_type": architecture, field: 1}), own=True)
