@@ -1,4 +1,4 @@
-"""Draws what the benchmarks measured, for docs/performance.md.
+"""Draws what the benchmarks measured, for docs/measurements/engine.md.
 
     python -m benchmarks.plots [--results FOLDER] [--to docs/plots]
 

@@ -8,19 +8,14 @@
 #define MANY 17
 #include "kernels.inl"
 
-#include <cpuid.h>
-
-static int has_f16c(void) /* which __builtin_cpu_supports of GCC 10 does not know */
-{
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
+#include "processor.h"
 
 const pk_isa *pk_isa_avx2(void)
 {
     static const pk_isa isa = {.name = "avx2", FUNCTIONS};
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() ? &isa : NULL;
+    int runs = pk_has_leaf_1(PK_LEAF_1_FMA | PK_LEAF_1_F16C) && pk_has_leaf_7(PK_LEAF_7_AVX2, 0) &&
+               pk_keeps_registers(PK_XCR0_AVX);
+    return runs ? &isa : NULL;
 }
 #else
 const pk_isa *pk_isa_avx2(void) { return NULL; }

@@ -7,14 +7,13 @@
 #define WIDE 12
 #define MANY 33
 #include "kernels.inl"
+#include "processor.h"
 
 const pk_isa *pk_isa_avx512(void)
 {
     static const pk_isa isa = {.name = "avx512", FUNCTIONS};
-    __builtin_cpu_init();
-    int runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma");
+    unsigned wanted = PK_LEAF_7_AVX512F | PK_LEAF_7_AVX512DQ | PK_LEAF_7_AVX512BW | PK_LEAF_7_AVX512VL;
+    int runs = pk_has_leaf_1(PK_LEAF_1_FMA) && pk_has_leaf_7(wanted, 0) && pk_keeps_registers(PK_XCR0_AVX512);
     return runs ? &isa : NULL;
 }
 #else

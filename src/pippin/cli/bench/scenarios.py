@@ -1,4 +1,4 @@
-"""Requests to the running server, timed; and the scenarios of docs/performance.md as a table of them."""
+"""Requests to the running server, timed; and the scenarios of docs/measurements/servers.md as a table of them."""
 
 import asyncio
 import random

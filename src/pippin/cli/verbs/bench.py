@@ -58,7 +58,7 @@ def _parser() -> Parser:
         "--json-schema", metavar="SCHEMA", help="answers in JSON of this schema, to see what it costs"
     )
     parser.add_argument(
-        "--scenarios", action="store_true", help="the five scenarios of docs/performance.md instead"
+        "--scenarios", action="store_true", help="the five scenarios of docs/measurements/servers.md instead"
     )
     parser.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
     parser.add_argument("--csv", metavar="FILE", help="write it as CSV")

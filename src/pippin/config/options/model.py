@@ -48,7 +48,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         CpuActivations,
         Meta(
             description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
-            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/performance.md); "
+            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md); "
             "`int8-amx` does so by AMX's tiles for 16 vectors and more, and is untried on a processor that has them."
         ),
     ] = "float32"

@@ -91,14 +91,14 @@ def open_engine(
     )
     if experts is not None:
         kept = experts.kept / 1e9
-        log.info("%s reads its experts from the disk; %.3g GB of them stay", spec.info.id, kept)
+        log.info("the model reads its experts from the disk; %.3g GB of them stay", kept)
     if isinstance(model, VisionModel):
-        chosen = choose_way(model, preparer, spec.info.id)
+        chosen = choose_way(model, preparer)
         if chosen is None and experts is not None:
             message = f"The model {spec.info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
             raise ServerError("load_failed", message)
         if chosen is None:
-            log.warning("%s is served for text only: mlx-vlm's model does not run", spec.info.id)
+            log.warning("the model is served for text only: mlx-vlm's model does not run")
             model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
         else:
             model = chosen
@@ -125,7 +125,7 @@ def open_engine(
     return engine
 
 
-def choose_way(model: VisionModel, preparer: LanguagePreparer, name: str) -> VisionModel | WholeModel | None:
+def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | WholeModel | None:
     """How a model of mlx-vlm runs: in the engine's batches; or else one prompt at a time, computed whole; None where
     it does not run at all. Tells the preparer which media it takes."""
     in_batches = runs(model)
@@ -133,16 +133,16 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer, name: str) -> Vis
         return model
     whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
-        log.warning("%s runs as mlx-vlm runs it, one request at a time: its media cannot be batched", name)
+        log.warning("the model runs as mlx-vlm runs it, one request at a time: its media cannot be batched")
         preparer.needs_media = not _runs_whole(whole)
         return whole
     if in_batches:
-        log.warning("%s is served for text only: none of its media are taken by the installed mlx-vlm", name)
+        log.warning("the model is served for text only: none of its media are taken by the installed mlx-vlm")
         return model
     if not _runs_whole(whole):
         preparer.try_media(lambda _: False)
         return None
-    log.warning("%s runs as mlx-vlm runs it, one request at a time", name)
+    log.warning("the model runs as mlx-vlm runs it, one request at a time")
     return whole
 
 

@@ -54,7 +54,7 @@ class VisionBench:
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused
-            self.model = choose_way(loaded, self.preparer, "tiny")
+            self.model = choose_way(loaded, self.preparer)
         else:
             self.preparer.try_media(lambda _: False)
         self.preparer.media_known = True

@@ -42,12 +42,8 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
         return model
 
     calls = BlockingEngine(load)
-    log.info(
-        "%s is a diffusion language model: it answers one request at a time, in mlx-vlm's loop", spec.info.id
-    )
+    log.info("the model is a diffusion language model: it answers one request at a time, in mlx-vlm's loop")
     assert preparer.diffusion is not None
     for name in ignored(preparer.diffusion, options):
-        log.warning(
-            "%s: the default %s changes nothing, for the model's loop does not follow it", spec.info.id, name
-        )
+        log.warning("the default %s changes nothing, for the model's loop does not follow it", name)
     return DiffusionEngine(calls, preparer.tokenizer, options, found.get(), preparer.renewed)

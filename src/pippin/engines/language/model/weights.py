@@ -77,13 +77,13 @@ def load_weights(
             model, on_kernels = _put_on_kernels(model, way, plan, progress, info, kernel_threads)
         except OtherAnswer as error:
             # Its weights were taken.
-            log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
+            log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             mx.set_cache_limit(plan.allocator_cache)
             model, config = load(text_only=text_only)
     if on_kernels:
         drop_unused_arrays()  # what mlx-lm made of the model
     if plan.activations != "float32" and not on_kernels:
-        log.warning("%s: --cpu-activations %s changes nothing without the kernels", info.id, plan.activations)
+        log.warning("--cpu-activations %s changes nothing without the kernels", plan.activations)
     cast_weights(model, plan)
     if split is not None:
         split(model)
@@ -131,7 +131,7 @@ def _read(
             )
         except ServerError:
             raise refusal from error
-        log.warning("%s is served for text only: %s", info.id, refusal.report.message)
+        log.warning("the model is served for text only: %s", refusal.report.message)
     return found
 
 
@@ -147,7 +147,7 @@ def _put_on_kernels(
     they cannot. Raises `OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
     more then."""
     if way.means == "float32":
-        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
+        log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model, False
     total = weight_bytes(model)
     if total > plan.memory_limit:
@@ -163,9 +163,7 @@ def _put_on_kernels(
     progress(total, total, "weights")
     because = "" if way.reason is None else f": {way.reason}"
     rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
-    log.info(
-        "%s runs on the kernels for CPUs, by %s, with %s%s%s", info.id, way.means, used, rounded, because
-    )
+    log.info("the model runs on the kernels for CPUs, by %s, with %s%s%s", way.means, used, rounded, because)
     return found, True
 
 

@@ -173,8 +173,7 @@ class LanguagePreparer:
         for modality, sample in self._media.samples.items():
             if modality in self._media.placeholders and not is_faithful(sample):
                 log.warning(
-                    "%s takes no %s in its batches: the answers would not be mlx-vlm's",
-                    self.info.id,
+                    "the model takes no %s in its batches: the answers would not be mlx-vlm's",
                     modality,
                 )
                 self._media.refused.add(modality)

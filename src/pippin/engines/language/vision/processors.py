@@ -32,12 +32,12 @@ def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | 
     config = read_config(folder)
     if not has_extra():
         if names_media(config):
-            log.warning("%s is served for text only: for pictures, %s", info.id, EXTRA_HINT)
+            log.warning("the model is served for text only: for pictures, %s", EXTRA_HINT)
         return None
     if not takes_media(config):
         if names_media(config):
             log.warning(
-                "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
+                "the model is served for text only: the installed mlx-vlm does not know its architecture"
             )
         return None
     # Without torchvision mlx-vlm's own processor of Phi-4-SigLIP calls itself, for minutes, down to Python's limit.
@@ -50,7 +50,7 @@ def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | 
     try:
         return MediaProcessor(folder, options)
     except (*FAILURES, ImportError) as error:
-        log.info("%s: its processor cannot take media one by one (%s)", info.id, error)
+        log.info("its processor cannot take media one by one (%s)", error)
         return None
 
 
@@ -82,5 +82,5 @@ def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProces
     except (*FAILURES, ImportError) as error:
         if isinstance(error, ImportError) and not _has_torchvision():
             raise _lacks_torchvision(info) from error
-        log.warning("%s is served for text only: its processor can't be read (%s)", info.id, error)
+        log.warning("the model is served for text only: its processor can't be read (%s)", error)
         return None
