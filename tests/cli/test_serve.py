@@ -159,7 +159,7 @@ def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:
 
 def test_needless_flags_are_a_line_in_the_log(running: Serving) -> None:
     running.wait_for(r"INFO +(--continuous-batching) is accepted and not needed")
-    running.wait_for(r"WARNING +(--mtp-optimistic) has no effect")
+    running.wait_for(r"INFO +(--mtp-optimistic) is accepted and not needed")
 
 
 def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> None:

@@ -16,7 +16,7 @@ from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.runner import BatchRunner
 from pippin.api.batches.shelves import LEFT_OVER, PIECES, TABLES, Folder, Shared
-from pippin.api.batches.store import Batch, BatchStore, Counts, Line
+from pippin.api.batches.store import Batch, BatchStore, Counts, Line, Used
 from pippin.api.databases.postgres import Postgres
 from pippin.core.errors import ServerError
 from tests.api.databases.server import PostgresServer
@@ -238,13 +238,22 @@ def test_an_answer_is_kept_until_the_database_has_room_for_it(
         pages = folder.database.connection.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
         limit(pages)
         asyncio.get_running_loop().call_later(0.2, limit, 1 << 20)
-        return replied(200, b"x" * 100_000)
+        return replied(200, b'{"text": "%s"}' % (b"x" * 100_000))
 
     def limit(pages: int) -> None:
         folder.database.connection.execute(f"PRAGMA max_page_count = {pages}")  # type: ignore[attr-defined]
 
     batch = run(store, ask, added(store, "full", 1))
     assert (batch.status, batch.counts, asked) == ("completed", Counts(1, 1, 0), 1)
+
+
+def test_an_answer_that_cannot_be_read_leaves_its_batch_without_its_tokens(tmp_path: Path) -> None:
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        return replied(200, b"no JSON")
+
+    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    batch = run(store, ask, added(store, "odd", 1))
+    assert (batch.status, batch.counts, batch.used) == ("completed", Counts(1, 1, 0), Used())
 
 
 def test_a_file_that_the_database_has_no_room_for_leaves_no_bytes(tmp_path: Path) -> None:

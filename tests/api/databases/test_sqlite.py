@@ -69,6 +69,8 @@ def test_a_full_disk_is_told_to_who_asks_and_once_in_the_log(caplog: pytest.LogC
         with pytest.raises(ServerError, match="is full") as caught, database.transaction() as transaction:
             transaction.execute("INSERT INTO things VALUES (?)", ("x" * 100_000,))
         assert (caught.value.report.status, caught.value.report.retry_after) == (503, 1.0)
+        with database.transaction() as transaction:
+            transaction.execute("SELECT * FROM things").fetchall()
     with database.transaction() as transaction:
         transaction.execute("INSERT INTO things VALUES ('small')")
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]

@@ -122,7 +122,10 @@ class OpenAIResults:
         return line.status is None or not 200 <= line.status < 300
 
     def used(self, line: Line) -> Used:
-        told = from_json(line.reply or b"{}", _Answered)
+        try:
+            told = from_json(line.reply or b"{}", _Answered)
+        except msgspec.DecodeError:  # nothing that this version writes: its tokens are not known
+            return Used()
         usage = told.usage or _Usage()
         given = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
         written = usage.completion_tokens_details or usage.output_tokens_details or _Details()

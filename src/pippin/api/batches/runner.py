@@ -232,6 +232,10 @@ class BatchRunner:
             except (ServerError, OSError) as error:
                 await self._rest(error)
                 continue
+            except Exception as error:  # else no batch would go on, and nobody would hear of it
+                log.error("Batches wait for %g seconds.\n%s", FAULT_SECONDS, trace_of(error))
+                await asyncio.sleep(FAULT_SECONDS)
+                continue
             if not self._turns:
                 return
             self._changed.clear()

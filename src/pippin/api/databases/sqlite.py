@@ -43,6 +43,7 @@ class SQLite:
     def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
         """As `Database.transaction`: every one is alone. Raises `ServerError` where the disk is full, or fails."""
         with self._lock:
+            changes = self.connection.total_changes
             try:
                 with self.connection as connection:
                     yield connection
@@ -50,7 +51,8 @@ class SQLite:
                 if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
                     raise  # a fault of whoever wrote the statement
                 raise self._failed(error) from None
-            if self._fails:
+            # What is only read says nothing of a full disk.
+            if self._fails and self.connection.total_changes > changes:
                 self._fails = False
                 log.warning("%s is read and written again.", self._name)
 

@@ -257,7 +257,8 @@ class WorkerProcess:
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
         if asked.done():
             return self._last_stats
-        return brought_up_to_date(self._last_stats, {*self._mailboxes.ids, *self._of_guests})
+        known = dict.fromkeys([*self._mailboxes.ids, *self._of_guests])  # in the order in which they came
+        return brought_up_to_date(self._last_stats, known.keys())
 
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns when the process is gone."""

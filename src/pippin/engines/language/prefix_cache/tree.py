@@ -131,6 +131,10 @@ class PrefixTree:
         self.touch([child])
         return child, count
 
+    def watched_bytes(self, tokens: Sequence[int]) -> int:
+        """What the watcher keeps for the tokens of a node, which counts against the limit."""
+        return self._token_bytes * len(tokens)
+
     def add(
         self, path: list[Node], key: bytes, tokens: tuple[int, ...], block: Any, size: int
     ) -> Node | None:
@@ -142,7 +146,7 @@ class PrefixTree:
         if parent.depth and parent not in self._nodes:
             return None  # dropped in the meantime
         spared = set(path)
-        size += self._token_bytes * len(tokens)
+        size += self.watched_bytes(tokens)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
             return None
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
