@@ -53,6 +53,7 @@ def workers(serving: Serving) -> list[psutil.Process]:
     return [each for each in below if each.cmdline()[1:3] == ["-m", "pippin.worker"]]
 
 
+@pytest.mark.long
 def test_a_replica_that_dies_under_several_processes_costs_no_whole_answer(serving: Serving) -> None:
     until(lambda: len(workers(serving)) == 2)
     for number in range(2):  # here, then there

@@ -105,6 +105,7 @@ def test_pictures_are_read_with_experts_on_the_disk(tmp_path: Path, monkeypatch:
     assert plain.run(*asked[0])[0] == other.run(*asked[1])[0]
 
 
+@pytest.mark.long
 def test_memory_holds_what_was_given_and_the_layer_that_runs(tmp_path: Path) -> None:
     folder = repacked(many_experts(tmp_path / "m", num_hidden_layers=8, moe_intermediate_size=256))
     info = read_info(folder)
