@@ -3,11 +3,13 @@
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 2
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 --replicas 1 2 4
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 2 --replicas 1 2 4
+    python -m benchmarks.api_processes --streams 2000 --rows 500 --gap 0.4 --rounds 1 --processes 2 --replicas 1 2 4
 
 Starts a server with a scripted model for each number of API processes and of replicas, in turns, and reads that many
 streams at once to their end. The server, its workers and the reader share the machine's cores, so tokens a second grow
 with the number of processes only where cores are left for them; CPU time for each token tells what a machine with more
-cores will do.
+cores will do. With `--rows` a replica decodes no more than so many streams together, and the others wait: then tokens
+a second grow with the number of replicas, as they do with devices, until the server's cores are full.
 """
 
 import argparse
@@ -68,7 +70,7 @@ def served(case: Case, asked: argparse.Namespace) -> Iterator[tuple[psutil.Proce
             "--log-level",
             "warning",
         ]
-        words += ["--max-num-seqs", str(asked.streams)]
+        words += ["--max-num-seqs", str(asked.rows or asked.streams), "--queue-size", str(asked.streams)]
         output = Path(home) / "output"
         with output.open("w") as file:
             server = subprocess.Popen(
@@ -157,6 +159,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=100, help="of each answer")
     parser.add_argument("--gap", type=float, default=0.02, help="seconds between the tokens of a stream")
+    parser.add_argument("--rows", type=int, help="that a replica decodes together; all streams if not given")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3)
