@@ -3,7 +3,7 @@
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 2
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 --replicas 1 2 4
     python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 2 --replicas 1 2 4
-    python -m benchmarks.api_processes --streams 1000 --rows 250 --gap 0.2 --tokens 60 --rounds 1 --processes 1 --replicas 1 2 4
+    python -m benchmarks.api_processes --rows 250 --gap 0.2 --tokens 60 --rounds 1 --processes 1 --replicas 1 2 4
 
 Starts a server with a scripted model for each number of API processes and of replicas, in turns, and reads that many
 streams at once to their end. The server, its workers and the reader share the machine's cores, so tokens a second grow
