@@ -20,7 +20,7 @@ from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.layout import PADDING
 from pippin.engines.language.step.engine import LanguageEngine
-from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
@@ -210,20 +210,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     bench: Callable[..., Bench], step: int
 ) -> None:
     subject = bench()
-    engine, answers = subject.engine, watch(subject.engine)
-    for name in ("r0", "r1", "r2"):
-        engine.submit(subject.job(name, *PROMPTS[name]))
-    for _ in range(step):
-        engine.step()
-    engine.cancel("r1")
-    if engine.batch.running:
-        engine.lifecycle.suspend(engine.batch.running[-1])
-    engine.submit(subject.job("r3", *PROMPTS["r3"]))
-    while engine.busy:
-        engine.step()
-    for name in ("r0", "r2", "r3"):
-        assert len(answers[name, 0]) == PROMPTS[name][1]
-        subject.judge(PROMPTS[name][0], answers[name, 0])
+    judge_others_of_one_that_leaves(subject, PROMPTS, step)
     assert not heads_of(subject)._followed
 
 

@@ -115,3 +115,24 @@ class Eager(Pace):
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
         return True
+
+
+def judge_others_of_one_that_leaves(
+    bench: Bench, prompts: dict[str, tuple[tuple[int, ...], int]], step: int
+) -> None:
+    """Cancel `r1` of three sequences after so many steps, suspend another, let `r3` join, and judge the answers to the
+    three that stay. `prompts`: tokens and the length of the answer of `r0` to `r3`."""
+    engine, answers = bench.engine, watch(bench.engine)
+    for name in ("r0", "r1", "r2"):
+        engine.submit(bench.job(name, *prompts[name]))
+    for _ in range(step):
+        engine.step()
+    engine.cancel("r1")
+    if engine.batch.running:
+        engine.lifecycle.suspend(engine.batch.running[-1])
+    engine.submit(bench.job("r3", *prompts["r3"]))
+    while engine.busy:
+        engine.step()
+    for name in ("r0", "r2", "r3"):
+        assert len(answers[name, 0]) == prompts[name][1]
+        bench.judge(prompts[name][0], answers[name, 0])

@@ -22,7 +22,7 @@ from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.tiny_heads import (
     dflash_head,
     eagle3_head,
@@ -195,20 +195,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
 ) -> None:
     pair = pairs[kind]
     bench = Bench(pair.model, options(**pair.options))
-    engine, answers = bench.engine, watch(bench.engine)
-    for name in ("r0", "r1", "r2"):
-        engine.submit(bench.job(name, *PROMPTS[name]))
-    for _ in range(step):
-        engine.step()
-    engine.cancel("r1")
-    if engine.batch.running:
-        engine.lifecycle.suspend(engine.batch.running[-1])
-    engine.submit(bench.job("r3", *PROMPTS["r3"]))
-    while engine.busy:
-        engine.step()
-    for name in ("r0", "r2", "r3"):
-        assert len(answers[name, 0]) == PROMPTS[name][1]
-        bench.judge(PROMPTS[name][0], answers[name, 0])
+    judge_others_of_one_that_leaves(bench, PROMPTS, step)
     assert not heads_of(bench)._followed
     assert not heads_of(bench)._prompts
 
