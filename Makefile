@@ -57,8 +57,11 @@ demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 .PHONY: kernels
 kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as they are stored (needs a C compiler)
 
+.PHONY: prepare
+prepare: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) ## Install, compile and fetch what the tests need
+
 .PHONY: test
-test: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
+test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS)
