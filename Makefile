@@ -69,7 +69,7 @@ test: prepare lint ## Run the checks and the tests, in minutes
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python PIPPIN_IMAGES_PYTHON=$(CURDIR)/.venv-images/bin/python \
-	  $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
+	  $(BIN)/pytest -m '' --timeout=1800 --hypothesis-profile=thorough $(ARGS)
 
 .PHONY: schedules
 schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache
