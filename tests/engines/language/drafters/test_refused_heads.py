@@ -39,10 +39,9 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
 @pytest.mark.parametrize(
     ("architecture", "field"),
     [
-        ("deepseek_v3", "num_nextn_predict_layers"),
-        ("glm4_moe", "num_nextn_predict_layers"),
-        ("mimo", "num_nextn_predict_layers"),
-        ("step3p5", "num_nextn_predict_layers"),
+        ("deepseek_v32", "num_nextn_predict_layers"),
+        ("exaone_moe", "num_nextn_predict_layers"),
+        ("bailing_moe_v3", "num_nextn_predict_layers"),
     ],
 )
 def test_an_architecture_for_whose_heads_there_is_no_module_is_named(

@@ -13,12 +13,14 @@ from mlx.utils import tree_flatten
 from pippin.core.errors import ServerError
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
+from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.vision.model import VisionModel
 
-HeadKind = Literal["eagle3", "mtp", "dflash"]
-"""The heads of `heads.py`, and the drafters of `blocks.py`; the names are mlx-vlm's."""
+HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
+"""The heads of `heads.py`, those of `layers.py`, and the drafters of `blocks.py`; but for "layer" the names are
+mlx-vlm's."""
 
 Kind = Literal["model"] | HeadKind
 """A smaller model, or a head."""
@@ -56,6 +58,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     """What a folder holds, by its configuration. `own`: the head in the checkpoint of the model itself is meant. Raises
     `ServerError("load_failed")` for drafters that are not known, or that are not there."""
     config = _configuration(folder)
+    if own and config.get("model_type") in layers.FAMILIES:
+        return _layer_kind(folder, config)
     if own:
         _check_library("mtp")
         return _own_kind(folder)
@@ -110,8 +114,27 @@ def _configuration(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
+    """Of the head behind the last layer of a model's checkpoint."""
+    try:
+        is_there = layers.has_layer_head(folder, config)
+    except (KeyError, OSError) as error:
+        raise _unusable(folder, error) from error
+    if not is_there:
+        raise _no_own_head(folder)
+    return "layer"
+
+
+def _no_own_head(folder: Path) -> ServerError:
+    message = (
+        f"{folder.name!r} has no head for multi-token prediction: most converted models lack its weights. Start "
+        "without it, or take the model as it was published, or a conversion that keeps them."
+    )
+    return ServerError("load_failed", message, "mtp")
+
+
 def _own_kind(folder: Path) -> Kind:
-    """Of the head inside a model's checkpoint."""
+    """Of the head inside a model's checkpoint, as mlx-vlm takes it out."""
     from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
     config = _configuration(folder)
@@ -127,11 +150,7 @@ def _own_kind(folder: Path) -> Kind:
         )
         raise ServerError("load_failed", message, "mtp")
     if splitter is None:
-        message = (
-            f"{folder.name!r} has no head for multi-token prediction: many converted models lack the weights named "
-            "mtp.*. Start without it, or take a conversion that keeps them."
-        )
-        raise ServerError("load_failed", message, "mtp")
+        raise _no_own_head(folder)
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
@@ -152,35 +171,9 @@ def open_head(
 ) -> DraftHead:
     """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
     Raises `ServerError("load_failed")` for one that was made for another."""
-    from mlx_vlm.speculative.drafters import load_drafter
-
-    try:
-        inner, _ = load_drafter(str(folder), kind, lazy=True)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise _unusable(folder, error) from error
-    match kind:
-        case "eagle3":
-            head: DraftHead = Eagle3Head(inner)
-            _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
-            _check_words(folder, inner)
-        case "mtp":
-            text = inner.config.text_config
-            _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
-            head = NemotronHead(inner) if is_nemotron else PredictionHead(inner)
-        case "dflash":
-            from pippin.engines.language.drafters.blocks import BlockHead
-
-            _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
-            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
-                from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
-
-                head = GemmaBlockHead(inner)
-            else:
-                head = BlockHead(inner)
-        case _:
-            assert_never(kind)
-    fused = _fuse(head, model, folder) if plan.kernels and kernel_threads is not None else None
+    head = _load(folder, kind, model, vocabulary)
+    on_kernels = plan.kernels and kernel_threads is not None
+    fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
     if fused is not None:
         return fused
     _place(head, plan, kernel_threads)
@@ -194,6 +187,39 @@ def open_head(
         raise ServerError("load_failed", message, OPTION) from error
     head.own_bytes = _own_bytes(head, model)
     return head
+
+
+def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> DraftHead:
+    """As `open_head`, not bound to the model yet."""
+    try:
+        if kind == "layer":
+            return layers.open_layer_head(folder, _configuration(folder))
+        from mlx_vlm.speculative.drafters import load_drafter
+
+        inner, _ = load_drafter(str(folder), kind, lazy=True)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise _unusable(folder, error) from error
+    match kind:
+        case "eagle3":
+            _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
+            _check_words(folder, inner)
+            return Eagle3Head(inner)
+        case "mtp":
+            text = inner.config.text_config
+            _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
+            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
+            return NemotronHead(inner) if is_nemotron else PredictionHead(inner)
+        case "dflash":
+            from pippin.engines.language.drafters.blocks import BlockHead
+
+            _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
+            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
+                from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
+
+                return GemmaBlockHead(inner)
+            return BlockHead(inner)
+        case _:
+            assert_never(kind)
 
 
 def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
