@@ -18,8 +18,6 @@ def folder_of(folder: Path, config: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("gemma4_assistant", "reads the keys and values"),
-        ("gemma4_unified_assistant", "reads the keys and values"),
         ("glm4_moe_lite_mtp", "has no module"),
         ("glm_moe_dsa_mtp", "one at a time"),
         ("deepseek_v4_mtp", "cannot run: take a smaller model"),

@@ -9,12 +9,15 @@ from typing import Any, Literal, assert_never
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model
 
 from pippin.core.errors import ServerError
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.drafters import layers
+from pippin.engines.language.drafters.assistants import Assistant
 from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
+from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.vision.model import VisionModel
 
@@ -22,10 +25,12 @@ HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
 """The heads of `heads.py`, those of `layers.py`, and the drafters of `blocks.py`; but for "layer" the names are
 mlx-vlm's."""
 
-Kind = Literal["model"] | HeadKind
-"""A smaller model, or a head."""
+Kind = Literal["model", "assistant"] | HeadKind
+"""A smaller model, an assistant (`assistants.py`), or a head."""
 
 log = logging.getLogger(__name__)
+
+TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
 PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
@@ -37,11 +42,11 @@ BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_d
 HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """Fields of configurations that tell of heads for multi-token prediction."""
 
-READS_KEYS = "it reads the keys and values of its model's own layers, which sequences of a batch do not lend"
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Types of mlx-vlm's drafters that attend to the keys and values of their model."""
+
 ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
-    "gemma4_assistant": READS_KEYS,
-    "gemma4_unified_assistant": READS_KEYS,
     "glm4_moe_lite_mtp": "mlx-vlm splits it off and has no module that computes it",
     "glm_moe_dsa_mtp": ONE_BY_ONE,
     "glm5_next_mtp": ONE_BY_ONE,
@@ -82,7 +87,9 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         normalised = get_model_type(config)
         if normalised in BLOCK_DRAFTERS:
             return "dflash"
-        known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
+        if normalised in ASSISTANTS:
+            return "assistant"
+        known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS, *ASSISTANTS))
         message = (
             f"The drafter {folder.name!r} is of the type {normalised!r}, which this version "
             f"cannot run{_because(normalised)}: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
@@ -187,6 +194,47 @@ def open_head(
         raise ServerError("load_failed", message, OPTION) from error
     head.own_bytes = _own_bytes(head, model)
     return head
+
+
+def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: DevicePlan) -> Assistant:
+    """An assistant with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
+    Raises `ServerError("load_failed")` for one that was made for another."""
+    from mlx_vlm.speculative.drafters import load_drafter
+
+    try:
+        inner, _ = load_drafter(str(folder), "mtp", lazy=True)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise _unusable(folder, error) from error
+    text = inner.config.text_config
+    _check_pair(folder, model, inner.config.backbone_hidden_size, text.vocab_size, vocabulary)
+    embeddings = inner.model.embed_tokens
+    if isinstance(embeddings, nn.QuantizedEmbedding):
+        # Its projection picks rows out of these.
+        inner.model.embed_tokens = dequantize_model(nn.Sequential(embeddings)).layers[0]
+    cast_weights(inner, plan)
+    mx.eval(inner.parameters())
+    assistant = Assistant(inner)
+    whole = model.inner if isinstance(model, VisionModel) else model
+    try:
+        assistant.share(whole, _layer_types(whole))
+        caches = probe_prompt(model, TRIED)
+        state = mx.zeros((1, 1, inner.config.backbone_hidden_size))
+        mx.eval(assistant.draft(0, state, caches, TRIED, 1))
+    except (AttributeError, KeyError, ValueError) as error:
+        message = (
+            f"The assistant {folder.name!r} cannot attend to what this model keeps ({type(error).__name__}: {error}): "
+            "choose the assistant of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION) from error
+    assistant.own_bytes = _own_bytes(assistant, model)
+    return assistant
+
+
+def _layer_types(model: nn.Module) -> list[str]:
+    """Of a model's layers. Raises `AttributeError` for one that does not tell."""
+    text = getattr(model, "language_model", model)
+    found: list[str] = (getattr(text, "args", None) or text.config).layer_types
+    return found
 
 
 def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> DraftHead:
