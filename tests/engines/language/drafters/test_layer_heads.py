@@ -3,16 +3,20 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models import deepseek_v3
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.conversion import DRAFT_HEADS, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
+from pippin.engines.language.conversion import draft_heads
 from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
 from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.step.speculation.heads import Heads
@@ -139,28 +143,30 @@ def test_most_is_accepted_of_a_head_that_says_what_its_model_says(architecture: 
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
 
 
-def test_a_head_in_few_bits_among_layers_in_full_ones_is_read_as_it_is_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("bits", "group_size", "mode"), [(8, 32, "affine"), (4, 32, "mxfp4")])
+def test_a_head_is_read_as_a_conversion_keeps_it(
+    tmp_path: Path, bits: int, group_size: int, mode: Any
+) -> None:
     folder, head = checkpoint("glm4_moe", tmp_path)
-    weights = mx.load(str(folder / "model.safetensors"))
-    for name in [each for each in weights if each.startswith("model.layers.3.") and "proj.weight" in each]:
-        stored = mx.quantize(weights[name], 32, 8)
-        kept = mx.dequantize(*stored, 32, 8)
-        weights |= dict(
-            zip((name, *(name.replace("weight", part) for part in ("scales", "biases"))), stored, strict=True)
-        )
-        if name.endswith("eh_proj.weight"):
-            head["eh_proj.weight"] = kept
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 32, "bits": 8}}))
+    model, _ = load_model(folder)
+    kept = draft_heads.find(folder, model, config)
+    path = folder / "model.safetensors"
+    weights = {name: array for name, array in mx.load(str(path)).items() if name not in kept.arrays}
+    mx.eval(weights, kept.arrays)
+    mx.save_safetensors(str(path), weights, {"format": "mlx"})
+    draft_heads.write(
+        folder / DRAFT_HEADS, kept, Quantization(bits=bits, group_size=group_size, mode=mode), None
+    )
     inner = open_layer_head(folder, config).inner
-    assert inner.projection.bits == 8
-    assert inner.layer.self_attn.q_proj.group_size == 32
-    found = inner.projection(mx.eye(128))
-    assert mx.allclose(found, head["eh_proj.weight"].T, atol=1e-5)
+    assert inner.projection.bits == inner.layer.mlp.switch_mlp.up_proj.bits == bits
+    packed = mx.quantize(head["eh_proj.weight"], group_size, bits, mode)
+    expected = mx.dequantize(*packed, group_size=group_size, bits=bits, mode=mode)
+    assert mx.allclose(inner.projection(mx.eye(128)), expected.T, atol=1e-5)
     bench = Made("glm4_moe", folder, head).bench()
     answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
     bench.judge(PROMPTS["r0"][0], answers["r0", 0])
+    assert bench.engine.stats().draft_tokens > 0
 
 
 def test_weights_in_eight_bits_floating_become_what_the_model_would_make_of_them(tmp_path: Path) -> None:

@@ -177,19 +177,20 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     made, arguments = _get_classes({**config, **family.layer(config)})
     model = made(arguments.from_dict({**config, **family.layer(config)}))
     size = int(config["hidden_size"])
-    weights = _by_parts(model.sanitize(_read(folder, family, config)), family)
+    stored, mode = _read(folder, family, config)
+    weights = _by_parts(model.sanitize(stored), family)
     inner = Layer(family, model, size)
     if any(name.startswith("head.") for name in weights):
         inner.head = nn.Linear(size, int(config["vocab_size"]), bias=False)
-    _quantize(inner, weights)
+    _quantize(inner, weights, mode)
     inner.load_weights(list(weights.items()))
     return LayerHead(inner, family, size, int(config["num_hidden_layers"]))
 
 
 def _stored(folder: Path, family: Family, config: Config) -> dict[Path, list[str]]:
-    """The names of a head's weights, by the files that have them."""
+    """The names of a head's weights, by the files that have them, of which `pippin convert` writes one for heads."""
     prefix, found = family.prefix.format(layers=config["num_hidden_layers"]), {}
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             header = read_header(file)
         names = [name for name in (header.arrays if header else ()) if name.startswith(prefix)]
@@ -198,12 +199,16 @@ def _stored(folder: Path, family: Family, config: Config) -> dict[Path, list[str
     return found
 
 
-def _read(folder: Path, family: Family, config: Config) -> dict[str, mx.array]:
-    """A head's weights under names of the first layer, each as it is stored but for norms."""
+def _read(folder: Path, family: Family, config: Config) -> tuple[dict[str, mx.array], str]:
+    """A head's weights under names of the first layer, each as it is stored but for norms; and how those are quantised
+    that are."""
     prefix = family.prefix.format(layers=config["num_hidden_layers"])
     weights: dict[str, mx.array] = {}
+    mode = "affine"
     for path, names in _stored(folder, family, config).items():
-        arrays: dict[str, mx.array] = mx.load(str(path))  # type: ignore[assignment]
+        loaded: Any = mx.load(str(path), return_metadata=True)
+        arrays, metadata = loaded
+        mode = metadata.get("mode", mode)
         for name in names:
             rest = name.removeprefix(prefix)
             for theirs, ours in family.renamed.items():
@@ -214,7 +219,7 @@ def _read(folder: Path, family: Family, config: Config) -> dict[str, mx.array]:
         for name in weights:
             if "norm" in name and name.endswith(".weight"):
                 weights[name] = weights[name] + 1
-    return weights
+    return weights, mode
 
 
 def _by_parts(weights: Mapping[str, mx.array], family: Family) -> dict[str, mx.array]:
@@ -237,17 +242,15 @@ def _by_parts(weights: Mapping[str, mx.array], family: Family) -> dict[str, mx.a
     return found
 
 
-def _quantize(module: nn.Module, weights: Mapping[str, mx.array]) -> None:
+def _quantize(module: nn.Module, weights: Mapping[str, mx.array], mode: str) -> None:
     """Make those layers quantised whose weights are, with as many bits and in such groups as the shapes tell."""
 
-    def settings(path: str, layer: nn.Module) -> dict[str, int] | bool:
+    def settings(path: str, layer: nn.Module) -> dict[str, int | str] | bool:
         scales = weights.get(f"{path}.scales")
         if scales is None or not hasattr(layer, "to_quantized"):
             return False
-        group = layer.weight.shape[-1] // scales.shape[-1]
-        return {
-            "group_size": group,
-            "bits": weights[f"{path}.weight"].shape[-1] * 32 // layer.weight.shape[-1],
-        }
+        columns = layer.weight.shape[-1]
+        bits = weights[f"{path}.weight"].shape[-1] * 32 // columns
+        return {"group_size": columns // scales.shape[-1], "bits": bits, "mode": mode}
 
     nn.quantize(module, class_predicate=settings)

@@ -36,7 +36,10 @@ OPTION = "draft_model_path"
 PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
-BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark")
+BLOCK_DRAFTERS = (
+    *("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
+    *("laguna_dflash", "muse_glimmer_assistant"),
+)
 """Types of mlx-vlm's drafters of blocks that `blocks.py` and `gemma_blocks.py` run."""
 
 HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -47,13 +50,16 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
-    "glm4_moe_lite_mtp": "mlx-vlm splits it off and has no module that computes it",
+    "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
+    "deepseek_v4_mtp": ONE_BY_ONE,
+    "deepseek_v4_dspark": ONE_BY_ONE,
+    "hy_v4_mtp": ONE_BY_ONE,
     "glm_moe_dsa_mtp": ONE_BY_ONE,
     "glm5_next_mtp": ONE_BY_ONE,
     "qwen4_exp_mtp": ONE_BY_ONE,
     "inkling_mtp": ONE_BY_ONE,
 }
-"""Of mlx-vlm's other drafters, as far as it was looked at."""
+"""Of mlx-vlm's other drafters."""
 
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
@@ -258,14 +264,14 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             is_nemotron = inner.config.model_type == "nemotron_h_mtp"
             return NemotronHead(inner) if is_nemotron else PredictionHead(inner)
         case "dflash":
-            from pippin.engines.language.drafters.blocks import BlockHead
+            from pippin.engines.language.drafters.blocks import block_head
 
             _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
             if getattr(inner.config, "model_type", None) == "gemma4_dspark":
                 from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
 
                 return GemmaBlockHead(inner)
-            return BlockHead(inner)
+            return block_head(inner)
         case _:
             assert_never(kind)
 
