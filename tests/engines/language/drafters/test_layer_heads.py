@@ -21,7 +21,7 @@ from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
 from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
-from tests.engines.language.drafters.tiny_layers import Oracle, checkpoint
+from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, checkpoint
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
 PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 12 + 2 * place) for place in range(4)}
@@ -202,3 +202,16 @@ def test_a_head_with_a_weight_missing_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ServerError, match="cannot be loaded: ValueError: Missing 1 parameters"):
         Made("mimo", folder, head).bench()
+
+
+@pytest.mark.long
+def test_a_model_of_deepseeks_own_depth_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # mlx-lm as it is
+    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setitem(CONFIGURATIONS["deepseek_v3"], "num_hidden_layers", 61)
+    folder, head = checkpoint("deepseek_v3", tmp_path)
+    bench = Made("deepseek_v3", folder, head).bench(prefix_cache=False)
+    prompt, _ = PROMPTS["r0"]
+    answers, _ = run_all(bench, {"r0": (prompt, 6)})
+    bench.judge(prompt, answers["r0", 0])
+    assert bench.engine.stats().draft_tokens > 0
