@@ -78,10 +78,17 @@ def assistant_in(folder: Path, config: dict[str, Any], changed: dict[str, mx.arr
 
 
 @pytest.fixture(scope="module", params=[{}, ORDERED], ids=["whole vocabulary", "ordered embeddings"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def any_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     root = tmp_path_factory.mktemp("assistants")
     model, _ = model_in(root / "model")
     return Pair(model, assistant_in(root / "assistant", {**ASSISTANT, **request.param}))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    root = tmp_path_factory.mktemp("assistant")
+    model, _ = model_in(root / "model")
+    return Pair(model, assistant_in(root / "assistant", {**ASSISTANT, **ORDERED}))
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +115,8 @@ def test_an_assistant_gives_the_models_own_answer(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_it_proposes_what_mlx_vlm_drafts(pair: Pair, cached: bool) -> None:
-    bench = pair.bench(prefix_cache=cached)
+def test_it_proposes_what_mlx_vlm_drafts(any_pair: Pair, cached: bool) -> None:
+    bench = any_pair.bench(prefix_cache=cached)
     if cached:
         run_all(bench, PROMPTS)
     assistants = assistants_of(bench)
@@ -157,7 +164,7 @@ def test_seeded_sampling_is_the_same_with_and_without(pair: Pair) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_sequence_that_leaves_changes_nothing_for_the_others(pair: Pair, step: int) -> None:
     bench = pair.bench()
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
