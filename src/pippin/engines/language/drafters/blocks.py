@@ -6,7 +6,7 @@ a block is the newest token and masks behind it, all of which see that context a
 project and normalise; attention is written here again, for rows that have contexts of different lengths.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -164,10 +164,11 @@ def _likeliest(logits: mx.array) -> mx.array:
 
 def _projected(attention: Any, states: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """Queries, keys and values [sequences, heads, count, size] each, normalised and not rotated yet."""
+    found: Sequence[mx.array]
     if "qkv_proj" in attention:
-        queries = attention.n_heads * attention.head_dim
-        keys = queries + attention.n_kv_heads * attention.head_dim
-        found = mx.split(attention.qkv_proj(states), [queries, keys], axis=-1)
+        first = attention.n_heads * attention.head_dim
+        second = first + attention.n_kv_heads * attention.head_dim
+        found = list(mx.split(attention.qkv_proj(states), [first, second], axis=-1))
     elif hasattr(attention, "_project_kv"):
         found = [attention.q_proj(states), *attention._project_kv(states)]
     else:
