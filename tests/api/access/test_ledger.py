@@ -176,7 +176,7 @@ def test_a_request_is_refused_where_the_file_is_held_for_long(
         limits, _ = both(processes, Allowance(requests=3), most=2)
         holder.execute("BEGIN IMMEDIATE")
         for work in (limits.admit(asked()), limits.enter()):
-            with pytest.raises(ServerError, match="cannot be counted now .database is locked") as caught:
+            with pytest.raises(ServerError, match=r"cannot be counted now \(database is locked") as caught:
                 await work
             assert caught.value.report.kind == "overloaded"
         holder.execute("ROLLBACK")
@@ -197,7 +197,7 @@ def test_what_was_used_while_the_disk_was_full_is_counted(
         await one.enter()
         one.leave(asked(caller), tokens=11)
         database.execute("PRAGMA max_page_count = 1000")
-        while processes[0]._late:
+        while processes[0]._late:  # noqa: ASYNC110 (nobody is told of it)
             await asyncio.sleep(0.001)
         with pytest.raises(ServerError, match="10 tokens a minute"):
             await other.admit(asked(caller))
