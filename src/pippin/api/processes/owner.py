@@ -34,8 +34,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
-from pippin.runtime.workers.stopped import until_stopped
-from pippin.service import Service
+from pippin.service import Service, until_stopped
 from pippin.service.lending.channel import Channel
 from pippin.service.lending.counts import Counted
 from pippin.service.lending.lender import Lender
