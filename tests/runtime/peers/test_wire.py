@@ -259,8 +259,10 @@ def test_an_error_in_a_stream_and_chunks_that_are_none_are_told_apart_from_answe
     ],
 )
 def test_counts_that_no_answer_has_are_not_believed(chunk: Any) -> None:
-    with pytest.raises(BrokenReply):
-        read(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    sent = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (chunk, end))
+    with pytest.raises(BrokenReply, match="can't be read"):
+        read(sent)
 
 
 def test_what_is_said_after_the_end_of_a_choice_is_left_out() -> None:
