@@ -26,7 +26,7 @@ from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
-MB: Final = 10**6  # bytes, as all that is printed of memory counts them
+MB: Final = 10**6  # bytes, as `pippin ps` counts them
 LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
 CALLED_OFF: Final[ErrorKind] = "cancelled"  # the kind of error of a load that nobody wants any more
 LOOK_AGAIN: Final = 1.0  # seconds
