@@ -44,7 +44,7 @@ BATCHED = {
         "qwen3_5_moe",
         "qwen3_vl_moe",
     ),
-    *("mistral_large3", "prism_hadamard_qwen35"),
+    *("mistral_large3", "muse_spark", "prism_hadamard_qwen35"),
     "qwen4_exp",
 }
 ALIKE = {
