@@ -141,6 +141,12 @@ def test_what_needs_several_sequences_or_scores_is_refused_by_name(whole: Vision
         whole.run(whole.prepare("b", (Message("user", (Text("Hi"),)),), prompt_logprobs=1))
 
 
+def test_two_pictures_in_a_message_are_refused_where_the_architecture_takes_one(whole: VisionBench) -> None:
+    with pytest.raises(ServerError, match="can't be written for this model: .*multi-image") as caught:
+        whole.job("a", *SHOWN, "Which?")
+    assert (caught.value.report.kind, caught.value.report.param) == ("invalid_request", "messages")
+
+
 def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None:
     with pytest.raises(ServerError) as caught:
         whole.job("a", b"no picture", "What?")

@@ -17,6 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.text.fast_forms import open_fast_form
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
 # (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is tokenized in pieces
@@ -321,7 +322,7 @@ class Tokenizer:
         from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
         try:
-            wrapped: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            wrapped: PreTrainedTokenizerBase = open_fast_form(folder) or AutoTokenizer.from_pretrained(
                 folder, trust_remote_code=trust_remote_code, local_files_only=True
             )
             backend = wrapped.backend_tokenizer

@@ -59,7 +59,10 @@ class LibraryStyle:
     markers: dict[Modality, str] = field(default_factory=dict)  # by which text names media
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
-        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
+        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`.
+
+        Raises `ServerError` for media that the architecture does not take in one message.
+        """
         listed: list[dict[str, Any]] = []
         for part in parts:
             match part:
@@ -85,14 +88,19 @@ class LibraryStyle:
         counts = {kind: sum(each["type"] == kind for each in listed) for kind in MODALITIES}
         clips = {"video": ["video"] * counts["video"]} if counts["video"] else {}
         seen = [each for each in listed if each["type"] in ("text", "image")]
-        message = get_message_json(
-            self.model_type,
-            seen if counts["image"] else extract_text_from_content(seen),
-            "user",
-            num_images=counts["image"],
-            num_audios=counts["audio"],
-            **clips,
-        )
+        try:
+            message = get_message_json(
+                self.model_type,
+                seen if counts["image"] else extract_text_from_content(seen),
+                "user",
+                num_images=counts["image"],
+                num_audios=counts["audio"],
+                **clips,
+            )
+        except FAILURES as error:
+            # Some architectures take one picture in a message, which mlx-vlm's error says.
+            why = f"The media of one message in 'messages' can't be written for this model: {error}"
+            raise ServerError("invalid_request", why, "messages") from error
         return message["content"] if isinstance(message, dict) else message
 
 
