@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
 from tests.engines.language.vision.plain_kernels import MUSE_SPARK
+from tests.engines.language.vision.python_tokenizers import write_plamo, write_sentencepiece
 
 CLIP = {"vision_config": {"model_type": "clip_vision_model"}, "vision_feature_layer": -2}
 SQUARE: Json = {"size": {"height": 32, "width": 32}, **HALVES}
@@ -1280,5 +1281,63 @@ FAMILIES: dict[str, Family] = {
         },
         processor={"image_processor": {"max_image_tokens": 64}},
         instead=MUSE_SPARK,
+    ),
+    "plamo2vl": Family(
+        template=None,
+        vocabulary=write_plamo,
+        image="<plamo:image>",
+        config={
+            "tokenizer_class": "Plamo2Tokenizer",
+            "eos_token_id": [1],
+            "text_config": {
+                "num_key_value_heads": 2,
+                "tie_word_embeddings": False,
+                "hidden_size_per_head": 16,
+                "attention_window_size": 24,
+                "mamba_num_heads": 4,
+                "mamba_d_state": 8,
+                "full_attention_idx": [],
+            },
+            "vision_config": {
+                "image_token_id": "<plamo:image>",
+                "image_feature_size": WIDTH,
+                "image_proj_hidden_size": WIDTH,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "SiglipImageProcessor",
+            "patch_size": 8,
+            "max_image_width": 64,
+            "max_image_height": 64,
+            "downsample_ratio": 1.0,
+            "tile_context_length": 200,
+            **SQUARE,
+        },
+    ),
+    "ernie4_5_moe_vl": Family(
+        flat=True,
+        vocabulary=write_sentencepiece,
+        image="<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>",
+        mark="<|IMAGE_PLACEHOLDER|>",
+        config={
+            "im_patch_id": "<|IMAGE_PLACEHOLDER|>",
+            "image_start_token_id": "<|IMAGE_START|>",
+            "image_end_token_id": "<|IMAGE_END|>",
+            "video_token_id": "<|IMAGE_PLACEHOLDER|>",
+            "video_start_token_id": "<|VIDEO_START|>",
+            "video_end_token_id": "<|VIDEO_END|>",
+            "eos_token_id": [2],
+            "pixel_hidden_size": WIDTH,
+            "text_config": {
+                "num_key_value_heads": 2,
+                "moe_num_experts": [4, 4],
+                "moe_intermediate_size": [32, 16],
+                "moe_layer_start_index": 1,
+                "moe_layer_end_index": 1,
+                "mrope_section": [2, 2, 4],
+                "rope_scaling": {"type": "default", "mrope_section": [2, 2, 4]},
+            },
+            "vision_config": {"patch_size": 14},
+        },
     ),
 }

@@ -142,7 +142,7 @@ def test_what_needs_several_sequences_or_scores_is_refused_by_name(whole: Vision
 
 
 def test_two_pictures_in_a_message_are_refused_where_the_architecture_takes_one(whole: VisionBench) -> None:
-    with pytest.raises(ServerError, match="can't be written for this model: .*multi-image") as caught:
+    with pytest.raises(ServerError, match=r"can't be written for this model: .*multi-image") as caught:
         whole.job("a", *SHOWN, "Which?")
     assert (caught.value.report.kind, caught.value.report.param) == ("invalid_request", "messages")
 
@@ -154,7 +154,9 @@ def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None
     assert caught.value.report.kind == "invalid_request"
 
 
-@pytest.mark.parametrize(("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None))])
+@pytest.mark.parametrize(
+    ("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None)), ("deepseek_v4", type(None))]
+)
 def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(
     family: str, media: type, tmp_path: Path
 ) -> None:

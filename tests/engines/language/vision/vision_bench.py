@@ -32,18 +32,8 @@ from tests.engines.language.bench import PLAN, watch
 Tokens = dict[str, list[int]]
 
 WRITTEN_BY_LIBRARY = {
-    *(
-        "deepseek_v4",
-        "deepseek_v41",
-        "deepseek_vl_v2",
-        "deepseekocr",
-        "deepseekocr_2",
-        "jina_vlm",
-        "minicpmv4_6",
-        "minicpmv4_7",
-    ),
-    "phi4_siglip",
-    *("moondream2", "moondream3"),
+    *("deepseek_v4", "deepseek_v41", "deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "jina_vlm"),
+    *("minicpmv4_6", "minicpmv4_7", "moondream2", "moondream3", "phi4_siglip", "plamo2vl"),
 }
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 

@@ -41,6 +41,9 @@ PLAIN_TEMPLATE = (
 )
 """How mlx-vlm writes a conversation for a model without a chat template."""
 
+JOINED_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
+"""How mlx-vlm's processor of PLaMo 2 VL writes a conversation: its `chat_template` is a name and no template."""
+
 MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
 MARKED = "QXA"  # a word before which a processor writes the marker of a medium
 
@@ -178,6 +181,8 @@ class WholeProcessor:
     def chat_template(self) -> str | None:
         """The template of the processor's own, which some models have in place of their tokenizer's."""
         found = getattr(self._processor, "chat_template", None)
+        if isinstance(found, str) and "{" not in found:
+            return JOINED_TEMPLATE
         return found if isinstance(found, str) else None
 
     def markers(self) -> dict[Modality, str]:
