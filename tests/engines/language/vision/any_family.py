@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 import typing
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,7 @@ class Family:
     tokenizer: Json = dataclasses.field(default_factory=dict)
     vocabulary: typing.Callable[[Path], dict[str, int]] | None = None
     """Writes the files of the tokenizer, where it is no `tokenizer.json`, and gives the ids of its tokens."""
+    trusted: bool = False  # its processor is code of the checkpoint's own: `trusted_processor.py`
     seed: int = 7
     instead: Json = dataclasses.field(default_factory=dict)
     """What the package fixes and no configuration reaches: by its path below `mlx_vlm.models`, what is there instead.
@@ -172,6 +174,10 @@ def write(name: str, made: Family, folder: Path) -> Path:
             part["vocab_size"] = len(ids)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
+    if made.trusted:
+        shutil.copy(Path(__file__).with_name("trusted_processor.py"), folder)
+        named = {"auto_map": {"AutoProcessor": "trusted_processor.TinyProcessor"}}
+        made = dataclasses.replace(made, processor={"processor_class": "TinyProcessor", **named, **made.processor})
     if made.processor:
         (folder / "processor_config.json").write_text(json.dumps(numbered(made.processor, ids)))
     write_weights(package, folder, config, made.seed)

@@ -1340,4 +1340,14 @@ FAMILIES: dict[str, Family] = {
             "vision_config": {"patch_size": 14},
         },
     ),
+    "llmjpvl": Family(trusted=True, config={"text_config": {"model_type": "llama"}}),
+    "youtu_vl": Family(
+        trusted=True,
+        flat=True,
+        config={
+            "text_config": {"q_lora_rank": 32, "kv_lora_rank": 32},
+            "vision_config": {"num_patches": 16, "window_size": 32, "fullatt_block_indexes": [1]},
+        },
+        processor={"packed": True},
+    ),
 }

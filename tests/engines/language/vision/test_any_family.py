@@ -89,7 +89,8 @@ def test_pictures_are_answered_as_by_mlx_vlm(
     if family in WITHOUT_TOKENIZER:  # the packages fetch one from another repository
         write_tokenizer(tmp_path, Family(template=None), [])
         monkeypatch.setattr(f"mlx_vlm.models.{family}.processing_{family}.TOKENIZER_REPO", str(tmp_path))
-    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    made = FAMILIES[family]
+    bench = VisionBench(write(family, made, tmp_path / family), trust_remote_code=made.trusted)
     assert bench.preparer.info.capabilities.images
     assert isinstance(bench.model, WholeModel) == (family not in BATCHED)
     answers = [bench.run(bench.job("a", shown, "What?"))[0]["a"] for shown in SHOWN]

@@ -62,7 +62,9 @@ class VisionBench:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
         experts = memory_for_experts(info, self.options.expert_cache_gb, plan.memory_limit)
-        loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False, experts=experts)
+        loaded, _ = load_weights(
+            info, plan, lambda *_: None, trust_remote_code=self.options.trust_remote_code, experts=experts
+        )
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused
@@ -118,13 +120,14 @@ class VisionBench:
     ) -> list[int]:
         """What mlx-vlm generates for one message of the user, pictures and sound first, having seen no other prompt."""
         self.unused.restore()
+        trusted = self.options.trust_remote_code
         from mlx_vlm.generate import stream_generate
         from mlx_vlm.prompt_utils import apply_chat_template
         from mlx_vlm.utils import load_image_processor, load_processor
 
-        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
+        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=trusted)
         # As its `load` does, but for those that are made for the patches of the real model whatever the folder says.
-        own = load_image_processor(self.folder, trust_remote_code=False)
+        own = load_image_processor(self.folder, trust_remote_code=trusted)
         if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
             processor.image_processor = own
         if self.folder.name == "deepseek_vl_v2":
