@@ -177,7 +177,9 @@ def write(name: str, made: Family, folder: Path) -> Path:
     if made.trusted:
         shutil.copy(Path(__file__).with_name("trusted_processor.py"), folder)
         named = {"auto_map": {"AutoProcessor": "trusted_processor.TinyProcessor"}}
-        made = dataclasses.replace(made, processor={"processor_class": "TinyProcessor", **named, **made.processor})
+        made = dataclasses.replace(
+            made, processor={"processor_class": "TinyProcessor", **named, **made.processor}
+        )
     if made.processor:
         (folder / "processor_config.json").write_text(json.dumps(numbered(made.processor, ids)))
     write_weights(package, folder, config, made.seed)

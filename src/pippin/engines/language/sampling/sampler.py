@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -179,13 +180,23 @@ class BatchSampler:
         prompt: Sequence[int],
         logprobs: int | None,
         generated: int = 0,
+        vocabulary: int | None = None,
     ) -> None:
-        """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption)."""
+        """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption).
+
+        Tokens from `vocabulary` on have no logit: markers of media have such ids in some models. What is asked of them
+        is dropped, as writing to their places would write beyond the logits.
+        """
+        if vocabulary is not None and (bias := sampling.logit_bias):
+            known = {token: value for token, value in bias.items() if token < vocabulary}
+            sampling = msgspec.structs.replace(sampling, logit_bias=known)
         row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs)
         self._rows.append(row)
         self._positions = np.append(self._positions, np.uint64(generated))
         if row.tracked:
-            self._history = self._history.joined(np.array(prompt, np.int32), len(prompt) - generated)
+            tokens = np.array(prompt, np.int32)
+            spoken = tokens if vocabulary is None else tokens[tokens < vocabulary]
+            self._history = self._history.joined(spoken, len(spoken) - generated)
         self._plan = None
 
     def leave(self, keep: list[int]) -> None:
