@@ -9,7 +9,7 @@ import pytest
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.vision.python_tokenizers import write_plamo, write_sentencepiece
+from tests.engines.language.vision.tiny.python_tokenizers import write_plamo, write_sentencepiece
 
 ALPHABET = "acehipt.,?<>0x4 \n日本語kéß😀あ"
 

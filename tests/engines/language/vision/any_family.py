@@ -175,7 +175,7 @@ def write(name: str, made: Family, folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
     if made.trusted:
-        shutil.copy(Path(__file__).with_name("trusted_processor.py"), folder)
+        shutil.copy(Path(__file__).parent / "tiny" / "trusted_processor.py", folder)
         named = {"auto_map": {"AutoProcessor": "trusted_processor.TinyProcessor"}}
         made = dataclasses.replace(
             made, processor={"processor_class": "TinyProcessor", **named, **made.processor}

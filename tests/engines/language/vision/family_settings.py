@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
-from tests.engines.language.vision.plain_kernels import MUSE_SPARK
-from tests.engines.language.vision.python_tokenizers import write_plamo, write_sentencepiece
+from tests.engines.language.vision.tiny.plain_kernels import MUSE_SPARK
+from tests.engines.language.vision.tiny.python_tokenizers import write_plamo, write_sentencepiece
 
 CLIP = {"vision_config": {"model_type": "clip_vision_model"}, "vision_feature_layer": -2}
 SQUARE: Json = {"size": {"height": 32, "width": 32}, **HALVES}
