@@ -361,6 +361,29 @@ def test_penalties_are_those_of_the_definition(prompts, outputs, samplings):
         np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_tokens_without_a_logit_change_nothing_of_another_row():
+    """Some models know the markers of pictures by ids beyond their logits."""
+    logits = logits_of(3, 2, width=8)
+    penalised = Sampling(
+        repetition_penalty=1.5,
+        presence_penalty=1.0,
+        frequency_penalty=1.0,
+        dry_multiplier=1.0,
+        logit_bias={9: 50.0},
+    )
+
+    def edited(prompt):
+        sampler = BatchSampler(Words())
+        sampler._tokenizer.tokens_holding = lambda texts: np.zeros(8, bool)
+        sampler.join(penalised, seed=0, prompt=prompt, logprobs=None, generated=1, vocabulary=8)
+        sampler.join(Sampling(), seed=0, prompt=[1], logprobs=None, vocabulary=8)
+        return np.array(sampler._edited(sampler._planned(), mx.array(logits), sampler._history, None, None))
+
+    found = edited([1, 8, 12, 2, 15, 4])
+    np.testing.assert_array_equal(found, edited([1, 2, 4]))
+    np.testing.assert_array_equal(found[1], logits[1])
+
+
 def test_greedy_sequences_take_the_best_and_bias_moves_it():
     logits = logits_of(0, 3)
     best = logits.argmax(axis=1)

@@ -62,6 +62,7 @@ class Batch:
             prompt=sequence.tokens,
             logprobs=sequence.logprobs,
             generated=sequence.generated,
+            vocabulary=logits.shape[-1],
         )
         self.running.append(running)
 

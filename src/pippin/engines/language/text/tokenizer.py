@@ -17,6 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.text.fast_forms import open_fast_form
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
 # (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is tokenized in pieces
@@ -319,7 +320,7 @@ class Tokenizer:
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
         """Read the tokenizer of a model folder. Raises `ServerError("load_failed")` for one that can't be read."""
         try:
-            wrapped = _from_transformers(folder, trust_remote_code=trust_remote_code)
+            wrapped = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
             backend = wrapped.backend_tokenizer
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
