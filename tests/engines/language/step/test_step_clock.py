@@ -56,8 +56,8 @@ def test_when_the_neighbours_leave_the_clock_tells_again() -> None:
 
 
 def test_a_machine_that_was_never_without_neighbours_is_told_by_less_than_a_core() -> None:
-    """All steps of a loaded server kept a third of a core busy: that was taken for what they do undisturbed, and steps of one
-    sequence, when the load was high, looked dearer than those of four later on."""
+    """All steps of a loaded server kept a third of a core busy: that was taken for what they do undisturbed, and steps
+    of one sequence, when the load was high, looked dearer than those of four later on."""
     machine = Machine()
     for held in range(1, 20):
         assert machine.step(1, seconds=0.04 * (1 + held % 3), cores=0.012) == pytest.approx(0.006)
