@@ -1,7 +1,7 @@
 """What speculation brings a server over a minute and more, under clients that each ask again when they are answered.
 
-    python -m benchmarks.speculation_minutes --model FOLDER [--draft HEAD] [--clients 1 2 4 8] [--seconds 60] [--turns 2]
-        [--work edit again prose mixed] [-- OPTIONS OF BOTH SERVERS]
+    python -m benchmarks.speculation_minutes --model FOLDER [--draft HEAD] [--clients 1 2 4 8] [--seconds 60]
+        [--turns 2] [--work edit again prose mixed] [-- OPTIONS OF BOTH SERVERS]
 
 Two servers of the same model, one of which speculates (by prompt lookup, or with `--draft` by a head), have turns in
 which all clients ask one of them, while the other rests; `--seconds` is how long each is asked in all. Requests begin
