@@ -1,39 +1,118 @@
-"""What speculation costs in the worst minute: with and without it in turns, minute by minute.
+"""What speculation brings a server over a minute and more, under clients that each ask again when they are answered.
 
-    python -m benchmarks.speculation_minutes --model FOLDER [--draft HEAD [--wrong]] [--work prose edit] [--minutes 10]
+    python -m benchmarks.speculation_minutes --model FOLDER [--draft HEAD] [--clients 1 2 4 8] [--seconds 60]
+        [--turns 2] [--work edit again prose mixed] [-- OPTIONS OF BOTH SERVERS]
 
-The engine with proposals decodes one answer after the other, of each work in turn, and the plain one the same answers
-in between. Of each minute of the former are shown tokens a second of the clock and of CPU time, as ratios to the
-latter, and the least of all at the end: 0.97 is what `step/speculation/pace.py` promises. On a busy machine the ratio
-of CPU time tells, for the two do not take turns with the neighbours.
+Two servers of the same model, one of which speculates (by prompt lookup, or with `--draft` by a head), have turns in
+which all clients ask one of them, while the other rests; `--seconds` is how long each is asked in all. Requests begin
+and end whenever they do, so that slots are filled again, which a single round of requests
+(`benchmarks.speculation_servers`) does not show. `edit` has the model write a piece of code again with a name changed,
+each time another piece; `again` asks for that and then for the same in other words; `prose` for a story; `mixed` for
+one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's process, of which
+the latter tells on a busy machine, too; the least ratio of CPU time in a turn; and what became of proposals. 0.97 is
+what `step/speculation/pace.py` promises of a minute.
 """
 
 import argparse
-from itertools import cycle
+import contextlib
+import itertools
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from benchmarks.speculation import Speed, Subject, Work
-from pippin.config.options.model import ModelOptions
-from pippin.engines.cpu.blas import accelerate_blas
+from benchmarks.peers import PEERS, free_port, serve
+from benchmarks.speculation import Work
+from benchmarks.speculation_servers import PROPOSED, Server, cpu_seconds
+
+Traffic = Literal["edit", "again", "prose", "mixed"]
+WORKS: dict[Traffic, tuple[Work, ...]] = {
+    "edit": ("edit",),
+    "again": ("edit", "again"),
+    "prose": ("prose",),
+    "mixed": ("edit", "prose", "again"),
+}
+"""What is asked for of each piece of code, one after the other."""
 
 
-class Minute:
-    """Seconds of the clock and of CPU time, with and without, for the same number of tokens."""
+def questions(traffic: Traffic) -> Iterator[tuple[Work, int]]:
+    """Without end: the same ones for each server."""
+    for number in itertools.count():
+        for work in WORKS[traffic]:
+            yield work, number
 
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.plain = [0.0, 0.0]
-        self.other = [0.0, 0.0]
 
-    def add(self, tokens: int, plain: Speed, other: Speed) -> None:
-        self.tokens += tokens
-        for place in (0, 1):
-            self.plain[place] += tokens / plain[place]
-            self.other[place] += tokens / other[place]
+@dataclass
+class Turn:
+    tokens: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+    proposed: int = 0
+    accepted: int = 0
 
-    def ratios(self) -> tuple[float, float]:
-        return self.plain[0] / self.other[0], self.plain[1] / self.other[1]
+    def __add__(self, other: "Turn") -> "Turn":
+        return Turn(
+            self.tokens + other.tokens,
+            self.seconds + other.seconds,
+            self.cpu + other.cpu,
+            self.proposed + other.proposed,
+            self.accepted + other.accepted,
+        )
+
+
+@dataclass
+class Asked:
+    """A server, and what its clients ask for next."""
+
+    server: Server
+    next: Iterator[tuple[Work, int]] = field(default_factory=lambda: questions("edit"))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def turn(self, clients: int, seconds: float, tokens: int) -> Turn:
+        """From the first request to the end of the last that began within these seconds."""
+        start, cpu = time.perf_counter(), self._cpu()
+        with ThreadPoolExecutor(clients) as pool:
+            parts = list(pool.map(lambda _: self._client(start + seconds, tokens), range(clients)))
+        whole = sum(parts, Turn())
+        whole.seconds, whole.cpu = time.perf_counter() - start, self._cpu() - cpu
+        return whole
+
+    def _client(self, end: float, tokens: int) -> Turn:
+        found = Turn()
+        while time.perf_counter() < end:
+            with self.lock:
+                work, number = next(self.next)
+            answer = self.server.ask(work, number, tokens)
+            found += Turn(answer.count, proposed=answer.proposed, accepted=answer.accepted)
+        return found
+
+    def _cpu(self) -> float:
+        return cpu_seconds(self.server.process, itself=False)
+
+
+def compare(both: list[Asked], traffic: Traffic, clients: int, given: argparse.Namespace) -> None:
+    """Print a row."""
+    for each in both:
+        each.next = questions(traffic)
+    turns = [
+        [each.turn(clients, given.seconds / given.turns, given.tokens) for each in both]
+        for _ in range(given.turns)
+    ]
+    plain, other = (sum(column, Turn()) for column in zip(*turns, strict=True))
+    rates = [(each.tokens / each.seconds, each.tokens / each.cpu) for each in (plain, other)]
+    clock, cpu = (after / before for before, after in zip(*rates, strict=True))
+    least = min(other.tokens / other.cpu / (plain.tokens / plain.cpu) for plain, other in turns)
+    share = f"{other.accepted / other.proposed:.0%} of {other.proposed}" if other.proposed else "-"
+    print(
+        f"{traffic:7} {clients:7}  {rates[0][0]:6.0f} {rates[1][0]:6.0f} {clock:6.2f}"
+        f"  {rates[0][1]:7.0f} {rates[1][1]:6.0f} {cpu:6.2f} {least:6.2f}  {share}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -42,39 +121,30 @@ def main() -> None:
     )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
-    parser.add_argument("--wrong", action="store_true", help="have the head draft other tokens than it means")
-    parser.add_argument("--work", nargs="+", default=["prose"])
-    parser.add_argument("--sequences", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--minutes", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a minute")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--work", nargs="+", choices=list(WORKS), default=["edit", "again", "prose"])
+    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("options", nargs="*", help="of both servers")
     given = parser.parse_args()
-    accelerate_blas(ModelOptions(), None)
-    proposals: dict[str, Any] = {
-        "prompt_lookup": given.draft is None,
-        "num_draft_tokens": 3 if given.draft else 8,
-    }
-    if given.draft is not None:
-        proposals["draft_model_path"] = str(given.draft)
-    plain, other = Subject(given.model, True), Subject(given.model, True, **proposals)
-    if given.wrong:
-        other.draft_wrongly()
-    works: cycle[Work] = cycle(given.work)
-    found = []
-    print("minute  clock    cpu  proposed  accepted", flush=True)
-    for number in range(given.minutes):
-        minute = Minute()
-        other.proposed = other.accepted = 0
-        while minute.other[0] < given.seconds:
-            work = next(works)
-            without, _ = plain.run(work, given.sequences, given.tokens)
-            speed, _ = other.run(work, given.sequences, given.tokens)
-            minute.add(given.sequences * given.tokens, without, speed)
-        found.append(minute.ratios())
-        clock, cpu = found[-1]
-        print(f"{number:6}  {clock:5.2f}  {cpu:5.2f}  {other.proposed:8}  {other.accepted:8}", flush=True)
-    clock, cpu = (min(column) for column in zip(*found, strict=True))
-    print(f" least  {clock:5.2f}  {cpu:5.2f}")
+    # So that the servers end with it, however it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    lookup = ("--prompt-lookup", "--num-draft-tokens", PROPOSED)
+    drafting = ("--draft-model-path", str(given.draft), "--num-draft-tokens", "3")
+    peer = PEERS["pippin"]
+    with contextlib.ExitStack() as stack:
+        both = []
+        for more in ((), lookup if given.draft is None else drafting):
+            port = free_port()
+            asked = replace(peer, command=(*peer.command, *given.options, *more))
+            process = stack.enter_context(serve(asked, given.model, port))
+            both.append(Asked(Server("bench", port, process.pid)))
+            both[-1].server.ask("prose", 0, 16)  # weights are loaded
+        print("work    clients   plain   with  ratio   of CPU:   with  ratio  least  accepted", flush=True)
+        for traffic in given.work:
+            for clients in given.clients:
+                compare(both, traffic, clients, given)
 
 
 if __name__ == "__main__":

@@ -87,9 +87,9 @@ class Server:
 
     def _all(self, work: Work, numbers: range, tokens: int) -> list[Answer]:
         with ThreadPoolExecutor(len(numbers)) as pool:
-            return list(pool.map(lambda number: self._ask(work, number, tokens), numbers))
+            return list(pool.map(lambda number: self.ask(work, number, tokens), numbers))
 
-    def _ask(self, work: Work, number: int, tokens: int) -> Answer:
+    def ask(self, work: Work, number: int, tokens: int) -> Answer:
         body = {
             "model": self.name,
             "messages": [{"role": "user", "content": words_of(work, number)}],
@@ -111,8 +111,8 @@ class Server:
         return Answer(usage["completion_tokens"], timings.get("draft_n") or accepted + rejected, accepted)
 
 
-def cpu_seconds(process: int) -> float:
-    """Of a process and all that it has started."""
+def cpu_seconds(process: int, *, itself: bool = True) -> float:
+    """Of all that a process has started and is still there, and of the process `itself`."""
     parents, ticks = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -122,6 +122,8 @@ def cpu_seconds(process: int) -> float:
     family = {process}
     while more := {child for child, parent in parents.items() if parent in family} - family:
         family |= more
+    if not itself:
+        family.remove(process)
     return sum(ticks.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
 
 

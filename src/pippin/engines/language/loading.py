@@ -385,7 +385,8 @@ def _open_speculation(
     pads = not getattr(model, "takes_padding", False)
     pace = Pace(most, overlaps=asked.plan.overlaps, pads=pads)
     always = options.prompt_lookup or named is not None
-    clock = StepClock(cores=time.process_time if asked.plan.shares_cores else None)
+    cores = time.process_time if asked.plan.shares_cores else None
+    clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)
     return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads, clock=clock)
 
 

@@ -235,6 +235,45 @@ def test_what_hardly_pays_is_not_proposed_at_four_and_what_copies_is() -> None:
     assert sum(pace.lengths([0.95] * 4, [8] * 4)) == 12
 
 
+def run_of_four(chance: float, steps: int, seed: int) -> float:
+    """Times the speed of plain steps: four new sequences on the kernels, each of which finds something in a third of
+    its steps."""
+    draw, pace = Random(seed), Pace(8, pads=False)
+    seen = [Acceptance() for _ in range(4)]
+    taken, given = 0.0, 0
+    for _ in range(steps):
+        rooms = [8 if draw.random() < 1 / 3 else 0 for _ in seen]
+        lengths = pace.lengths(
+            [each.chance if room else 0.0 for each, room in zip(seen, rooms, strict=True)], rooms
+        )
+        tokens = 4
+        for acceptance, length in zip(seen, lengths, strict=True):
+            accepted = next((place for place in range(length) if draw.random() >= chance), length)
+            acceptance.observe(length, accepted)
+            tokens += accepted
+        computed = pace.computed(lengths)
+        seconds = KERNELS[next(size for size in KERNELS if size >= computed)]
+        pace.observe(4, computed, seconds, tokens)
+        taken, given = taken + seconds, given + tokens
+    return given / taken * KERNELS[4] / 4
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.6])
+def test_a_second_of_four_sequences_pays_little_for_finding_out(chance: float) -> None:
+    """It paid a tenth: 0.1 seconds could be lost at once, and went into passes that could not have paid."""
+    speeds = [run_of_four(chance, 96, seed) for seed in range(10)]
+    assert min(speeds) > 0.94
+    assert sum(speeds) / len(speeds) > 0.96
+
+
+def test_four_sequences_try_nothing_that_could_not_pay_if_more_were_right() -> None:
+    pace = Pace(8, pads=False)
+    for _ in range(3):
+        pace.observe(4, 4, 0.01, 4)
+    pace.observe(4, 8, 0.016, 5)  # one was right of four
+    assert pace.lengths([0.3, 0.3, 0.0, 0.0], [8, 8, 0, 0]) == [0] * 4
+
+
 def test_what_was_never_measured_is_come_to_in_steps() -> None:
     """A guess that is too low would have the first check compute all that there is."""
     pace = Pace(8, pads=False)

@@ -19,6 +19,9 @@ from statistics import median
 
 REMEMBERED = 9  # measurements of a kind of step
 FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
+BUSY_GUESSES = (0.15, 0.35, 0.6)
+"""The same of passes without padding, which the kernels for CPUs compute, for one, two, and three or more sequences: a
+plain step of so many does not wait for weights (docs/measurements/speculation.md has what was measured)."""
 NEVER_PAYS = 1.1  # times as many plain steps as a pass computes tokens of a sequence
 LEAP = 2.0  # times the tokens of passes that were measured
 OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
@@ -34,8 +37,10 @@ WORTH = 1.02  # times the tokens a second of a plain step, for proposals to be w
 WORTH_IN_DEBT = 1.1  # times that, where more was lost than may be: up to as much again as may be lost at once
 ALLOWANCE = 0.02  # share of the time that may be lost
 LEAST_INTEREST = 1 / 8  # of that share, after trials that were all in vain
-SAVINGS = 0.1  # seconds that may be lost at once, or
-SAVED_STEPS = 4.0  # plain steps of one token, if those take longer
+SAVINGS = 0.04  # seconds that may be lost at once, or
+SAVED_STEPS = 2.0  # plain steps of one token, if those take longer
+DOUBT = 0.2  # by which a chance may be higher than it is taken to be
+CHEAPER = 0.8  # times what is guessed, that a pass may take which is longer than any that was measured
 CURIOUS = (
     16  # checks that pay, after which there is one to find out whether other numbers of proposals pay more
 )
@@ -97,6 +102,7 @@ class _Ratios:
     """What passes of some number of sequences take, by the tokens that they compute for a sequence in the mean: times
     what a plain step takes. Ascending, from the plain step on."""
 
+    guess: float = FIRST_GUESS
     widths: list[float] = field(default_factory=lambda: [1.0])
     ratios: list[float] = field(default_factory=lambda: [1.0])
     guessed: dict[float, float] = field(default_factory=dict)  # before they are measured
@@ -126,7 +132,7 @@ class _Ratios:
         if index < len(self.widths) and self.widths[index] == width:
             return self.ratios[index]
         if len(self.widths) == 1:
-            return 1 + FIRST_GUESS * (width - 1)
+            return 1 + self.guess * (width - 1)
         low, high = (index - 1, index) if index < len(self.widths) else (0, index - 1)
         slope = (self.ratios[high] - self.ratios[low]) / (self.widths[high] - self.widths[low])
         return self.ratios[index - 1] + slope * (width - self.widths[index - 1])
@@ -149,11 +155,15 @@ class StepTimes:
             known.append(min(seconds, OUTLIER * median(known)) if len(known) > FRESH else seconds)
             self._medians[sequences] = median(known)
             if not self.pads and len(known) == FRESH and sequences not in self._ratios:
-                self._ratios[sequences] = _Ratios(guessed=self._guesses(sequences))
+                self._ratios[sequences] = self._unknown(sequences, self._guesses(sequences))
         elif plain := self.plain(sequences):
             width = computed / sequences
             ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width), _useless(width))
-            self._ratios.setdefault(sequences, _Ratios()).observe(width, ratio)
+            self._ratios.setdefault(sequences, self._unknown(sequences)).observe(width, ratio)
+
+    def _unknown(self, sequences: int, guessed: dict[float, float] | None = None) -> _Ratios:
+        guess = FIRST_GUESS if self.pads else BUSY_GUESSES[min(sequences, len(BUSY_GUESSES)) - 1]
+        return _Ratios(guess, guessed=guessed or {})
 
     def _guesses(self, sequences: int) -> dict[float, float]:
         """What passes of other numbers of sequences have taken, which computed more tokens than a plain one of this."""
@@ -196,7 +206,7 @@ class StepTimes:
         if sequences in self._ratios:
             return self._ratios[sequences]
         nearest = min(self._ratios, key=lambda count: abs(count - sequences), default=None)
-        return _Ratios() if nearest is None else self._ratios[nearest]
+        return self._unknown(sequences) if nearest is None else self._ratios[nearest]
 
 
 class Pace:
@@ -235,9 +245,22 @@ class Pace:
         if pays and self._trial % CURIOUS:
             return best
         tried = self._tried(chances, rooms, self._leap(len(chances)))
-        if self._loss(chances, tried) < self._budget:
+        # What is not even likely to pay is tried now and then, so that a change is noticed: from full savings.
+        worth_trying = self._budget >= self._savings or self._may_pay(chances, tried)
+        if worth_trying and self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
+
+    def _may_pay(self, chances: Sequence[float], lengths: Sequence[int]) -> bool:
+        """Whether these would pay if as much more were right, and a pass took as much less, as may well be."""
+        count, computed = len(lengths), self.computed(lengths)
+        tokens = sum(
+            expected_tokens(min(1.0, chance + DOUBT), own)
+            for chance, own in zip(chances, lengths, strict=True)
+        )
+        seconds = self.times.expected(count, computed)
+        seconds *= 1 if computed <= count * self.times.widest(count) else CHEAPER
+        return tokens / count * self.times.plain(count) > WORTH * seconds
 
     def _may_propose(self, sequences: int) -> bool:
         due = self._since_plain >= STALE or not self.times.measured(sequences)
