@@ -62,9 +62,10 @@ INLINE int parts_for(int bits, int bytes)
 }
 
 /* As many rows as `parts_for` says, from `row` on. */
-INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits, const int width,
-                     const int digits)
+INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t last, const int format, const int bits,
+                     const int width, const int digits)
 {
+    (void)last; /* those are of one block */
     const pk_matrix *matrix = tile->matrix;
     const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, columns = matrix->columns;
     const int run = run_of(format), words_a_run = bits * run / 32;
@@ -132,80 +133,116 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int 
             finish(tile, which * width + token, row + part * LANES, sums[token][part]);
 }
 
+/* Blocks of rows that `deep_products` multiplies side by side: two where the sums of one are so few that each waits for itself.
+ * With one digit that takes longer, as measured: the weights of two blocks leave the registers, and are needed but once. */
+INLINE int blocks_for(int bits, int width, int digits) { return width * 2 <= DEEP && digits > 1 && bits <= 4 ? 2 : 1; }
+
 #if DEEP
-/* The same for DEEP vectors or half as many, one register of rows: the bytes of a run are made once for all of them. The digits
- * of a number are added up in one sum, which is multiplied by their base in between; where weights of more than 4 bits would
- * leave 32 bits by that, the lowest digit has a sum of its own. */
-INLINE void deep_products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits,
-                          const int width, const int digits)
+/* The same for an even number of vectors up to DEEP, and one block of rows or two: the bytes of a run are made once for all
+ * vectors. The digits of a number are added up in one sum, which is multiplied by their base in between; where weights of more
+ * than 4 bits would leave 32 bits by that, the lowest digit has a sum of its own. */
+INLINE void multiply_blocks(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits,
+                            const int width, const int digits, const int blocks)
 {
     const pk_matrix *matrix = tile->matrix;
     const int64_t block = row / PK_BLOCK, columns = matrix->columns;
     const int run = run_of(format), words_a_run = bits * run / 32;
     const int64_t runs = columns / run, runs_a_group = matrix->group / run, groups = runs / runs_a_group;
-    const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK;
+    const int64_t words_a_block = columns * bits / 32 * PK_BLOCK;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * words_a_block;
     const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
-    const int apart = digits > 1 && bits > 4, vectors = apart && width > DEEP / 2 ? DEEP / 2 : width;
+    const int apart = digits > 1 && bits > 4, vectors = apart && width > DEEP / 2 ? width / 2 : width; /* at a time */
     const int bytes = width * digits; /* for each column */
     const uint32_t *dwords = x.dwords;
-    F sums[DEEP], scale = {0}, bias = {0};
+    F sums[DEEP][2], scale[2] = {{0}}, bias[2] = {{0}};
     for (int token = 0; token < width; token++)
-        sums[token] = beginning(tile, which * width + token, row, 0);
+        for (int part = 0; part < blocks; part++)
+            sums[token][part] = beginning(tile, which * width + token, row + part * PK_BLOCK, 0);
     for (int64_t place = 0; place < runs; place++) {
         if (place % runs_a_group == 0)
-            load_group(matrix, format, (block * groups + place / runs_a_group) * PK_BLOCK, &scale, &bias);
-        U held[9], weights[PK_QUANTISED / 4];
-        for (int word = 0; word < words_a_run; word++)
-            held[word] = load_words(words + word * PK_BLOCK);
-        held[words_a_run] = held[0]; /* fields cross words, but for the last */
-        fetch_ahead(words, words_a_run * PK_BLOCK * 4);
-        words += words_a_run * PK_BLOCK;
+#pragma GCC unroll 2
+            for (int part = 0; part < blocks; part++)
+                load_group(matrix, format, ((block + part) * groups + place / runs_a_group) * PK_BLOCK, &scale[part],
+                           &bias[part]);
+        U weights[2][PK_QUANTISED / 4];
+#pragma GCC unroll 2
+        for (int part = 0; part < blocks; part++) {
+            const uint32_t *own = words + part * words_a_block;
+            U held[9];
+            for (int word = 0; word < words_a_run; word++)
+                held[word] = load_words(own + word * PK_BLOCK);
+            held[words_a_run] = held[0]; /* fields cross words, but for the last */
+            fetch_ahead(own, words_a_run * PK_BLOCK * 4);
 #pragma GCC unroll 8
-        for (int index = 0; index < run / 4; index++)
-            weights[index] = quad(held, format, bits, index);
+            for (int index = 0; index < run / 4; index++)
+                weights[part][index] = quad(held, format, bits, index);
+        }
+        words += words_a_run * PK_BLOCK;
         const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
 #pragma GCC unroll 1
         for (int first = 0; first < width; first += vectors) {
-            I dots[DEEP], lowest[DEEP];
+            I dots[DEEP][2], lowest[DEEP][2];
 #pragma GCC unroll 16
             for (int token = 0; token < vectors; token++)
-                dots[token] = lowest[token] = (I){0};
+#pragma GCC unroll 2
+                for (int part = 0; part < blocks; part++)
+                    dots[token][part] = lowest[token][part] = (I){0};
 #pragma GCC unroll 4
             for (int digit = 0; digit < digits; digit++) {
                 const int last = apart && digit == digits - 1;
                 if (digit > 0 && !last)
 #pragma GCC unroll 16
                     for (int token = 0; token < vectors; token++)
-                        dots[token] <<= 8;
+#pragma GCC unroll 2
+                        for (int part = 0; part < blocks; part++)
+                            dots[token][part] <<= 8;
 #pragma GCC unroll 8
                 for (int index = 0; index < run / 4; index++)
 #pragma GCC unroll 16
                     for (int token = 0; token < vectors; token++) {
-                        I *const sum = last ? &lowest[token] : &dots[token];
-                        *sum = add_products(*sum, weights[index],
-                                            dwords[index * bytes + (first + token) * digits + digit], bits);
+                        const uint32_t number = dwords[index * bytes + (first + token) * digits + digit];
+#pragma GCC unroll 2
+                        for (int part = 0; part < blocks; part++) {
+                            I *const sum = last ? &lowest[token][part] : &dots[token][part];
+                            *sum = add_products(*sum, weights[part][index], number, bits);
+                        }
                     }
             }
 #pragma GCC unroll 16
-            for (int token = 0; token < vectors; token++) {
-                F dot = __builtin_convertvector(dots[token], F);
-                if (apart)
-                    dot = dot * 256.0f + __builtin_convertvector(lowest[token], F);
-                F sum = sums[first + token] + dot * (scale * factors[first + token]);
-                sums[first + token] = sum + bias * totals[first + token];
-            }
+            for (int token = 0; token < vectors; token++)
+#pragma GCC unroll 2
+                for (int part = 0; part < blocks; part++) {
+                    F dot = __builtin_convertvector(dots[token][part], F);
+                    if (apart)
+                        dot = dot * 256.0f + __builtin_convertvector(lowest[token][part], F);
+                    F sum = sums[first + token][part] + dot * (scale[part] * factors[first + token]);
+                    sums[first + token][part] = sum + bias[part] * totals[first + token];
+                }
         }
         dwords += run / 4 * bytes;
     }
     for (int token = 0; token < width; token++)
-        finish(tile, which * width + token, row, sums[token]);
+        for (int part = 0; part < blocks; part++)
+            finish(tile, which * width + token, row + part * PK_BLOCK, sums[token][part]);
+}
+
+/* As many blocks as `blocks_for` says, or the last one before row `last`. */
+INLINE void deep_products(const pk_tile *tile, int64_t which, int64_t row, int64_t last, const int format, const int bits,
+                          const int width, const int digits)
+{
+    _Static_assert(PK_BLOCK == LANES, "a block is a register of rows");
+    if (blocks_for(bits, width, digits) == 2 && row + PK_BLOCK < last)
+        multiply_blocks(tile, which, row, format, bits, width, digits, 2);
+    else
+        multiply_blocks(tile, which, row, format, bits, width, digits, 1);
 }
 #endif
 
 #define PRODUCT(HOW, FORMAT, BITS, WIDTH, DIGITS)                                                                      \
-    static void products_##FORMAT##_##BITS##_##WIDTH##_##DIGITS(const pk_tile *tile, int64_t panel, int64_t row)       \
+    static void products_##FORMAT##_##BITS##_##WIDTH##_##DIGITS(const pk_tile *tile, int64_t panel, int64_t row,       \
+                                                             int64_t last)                                             \
     {                                                                                                                  \
-        HOW(tile, panel, row, FORMAT, BITS, WIDTH, DIGITS);                                                            \
+        HOW(tile, panel, row, last, FORMAT, BITS, WIDTH, DIGITS);                                                      \
     }
 #define AFFINES(HOW, WIDTH, DIGITS)                                                                                    \
     PRODUCT(HOW, PK_AFFINE, 2, WIDTH, DIGITS)                                                                          \
@@ -232,7 +269,8 @@ INLINE void deep_products(const pk_tile *tile, int64_t which, int64_t row, const
                                            [4] = products_PK_AFFINE_4_##WIDTH##_3,                                     \
                                            [8] = products_PK_AFFINE_8_##WIDTH##_3};
 
-typedef void (*kernel)(const pk_tile *tile, int64_t panel, int64_t row);
+/* Some rows from `row` on, none from `last` on. */
+typedef void (*kernel)(const pk_tile *tile, int64_t panel, int64_t row, int64_t last);
 
 ROUNDED(products, 1)
 ROUNDED(products, 4)
@@ -248,7 +286,9 @@ EXACT(products, 2)
 EXACT(products, 3)
 EXACT(products, 4)
 #if DEEP
+EXACT(deep_products, 6)
 EXACT(deep_products, 8)
+EXACT(deep_products, 12)
 EXACT(deep_products, 16)
 #endif
 #endif
@@ -272,14 +312,16 @@ static void multiply_by(const kernel *kernels, const int digits, const pk_tile *
     const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
     const int64_t size = size_of_panel(matrix->columns, tile->width, digits) * (int64_t)sizeof(float);
     const int64_t near = size < NEAR ? NEAR / size : 1;
-    const int deep = DEEP > 0 && tile->width * 2 >= DEEP;
-    const int rows = deep ? LANES : LANES * parts_for(matrix->bits, tile->width * digits);
+    const int deep = DEEP > 0 && tile->width > 4;
+    const int rows = deep ? PK_BLOCK * blocks_for(matrix->bits, tile->width, digits)
+                          : LANES * parts_for(matrix->bits, tile->width * digits);
+    const int step = rows > PK_BLOCK ? rows : PK_BLOCK;
     const int64_t panels = (tile->tokens + tile->width - 1) / tile->width;
     for (int64_t some = 0; some < panels; some += near)
-        for (int64_t row = first; row < last; row += PK_BLOCK)
+        for (int64_t row = first; row < last; row += step)
             for (int64_t panel = some; panel < some + near && panel < panels; panel++)
-                for (int lane = 0; lane < PK_BLOCK; lane += rows)
-                    chosen(tile, panel, row + lane);
+                for (int lane = 0; lane < step; lane += rows)
+                    chosen(tile, panel, row + lane, last);
 }
 
 static void multiply(const pk_tile *tile, int64_t first, int64_t last)
@@ -317,8 +359,15 @@ static void pack_exact(const pk_matrix *matrix, const float *x, int width, int p
 
 enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
 
-/* Two and three vectors have panels of their own: what checks one or two proposed tokens of a sequence computes so many. */
-static int exact_width_for(int64_t tokens) { return tokens < 4 ? (int)tokens : width_of(tokens, WIDEST_EXACT); }
+/* Two and three vectors have panels of their own: what checks one or two proposed tokens of a sequence computes so many. Where
+ * there are deep sums, so have six and twelve, and vectors are shared out evenly to as few panels as hold them. */
+static int exact_width_for(int64_t tokens)
+{
+    if (tokens <= 4 || !DEEP)
+        return tokens < 4 ? (int)tokens : 4;
+    const int64_t panels = (tokens + WIDEST_EXACT - 1) / WIDEST_EXACT, needed = (tokens + panels - 1) / panels;
+    return needed <= 6 ? 6 : needed <= 8 ? 8 : needed <= 12 ? 12 : 16;
+}
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 {
@@ -328,7 +377,9 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
         [3] = exact_3,
         [4] = exact_4,
 #if DEEP
+        [6] = exact_6,
         [8] = exact_8,
+        [12] = exact_12,
         [16] = exact_16,
 #endif
     };

@@ -123,8 +123,13 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
     }
 }
 
-/* Vectors of whole numbers that one thread packs at a time. */
-static int vectors_together(int width) { return width < 4 ? width : 4; }
+/* Vectors of whole numbers that one thread packs at a time: they divide a panel. */
+static int vectors_together(int width)
+{
+    if (width < 4)
+        return width;
+    return width % 4 == 0 ? 4 : 2;
+}
 
 typedef struct pack_job {
     const product_job *job;

@@ -1042,7 +1042,8 @@ static void check_encoder(int norms_first)
 static void check_products(void)
 {
     const int bits[] = {2, 3, 4, 5, 6, 8};
-    const int64_t tokens[] = {1, 2, 3, 4, 5, 9, 17, 40, 70};
+    /* So that every width of panels is full, filled in part, and more than one. */
+    const int64_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 24, 36, 40, 70};
     enum { COUNTS = sizeof tokens / sizeof *tokens };
     for (int b = 0; b < 6; b++)
         for (int size = 0; size < 3; size++)
@@ -1060,6 +1061,11 @@ static void check_products(void)
         check_int8(float4_of(37, 80, PK_NVFP4), tokens[t]);
     }
     check_product(matrix_of(33, 1152, 4, 64, PK_F32), 50);
+    for (int b = 0; b < 6; b++) /* parts of the rows that are not whole pairs of blocks */
+        for (int64_t count = 5; count <= 13; count += 4) {
+            check_product(matrix_of(531, 256, bits[b], 128, PK_F16), count);
+            check_int8(matrix_of(531, 256, bits[b], 128, PK_BF16), count);
+        }
 }
 
 static void check_instruction_set(pk_context *context)

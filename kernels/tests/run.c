@@ -542,7 +542,7 @@ int main(void)
         sets++;
     }
     const int bits[] = {2, 3, 4, 5, 6, 8};
-    const int64_t tokens[] = {1, 2, 3, 5, 16, 17, 40};
+    const int64_t tokens[] = {1, 2, 3, 5, 7, 11, 16, 17, 40};
     enum { COUNTS = sizeof tokens / sizeof *tokens };
     for (int b = 0; b < 6; b++)
         for (int t = 0; t < COUNTS; t++)
