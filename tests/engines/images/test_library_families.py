@@ -1,0 +1,214 @@
+"""Every family of mlx-vlm's image pipelines but Z-Image (`test_library_images.py`): pixel by pixel as mlx-vlm paints.
+
+The checkpoints are random, tiny and in the real format. Where mlx-vlm's code fixes a part's size, both sides run with a
+smaller one (`instead`)."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from pippin.core.events import Failed
+from pippin.core.tasks import GenerateImages
+from pippin.engines.images import bonsai
+from tests.engines.images import tiny_families as tiny
+from tests.engines.images.library_bench import SMALL, Painter, Pixels, edited, generated, png
+from tests.engines.images.tiny_pipelines import Json
+from tests.engines.language.vision.any_family import Family, shrink
+
+SMALL_VAE: Final[Json] = {
+    "decoder_block_out_channels": tiny.SMALL_CHANNELS,
+    "encoder_block_out_channels": tiny.SMALL_CHANNELS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """How a family is asked, and what it reads."""
+
+    make: Callable[[Path], Path]
+    name: str
+    """Of the folder: some families tell their variants by it."""
+    side: int
+    """Of the smallest picture that it paints."""
+    instead: Callable[[], Json] = dict
+    """What is put into mlx-vlm's code, as `Family.instead` of the vision families has it."""
+    guided: Json | None = None
+    """Settings that change a picture."""
+    generates: bool = True
+    edits: Json | None = None
+    """Settings of an edit, of a family that edits."""
+    several: bool = False
+    extra: Json = dataclasses.field(default_factory=dict)
+    """What mlx-vlm is told and Pippin always says."""
+    bad: Json = dataclasses.field(default_factory=lambda: {"width": 24})
+    """Settings that the pipeline does not take."""
+
+
+NEGATIVE: Final = {"guidance": 3.0, "negative_prompt": "blue"}
+FAMILIES: dict[str, Shown] = {
+    "moss_image": Shown(tiny.tiny_moss_image, "moss-image", 32, guided={"guidance": 3.0}),
+    "ming_image": Shown(tiny.tiny_ming_image, "ming-image", 256),
+    "flux2": Shown(
+        tiny.tiny_flux2,
+        "flux2-klein-4b",
+        256,
+        lambda: tiny.small_flux2("flux2-klein-4b"),
+        guided={"guidance": 3.0},
+        edits={},
+        several=True,
+    ),
+    "flux2_kv": Shown(
+        tiny.tiny_flux2,
+        "flux2-klein-9b-kv",
+        256,
+        lambda: tiny.small_flux2("flux2-klein-9b-kv"),
+        edits={"guidance": 2.0},
+        several=True,
+    ),
+    "qwen_image": Shown(
+        tiny.tiny_qwen_image,
+        "qwen-image-2.1",
+        64,
+        tiny.small_qwen_image,
+        guided=NEGATIVE,
+        edits=NEGATIVE,
+        several=True,
+    ),
+    "ernie_image": Shown(
+        tiny.tiny_ernie_image,
+        "ernie-image",
+        32,
+        lambda: {"ernie_image.weights.Flux2VAE": SMALL_VAE},
+        guided=NEGATIVE,
+        edits={**NEGATIVE, "strength": 0.7},
+    ),
+    "mage_flow": Shown(
+        tiny.tiny_mage_flow,
+        "mage-flow",
+        512,
+        lambda: {"mage_flow.weights.MageVAE": tiny.small_mage_vae()},
+        guided=NEGATIVE,
+    ),
+    "mage_flow_edit": Shown(
+        tiny.tiny_mage_flow,
+        "mage-flow-edit",
+        512,
+        lambda: {"mage_flow.weights.MageVAE": tiny.small_mage_vae()},
+        generates=False,
+        edits=NEGATIVE,
+        several=True,
+    ),
+    "ideogram4": Shown(
+        tiny.tiny_ideogram, "ideogram-4-fp8", 256, lambda: tiny.FLUX2_VAE, guided={"guidance": 3.0}
+    ),
+    "llada_image": Shown(
+        tiny.tiny_llada_image,
+        "llada-image",
+        64,
+        lambda: tiny.FLUX2_VAE,
+        guided=NEGATIVE,
+        edits=NEGATIVE,
+    ),
+    "flux3": Shown(
+        tiny.tiny_flux3,
+        "flux-3-image-klein-base",
+        64,
+        lambda: {"flux3.weights.Flux3VAE": tiny.small_flux3_vae()},
+        guided={"guidance": 2.0},
+        edits={},
+        several=True,
+        extra={"upsample_prompt": False},
+    ),
+    "bonsai": Shown(
+        tiny.tiny_bonsai,
+        "bonsai-image",
+        256,
+        tiny.small_bonsai,
+        guided={"guidance": 3.0},
+    ),
+}
+GENERATING: Final = [name for name, shown in FAMILIES.items() if shown.generates]
+EDITING: Final = [name for name, shown in FAMILIES.items() if shown.edits is not None]
+
+
+@pytest.fixture
+def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Shown, Painter]]:
+    """A family with its painter, while mlx-vlm's code is made small. In that code, a Bonsai runs without a Mac."""
+    found = FAMILIES[request.param]
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(Family(instead=found.instead()), patch)
+        if request.param == "bonsai":
+            patch.setattr(bonsai, "check", lambda *_: None)
+        painter = Painter(found.make(tmp_path / found.name))
+        try:
+            yield found, painter
+        finally:
+            painter.engine.close()
+
+
+def same(found: Pixels, expected: Pixels) -> bool:
+    return found.shape == expected.shape and bool(np.array_equal(found, expected))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shown", GENERATING, indirect=True)
+def test_pictures_are_mlx_vlms(shown: tuple[Shown, Painter]) -> None:
+    """Twice, with other settings between: pipelines give parts of themselves up after a picture."""
+    family, painter = shown
+    asked = {"width": family.side, "height": family.side, "steps": 2}
+    expected = generated(painter.folder, **asked, **family.extra)
+    assert same(painter.paint(**asked)[0], expected)
+    if family.guided is not None:
+        guided = painter.paint(**asked, **family.guided)[0]
+        assert same(guided, generated(painter.folder, **asked, **family.guided, **family.extra))
+        assert not same(guided, expected)
+    assert not same(painter.paint(**asked, seed=6)[0], expected)
+    cancel(painter, **asked)
+    (failed,) = painter.events(**{**asked, **family.bad})
+    assert isinstance(failed, Failed)
+    assert (failed.error.kind, failed.error.status) == ("invalid_request", 400)
+    assert same(painter.paint(**asked)[0], expected)
+
+
+def cancel(painter: Painter, **asked: Any) -> None:
+    task = GenerateImages(prompt="x", **{**SMALL, **asked, "steps": 150})
+    job = painter.preparer.prepare("long", task)
+    assert not isinstance(job, tuple)
+    painter.engine.submit(job)
+    painter.engine.step()
+    painter.engine.cancel("long")
+    assert not painter.engine.busy
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shown", EDITING, indirect=True)
+def test_edited_pictures_are_mlx_vlms(shown: tuple[Shown, Painter], tmp_path: Path) -> None:
+    """Before and after a generated one: both are painted by one model's weights."""
+    family, painter = shown
+    assert family.edits is not None
+    asked = {"width": family.side, "height": family.side, "steps": 2}
+    given = (png((200, 20, 20, 90), 96, 64), png((10, 90, 200), 64, 64))
+    paths = []
+    for place, data in enumerate(given):
+        paths.append(tmp_path / f"given-{place}.png")
+        paths[-1].write_bytes(data)
+    settings = {**asked, **family.edits}
+    expected = edited(painter.folder, paths[:1], **settings, **family.extra)
+    assert same(painter.paint(images=given[:1], **settings)[0], expected)
+    assert not same(painter.paint(images=given[1:], **settings)[0], expected)
+    if family.generates:
+        assert same(painter.paint(**asked)[0], generated(painter.folder, **asked, **family.extra))
+    else:
+        assert painter.refusal(**asked).report.param == "image"
+    if family.several:
+        both = edited(painter.folder, paths, **settings, **family.extra)
+        assert same(painter.paint(images=given, **settings)[0], both)
+    else:
+        assert painter.refusal(images=given, **asked).report.param == "image"
+    assert same(painter.paint(images=given[:1], **settings)[0], expected)
