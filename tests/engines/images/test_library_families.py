@@ -50,7 +50,7 @@ class Shown:
 
 NEGATIVE: Final = {"guidance": 3.0, "negative_prompt": "blue"}
 FAMILIES: dict[str, Shown] = {
-    "moss_image": Shown(tiny.tiny_moss_image, "moss-image", 32, guided={"guidance": 3.0}),
+    "moss_image": Shown(tiny.tiny_moss_image, "moss-image", 32, guided={"guidance": 7.0}),
     "ming_image": Shown(tiny.tiny_ming_image, "ming-image", 256),
     "flux2": Shown(
         tiny.tiny_flux2,

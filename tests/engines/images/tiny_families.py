@@ -1,6 +1,7 @@
 """Tiny random checkpoints of families of image models beside Z-Image, in mlx-vlm's format."""
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
