@@ -11,7 +11,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from pippin.core.errors import ServerError
 from pippin.core.events import Failed
+from pippin.core.models import ModelInfo
 from pippin.core.tasks import GenerateImages
 from pippin.engines.images import bonsai
 from tests.engines.images import tiny_families as tiny
@@ -44,8 +46,8 @@ class Shown:
     several: bool = False
     extra: Json = dataclasses.field(default_factory=dict)
     """What mlx-vlm is told and Pippin always says."""
-    bad: Json = dataclasses.field(default_factory=lambda: {"width": 24})
-    """Settings that the pipeline does not take."""
+    checks: bool = True
+    """Whether it refuses sides that are no multiples of 16; the API lets none through."""
 
 
 NEGATIVE: Final = {"guidance": 3.0, "negative_prompt": "blue"}
@@ -77,6 +79,7 @@ FAMILIES: dict[str, Shown] = {
         guided=NEGATIVE,
         edits=NEGATIVE,
         several=True,
+        checks=False,
     ),
     "ernie_image": Shown(
         tiny.tiny_ernie_image,
@@ -141,9 +144,13 @@ def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Show
     found = FAMILIES[request.param]
     with pytest.MonkeyPatch.context() as patch:
         shrink(Family(instead=found.instead()), patch)
+        folder = found.make(tmp_path / found.name)
         if request.param == "bonsai":
             patch.setattr(bonsai, "check", lambda *_: None)
-        painter = Painter(found.make(tmp_path / found.name))
+            # mlx-vlm alone asks the hub for it.
+            fetched = str(bonsai.find_decoder(folder))
+            patch.setattr("mlx_vlm.models.bonsai.weights.hf_hub_download", lambda **_: fetched)
+        painter = Painter(folder)
         try:
             yield found, painter
         finally:
@@ -169,10 +176,28 @@ def test_pictures_are_mlx_vlms(shown: tuple[Shown, Painter]) -> None:
         assert not same(guided, expected)
     assert not same(painter.paint(**asked, seed=6)[0], expected)
     cancel(painter, **asked)
-    (failed,) = painter.events(**{**asked, **family.bad})
-    assert isinstance(failed, Failed)
-    assert (failed.error.kind, failed.error.status) == ("invalid_request", 400)
+    if family.checks:
+        (failed,) = painter.events(**{**asked, "width": family.side + 8})
+        assert isinstance(failed, Failed)
+        assert (failed.error.kind, failed.error.status) == ("invalid_request", 400)
     assert same(painter.paint(**asked)[0], expected)
+
+
+def test_a_bonsai_asks_no_hub_for_its_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fetch(**_: Any) -> str:
+        raise AssertionError("the hub was asked")
+
+    info = ModelInfo(id="bonsai", kind="images", path=str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    with pytest.raises(ServerError, match="hf download"):
+        bonsai.check(info, "metal")
+    tiny.save_bonsai_decoder(tmp_path)
+    with pytest.raises(ServerError, match="needs a Mac"):
+        bonsai.check(info, "cuda")
+    bonsai.check(info, "metal")
+    monkeypatch.setattr("mlx_vlm.models.bonsai.weights.hf_hub_download", fetch)
+    shrink(Family(instead=tiny.small_bonsai()), monkeypatch)
+    assert bonsai.load_decoder(tmp_path).decoder is not None
 
 
 def cancel(painter: Painter, **asked: Any) -> None:

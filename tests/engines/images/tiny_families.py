@@ -236,7 +236,13 @@ BONSAI_SPEC: Json = {
     "axes_dims_rope": (16, 16, 16, 16),
     "context_dim": 3 * 64,
 }
-BONSAI_TEXT: Json = {**FLUX2_PARTS["text_encoder_overrides"], "hidden_size": 64, "intermediate_size": 64}
+BONSAI_TEXT: Json = {
+    **FLUX2_PARTS["text_encoder_overrides"],
+    # Multiples of 64, in which it is quantised.
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+}
 
 
 def save(folder: Path, module: nn.Module, config: Json, metadata: dict[str, str] | None = None) -> None:
@@ -375,6 +381,7 @@ def tiny_qwen_image(folder: Path) -> Path:
     native = {"mlx_format": True}
     mx.random.seed(3)
     transformer = QwenImageTransformer(**QWEN_IMAGE_TRANSFORMER)
+    transformer.set_dtype(mx.bfloat16)  # as the latents, which its cache compares with
     save(folder / "transformer", transformer, {"_class_name": "QwenImage21Transformer2DModel", **native})
     scale = {"latents_mean": [0.1] * 16, "latents_std": [0.9] * 16}
     save(folder / "vae", QwenImageVAE(**QWEN_IMAGE_VAE), {**QWEN_IMAGE_VAE, **scale, **native})
@@ -554,7 +561,6 @@ def tiny_bonsai(folder: Path) -> Path:
     from mlx_vlm.models.bonsai.klein_fast.blocks import double_block_weight_keys, single_block_weight_keys
     from mlx_vlm.models.flux2.qwen.text_encoder import Qwen3TextEncoder
     from mlx_vlm.models.flux2.transformer import Flux2Transformer
-    from mlx_vlm.models.flux2.vae import Flux2VAE
 
     mx.random.seed(3)
     plain = Flux2Transformer(
@@ -587,18 +593,25 @@ def tiny_bonsai(folder: Path) -> Path:
     named = {f"model.{name}": array for name, array in tree_flatten(encoder.parameters())}
     save_weights(folder / "text_encoder-mlx-4bit", named)
     write_tokenizer(folder / "tokenizer")
-    decoder = {
-        name: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
-        for name, array in tree_flatten(Flux2VAE(SMALL_CHANNELS).parameters())
-    }
-    (folder / "vae").mkdir()
-    mx.save_safetensors(str(folder / "vae" / "diffusion_pytorch_model.safetensors"), decoder)
+    save_bonsai_decoder(folder)
     files = (
         "transformer-packed-mflux/diffusion_pytorch_model.safetensors",
         "text_encoder-mlx-4bit/model.safetensors",
     )
     write_json(folder / "manifest.json", {"files": list(files)})
     return folder
+
+
+def save_bonsai_decoder(folder: Path) -> None:
+    """As its own repository has it, in the model's folder."""
+    from mlx_vlm.models.flux2.vae import Flux2VAE
+
+    decoder = {
+        name: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
+        for name, array in tree_flatten(Flux2VAE(SMALL_CHANNELS).parameters())
+    }
+    (folder / "vae").mkdir()
+    mx.save_safetensors(str(folder / "vae" / "diffusion_pytorch_model.safetensors"), decoder)
 
 
 def small_bonsai() -> Json:
@@ -610,10 +623,18 @@ def small_bonsai() -> Json:
         "bonsai.weights.Flux2KleinMegakernelSpec": lambda: Flux2KleinMegakernelSpec(**BONSAI_SPEC),
         "bonsai.weights.Qwen3TextEncoder": lambda **_: Qwen3TextEncoder(**BONSAI_TEXT),
         "bonsai.weights.Flux2VAE": {"decoder_block_out_channels": SMALL_CHANNELS},
+        "bonsai.klein_fast.blocks.QuantizedLinearKernel.__call__": plain_product,
         "bonsai.klein_fast.blocks._get_fused_single_norm_rope_kernel": lambda spec, _: plain_single(spec),
         "bonsai.klein_fast.blocks._get_fused_double_norm_rope_kernel": lambda spec, *_: plain_double(spec),
         "flux2.constants.ModelConfig.precision": mx.float32,
     }
+
+
+def plain_product(self: Any, x: mx.array) -> mx.array:
+    """Of two-bit weights: MLX takes a CPU seconds for them."""
+    arrays = (each.astype(mx.float32) for each in (self.scales, self.biases))
+    weight = mx.dequantize(self.packed_weight, *arrays, group_size=self.group_size, bits=self.bits)
+    return (x.astype(mx.float32) @ weight.T).astype(mx.bfloat16)
 
 
 def turned(x: mx.array, norm: mx.array, heads: int, rotary: list[mx.array], eps: float) -> mx.array:
