@@ -22,6 +22,20 @@ class ImagePreset(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # parts of a repository's name that tell it
 
 
+class ImageDefaults(Struct, frozen=True):
+    """Steps and guidance of a picture whose request leaves them out; None for a model that takes no guidance."""
+
+    steps: int
+    guidance: float | None
+
+
+class LibraryDefaults(Struct, frozen=True):
+    """What mlx-vlm says of one model folder; None for what it cannot do with it."""
+
+    generate: ImageDefaults | None
+    edit: ImageDefaults | None
+
+
 PRESETS: Final = (
     ImagePreset(
         name="flux-krea-dev",
