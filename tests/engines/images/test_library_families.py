@@ -6,19 +6,22 @@ smaller one (`instead`)."""
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import numpy as np
 import pytest
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages
-from pippin.engines.images import bonsai
+from pippin.engines.blocking import BlockingJob
+from pippin.engines.images import bonsai, library
+from pippin.engines.images.library import LibraryImagePreparer
 from tests.engines.images import tiny_families as tiny
 from tests.engines.images.library_bench import SMALL, Painter, Pixels, edited, generated, png
-from tests.engines.images.tiny_pipelines import Json
+from tests.engines.images.tiny_pipelines import Json, write_json
 from tests.engines.language.vision.any_family import Family, shrink
 
 SMALL_VAE: Final[Json] = {
@@ -176,11 +179,111 @@ def test_pictures_are_mlx_vlms(shown: tuple[Shown, Painter]) -> None:
         assert not same(guided, expected)
     assert not same(painter.paint(**asked, seed=6)[0], expected)
     cancel(painter, **asked)
+    if family.edits is None:
+        assert painter.refusal(images=(png(),), **asked).report.param == "image"
     if family.checks:
         (failed,) = painter.events(**{**asked, "width": family.side + 8})
         assert isinstance(failed, Failed)
         assert (failed.error.kind, failed.error.status) == ("invalid_request", 400)
     assert same(painter.paint(**asked)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "name", "generates", "edits"),
+    [
+        # Its decoder is FLUX.2's, which edits.
+        ("Ideogram4Pipeline", "ideogram-4-fp8", True, False),
+        ("MageFlowPipeline", "mage-flow", True, False),
+        ("MageFlowPipeline", "mage-flow-edit", False, True),
+        ("Flux2KleinPipeline", "flux2-klein-4b", True, True),
+    ],
+)
+def test_a_folder_has_the_classes_of_its_own_tasks(
+    pipeline: str, name: str, generates: bool, edits: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / name
+    for part in ("transformer", "unconditional_transformer", "text_encoder", "vae", "tokenizer"):
+        write_json(folder / part / "config.json", {})
+        for file in ("tokenizer.json", "model.safetensors"):
+            (folder / part / file).touch()
+    write_json(folder / "vae" / "config.json", {"_class_name": "AutoencoderKLFlux2"})
+    write_json(folder / "model_index.json", {"_class_name": pipeline})
+    found = library.find_classes(folder)
+    assert found is not None
+    assert (found.generation is not None, found.edit is not None) == (generates, edits)
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "expected"),
+    [
+        ("flux2", (96, 64), (None, None)),
+        ("z_image", (96, 64), (1248, 832)),
+        ("mage_flow", (4000, 500), (2048, 512)),
+    ],
+)
+def test_an_edit_without_a_size_has_one_that_the_family_takes(
+    family: str,
+    given: tuple[int, int],
+    expected: tuple[int | None, int | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Editor:
+        model_type = family
+
+    monkeypatch.setattr(library, "painter", lambda task, *_: task)
+    spec = WorkerSpec(info=ModelInfo(id="editor", kind="images", path="/nowhere"), options={})
+    preparer = LibraryImagePreparer(spec, library.Classes(None, Editor))
+    job = preparer.prepare("a", GenerateImages(prompt="x", images=(png((1, 2, 3), *given),)))
+    assert isinstance(job, BlockingJob)
+    task = cast(GenerateImages, job.run)
+    assert (task.width, task.height) == expected
+
+
+def test_sides_that_a_pipeline_would_round_unasked_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Editor:
+        model_type = "qwen_image"
+
+    spec = WorkerSpec(info=ModelInfo(id="editor", kind="images", path="/nowhere"), options={})
+    preparer = LibraryImagePreparer(spec, library.Classes(None, Editor))
+    with pytest.raises(ServerError, match="multiples of 32"):
+        preparer.prepare("a", GenerateImages(prompt="x", images=(png(),), width=48, height=64))
+
+
+def test_a_pipeline_keeps_few_prompts() -> None:
+    """Those of FLUX.2, Bonsai and Mage-Flow keep all that were ever asked."""
+    pipeline = object.__new__(library.LibraryPipeline)
+    kept = {str(number): number for number in range(20)}
+    pipeline._held = SimpleNamespace(pipeline=SimpleNamespace(prompt_cache=kept))
+    pipeline.forget()
+    assert list(kept) == ["16", "17", "18", "19"]
+
+
+def test_a_prompt_that_lies_too_deep_in_itself_is_the_clients_fault(tmp_path: Path) -> None:
+    painter = Painter(tiny.tiny_ideogram(tmp_path / "ideogram-4-fp8"))
+    try:
+        (failed,) = painter.events(prompt='{"a":' * 6000, width=256, height=256)
+        assert isinstance(failed, Failed)
+        assert (failed.error.status, failed.error.param) == (400, "prompt")
+    finally:
+        painter.engine.close()
+
+
+def test_no_language_model_is_fetched_to_rewrite_a_prompt() -> None:
+    """mlx-vlm's FLUX.3 does that if it is not told otherwise."""
+    asked: list[Any] = []
+
+    class Flux3:
+        family = "flux3"
+
+        def generator(self) -> Any:
+            return self
+
+        def generate(self, request: Any) -> Any:
+            asked.append(request)
+            return SimpleNamespace(image=None)
+
+    library._painted(cast(library.LibraryPipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
+    assert asked[0].extra == {"upsample_prompt": False}
 
 
 def test_a_bonsai_asks_no_hub_for_its_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -208,6 +311,17 @@ def cancel(painter: Painter, **asked: Any) -> None:
     painter.engine.step()
     painter.engine.cancel("long")
     assert not painter.engine.busy
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shown", ["ernie_image"], indirect=True)
+def test_an_edit_without_a_size_is_mlx_vlms(shown: tuple[Shown, Painter], tmp_path: Path) -> None:
+    _, painter = shown
+    path = tmp_path / "given.png"
+    path.write_bytes(png(width=96, height=64))
+    found = painter.paint(images=(path.read_bytes(),), width=None, height=None, steps=1)[0]
+    assert found.shape == (256, 384, 3)
+    assert same(found, edited(painter.folder, [path], width=None, height=None, steps=1))
 
 
 @pytest.mark.long
