@@ -30,6 +30,7 @@ from pippin.engines.images import bonsai
 from pippin.engines.images.requests import (
     SIDE_STEP,
     STEPS_FACTOR,
+    at_most,
     decoded,
     picture_tokens,
     request_of,
@@ -158,7 +159,7 @@ class LibraryImagePreparer:
         if not task.images and self.classes.generation is None:
             raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
         if len(task.images) > most:
-            raise ServerError("unsupported", f"{name} takes {most} pictures at most.", "image")
+            raise ServerError("unsupported", f"{name} takes {at_most(most)}.", "image")
         if task.mask is not None:
             raise ServerError(
                 "unsupported", f"{name} has no masks; say in `prompt` what is to change.", "mask"
@@ -291,7 +292,8 @@ def painter(
     """The call that a job runs on the model's thread: its pictures, one after the other."""
 
     def run(pipeline: LibraryPipeline, call: Call) -> None:
-        first, tokens = secrets.randbelow(2**32) if task.seed is None else task.seed, 0
+        first = secrets.randbelow(2**32) if task.seed is None else task.seed
+        tokens = 0
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,

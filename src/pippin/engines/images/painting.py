@@ -26,6 +26,7 @@ from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.images.mflux_classes import CLASSES, MFLUX
 from pippin.engines.images.requests import (
     STEPS_FACTOR,
+    at_most,
     decoded,
     picture_tokens,
     request_of,
@@ -71,7 +72,7 @@ class ImagePreparer:
         if task.images and not preset.edits and len(task.images) > 1:
             raise ServerError("unsupported", f"{name} starts from one picture; send one.", "image")
         if len(task.images) > preset.pictures:
-            raise ServerError("unsupported", f"{name} takes {preset.pictures} pictures at most.", "image")
+            raise ServerError("unsupported", f"{name} takes {at_most(preset.pictures)}.", "image")
         if task.mask is not None:
             raise ServerError(
                 "unsupported", f"{name} has no masks; say in `prompt` what is to change.", "mask"

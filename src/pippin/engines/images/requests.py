@@ -48,6 +48,11 @@ def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
     return min(sides[0], 4096), min(sides[1], 4096)
 
 
+def at_most(pictures: int) -> str:
+    """How many pictures a model takes, as a sentence says it."""
+    return "one picture" if pictures == 1 else f"{pictures} pictures at most"
+
+
 def written(given: "list[Image]", folder: Path) -> list[Path]:
     """Write the pictures that a request starts from into a folder, from which the libraries read them. What is
     transparent stays so: some families see it."""
