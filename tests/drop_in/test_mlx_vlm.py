@@ -328,7 +328,7 @@ curl -s --get "http://localhost:8080/v1/models" \\
 
 
 def test_image_defaults(page: Reader) -> None:
-    """`/images/defaults` of its newest version, known without loading anything. Where mflux paints, its presets hold."""
+    """`/images/defaults` of its newest version, known without loading anything. mflux has its own, where it paints."""
     by_mflux = importlib.util.find_spec("mflux") is not None
     painted = {"steps": 20, "guidance": 4.0} if by_mflux else {"steps": 30, "guidance": 1.0}
     asked = "curl -s 'http://localhost:8080{}/images/defaults?model={}&task={}'"
