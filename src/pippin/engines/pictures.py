@@ -35,7 +35,7 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
             with Image.open(io.BytesIO(data), formats=FORMATS) as found:
                 check_size(*found.size, param, most_pixels=most_pixels)
                 found.load()
-                upright = ImageOps.exif_transpose(found)
+                upright = ImageOps.exif_transpose(_in_bytes(found))
                 return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     except ServerError:
         raise
@@ -50,6 +50,15 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
         raise _refusal(
             param, "is damaged or cut off, and can't be read as a picture; send the whole file."
         ) from error
+
+
+def _in_bytes(picture: "Image") -> "Image":
+    """A picture whose greys have 16 bits with the upper 8 of them; Pillow would make white of all but the darkest."""
+    if not picture.mode.startswith("I"):
+        return picture
+    grey = picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    grey.info = {key: value for key, value in picture.info.items() if key != "transparency"}
+    return grey
 
 
 def check_size(width: int, height: int, param: str, *, most_pixels: int = MOST_PIXELS) -> None:

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 import typing
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,9 @@ class Family:
     preprocessor: Json = dataclasses.field(default_factory=dict)
     processor: Json = dataclasses.field(default_factory=dict)
     tokenizer: Json = dataclasses.field(default_factory=dict)
+    vocabulary: typing.Callable[[Path], dict[str, int]] | None = None
+    """Writes the files of the tokenizer, where it is no `tokenizer.json`, and gives the ids of its tokens."""
+    trusted: bool = False  # its processor is code of the checkpoint's own: `trusted_processor.py`
     seed: int = 7
     instead: Json = dataclasses.field(default_factory=dict)
     """What the package fixes and no configuration reaches: by its path below `mlx_vlm.models`, what is there instead.
@@ -150,7 +154,13 @@ def write(name: str, made: Family, folder: Path) -> Path:
     """Write a random float32 checkpoint of the family into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     package = importlib.import_module(f"mlx_vlm.models.{name}")
-    ids = write_tokenizer(folder, made, spelled(package))
+    ids = (
+        write_tokenizer(folder, made, spelled(package))
+        if made.vocabulary is None
+        else made.vocabulary(folder)
+    )
+    if made.vocabulary is not None and made.template is not None:
+        (folder / "chat_template.jinja").write_text(spelling(made.template, made))
     fields = inspect.signature(package.ModelConfig).parameters
     marks = {each: ids[made.mark or made.image] for each in PLACEHOLDERS if each in fields}
     config = merged({**shrunk(package), **marks}, numbered(made.config, ids))
@@ -164,6 +174,12 @@ def write(name: str, made: Family, folder: Path) -> Path:
             part["vocab_size"] = len(ids)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
+    if made.trusted:
+        shutil.copy(Path(__file__).parent / "tiny" / "trusted_processor.py", folder)
+        named = {"auto_map": {"AutoProcessor": "trusted_processor.TinyProcessor"}}
+        made = dataclasses.replace(
+            made, processor={"processor_class": "TinyProcessor", **named, **made.processor}
+        )
     if made.processor:
         (folder / "processor_config.json").write_text(json.dumps(numbered(made.processor, ids)))
     write_weights(package, folder, config, made.seed)
@@ -277,6 +293,12 @@ def _spread(name: str, array: mx.array) -> mx.array:
     return array + 0.5 if name.endswith("gate") else array
 
 
+def spelling(template: str, made: Family) -> str:
+    """The chat template with the family's markers of media."""
+    written = (("IMAGE", made.image), ("SOUND", made.sound), ("VIDEO", made.video))
+    return functools.reduce(lambda text, each: text.replace(*each), written, template)
+
+
 def write_tokenizer(folder: Path, made: Family, found: list[str]) -> dict[str, int]:
     """Token i is byte i; the special tokens follow. Gives the ids of all."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -301,9 +323,6 @@ def write_tokenizer(folder: Path, made: Family, found: list[str]) -> dict[str, i
         **made.tokenizer,
     }
     if made.template is not None:
-        written = (("IMAGE", made.image), ("SOUND", made.sound), ("VIDEO", made.video))
-        settings["chat_template"] = functools.reduce(
-            lambda text, each: text.replace(*each), written, made.template
-        )
+        settings["chat_template"] = spelling(made.template, made)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return typing.cast(dict[str, int], backend.get_vocab(with_added_tokens=True))

@@ -1,9 +1,12 @@
 """What each family of mlx-vlm needs beyond its own defaults to be made tiny (`any_family.py`)."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
+from tests.engines.language.vision.tiny.plain_kernels import MUSE_SPARK
+from tests.engines.language.vision.tiny.python_tokenizers import write_plamo, write_sentencepiece
 
 CLIP = {"vision_config": {"model_type": "clip_vision_model"}, "vision_feature_layer": -2}
 SQUARE: Json = {"size": {"height": 32, "width": 32}, **HALVES}
@@ -139,6 +142,36 @@ RADIO: Json = {
     "neck_dim": WIDTH,
     "image_size": [64, 64],
 }
+
+DEEPSEEK_TURNS = ("<｜User｜>", "<｜Assistant｜>", "</think>")
+MINICPM_V = Family(
+    image="(<image>./</image>)\n",
+    mark="<|image_pad|>",
+    tokens=(
+        *("<unk>", "<|im_start|>", "<|im_end|>", "<|video_pad|>"),
+        *("<image>", "</image>", "<slice>", "</slice>", "<image_id>", "</image_id>"),
+    ),
+    config={
+        "insert_layer_id": 0,
+        "vision_config": {"model_type": "siglip_vision_model", "image_size": 64},
+        "text_config": {
+            "model_type": "qwen3_5_text",
+            "full_attention_interval": 2,
+            "num_key_value_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "rope_parameters": {
+                "type": "default",
+                "mrope_section": [2, 3, 3],
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 1.0,
+            },
+        },
+    },
+    preprocessor={"patch_size": 8, "scale_resolution": 64, "max_slice_nums": 4, "image_feature_size": 4},
+)
 
 FAMILIES: dict[str, Family] = {
     "internvl_chat": Family(),
@@ -1123,5 +1156,198 @@ FAMILIES: dict[str, Family] = {
                 "vit_layers": [-1, -2],
             },
         },
+    ),
+    "deepseek_v4": Family(
+        template=None,
+        image="<｜deepseek_image｜>",
+        tokens=DEEPSEEK_TURNS,
+        config={
+            "compress_ratios": [0, 4],
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "o_groups": 2,
+            "o_lora_rank": 16,
+            "q_lora_rank": 16,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_topk": 32,
+            "num_hash_layers": 1,
+            "num_nextn_predict_layers": 0,
+            "vision_n_layers": 2,
+            "vision_dim": WIDTH,
+            "vision_n_heads": 4,
+            "vision_inter_dim": 96,
+            "vision_patch_size": 8,
+            "vision_max_n_token": 64,
+            "vision_min_pixels": 1024,
+        },
+    ),
+    "deepseek_v41": Family(
+        template=None,
+        image="<｜deepseek_image｜>",
+        tokens=DEEPSEEK_TURNS,
+        config={
+            "compress_ratios": [0, 2, 1],
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "o_groups": 2,
+            "o_lora_rank": 16,
+            "q_lora_rank": 32,
+            "index_n_heads": 2,
+            "index_head_dim": 32,
+            "index_topk": 32,
+            "kv_source_layer_ids": [1],
+            "index_source_layer_ids": [1, 2],
+            "candidate_source_layer_id": 1,
+            "candidate_topk_blocks": 8,
+            "candidate_block_size": 4,
+            "engram_layer_ids": [1],
+            "engram_num_embeddings": [600],
+            "engram_vocab_size": 64,
+            "engram_n_heads": 2,
+            "engram_head_dim": 32,
+            "engram_max_ngram_size": 3,
+            "engram_compressed_vocab_size": 238,  # words of this tokenizer that differ in more than case
+            "vision_num_layers": 2,
+            "vision_hidden_size": WIDTH,
+            "vision_num_heads": 4,
+            "vision_intermediate_size": 96,
+            "vision_patch_size": 8,
+            "vision_max_image_tokens": 64,
+            "vision_min_pixels": 1024,
+        },
+    ),
+    "deepseek_vl_v2": Family(
+        template=None,
+        tokens=("<|User|>", "<|Assistant|>", OCR_PAD),
+        config={
+            "vision_config": {
+                "model_type": "vision",
+                "width": WIDTH,
+                "layers": 2,
+                "intermediate_size": 96,
+                "num_attention_heads": 4,
+                "mlp_ratio": 1.5,
+            },
+            "text_config": {"model_type": "deepseek_v2", "num_experts_per_tok": 2},
+            "projector_config": {"input_dim": WIDTH, "n_embed": WIDTH},
+        },
+        processor={
+            "processor_class": "DeepseekVLV2Processor",
+            "candidate_resolutions": [[32, 32], [32, 64], [64, 32]],
+            "patch_size": 8,
+            "downsample_ratio": 2,
+        },
+    ),
+    "minicpmv4_6": MINICPM_V,
+    "minicpmv4_7": replace(MINICPM_V, image="<|image_pad|>", seed=8),
+    "muse_spark": Family(
+        image="<|patch|>",
+        sound="<|audio|>",
+        video="<|video|>",
+        config={
+            "image_token_id": "<|patch|>",
+            "audio_token_id": "<|audio|>",
+            "video_token_id": "<|video|>",
+            "eos_token_id": [256],
+            "text_config": {
+                "num_key_value_heads": 2,
+                "rope_parameters": {"rope_theta": 10000.0},
+                "layer_rope_theta": [10000.0, 0],
+                "layer_types": ["sliding_attention", "full_attention"],
+                "final_logit_softcapping": 30.0,
+                "output_multiplier": 1.0,
+                "num_experts_per_tok": 2,
+                "moe_hidden_size": 32,
+            },
+            "vision_config": {
+                "pos_emb_height": 4,
+                "pos_emb_width": 4,
+                "rope_parameters": {"rope_theta": 10000.0},
+                "layer_types": ["window_attention", "full_attention"],
+            },
+            "audio_config": {
+                "patch_sizes": [16, 6],
+                "hidden_sizes": [32, WIDTH],
+                "depths": [1, 1],
+                "num_hidden_layers": 2,
+                "out_hidden_size": WIDTH,
+            },
+            "out_hidden_size": 4 * WIDTH,
+            "projector_hidden_size": 96,
+        },
+        processor={"image_processor": {"max_image_tokens": 64}},
+        instead=MUSE_SPARK,
+    ),
+    "plamo2vl": Family(
+        template=None,
+        vocabulary=write_plamo,
+        image="<plamo:image>",
+        config={
+            "tokenizer_class": "Plamo2Tokenizer",
+            "eos_token_id": [1],
+            "text_config": {
+                "num_key_value_heads": 2,
+                "tie_word_embeddings": False,
+                "hidden_size_per_head": 16,
+                "attention_window_size": 24,
+                "mamba_num_heads": 4,
+                "mamba_d_state": 8,
+                "full_attention_idx": [],
+            },
+            "vision_config": {
+                "image_token_id": "<plamo:image>",
+                "image_feature_size": WIDTH,
+                "image_proj_hidden_size": WIDTH,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "SiglipImageProcessor",
+            "patch_size": 8,
+            "max_image_width": 64,
+            "max_image_height": 64,
+            "downsample_ratio": 1.0,
+            "tile_context_length": 200,
+            **SQUARE,
+        },
+    ),
+    "ernie4_5_moe_vl": Family(
+        flat=True,
+        vocabulary=write_sentencepiece,
+        image="<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>",
+        mark="<|IMAGE_PLACEHOLDER|>",
+        config={
+            "im_patch_id": "<|IMAGE_PLACEHOLDER|>",
+            "image_start_token_id": "<|IMAGE_START|>",
+            "image_end_token_id": "<|IMAGE_END|>",
+            "video_token_id": "<|IMAGE_PLACEHOLDER|>",
+            "video_start_token_id": "<|VIDEO_START|>",
+            "video_end_token_id": "<|VIDEO_END|>",
+            "eos_token_id": [2],
+            "pixel_hidden_size": WIDTH,
+            "text_config": {
+                "num_key_value_heads": 2,
+                "moe_num_experts": [4, 4],
+                "moe_intermediate_size": [32, 16],
+                "moe_layer_start_index": 1,
+                "moe_layer_end_index": 1,
+                "mrope_section": [2, 2, 4],
+                "rope_scaling": {"type": "default", "mrope_section": [2, 2, 4]},
+            },
+            "vision_config": {"patch_size": 14},
+        },
+    ),
+    "llmjpvl": Family(trusted=True, config={"text_config": {"model_type": "llama"}}),
+    "youtu_vl": Family(
+        trusted=True,
+        flat=True,
+        config={
+            "text_config": {"q_lora_rank": 32, "kv_lora_rank": 32},
+            "vision_config": {"num_patches": 16, "window_size": 32, "fullatt_block_indexes": [1]},
+        },
+        processor={"packed": True},
     ),
 }

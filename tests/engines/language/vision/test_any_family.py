@@ -44,7 +44,7 @@ BATCHED = {
         "qwen3_5_moe",
         "qwen3_vl_moe",
     ),
-    *("mistral_large3", "prism_hadamard_qwen35"),
+    *("mistral_large3", "muse_spark", "prism_hadamard_qwen35"),
     "qwen4_exp",
 }
 ALIKE = {
@@ -89,7 +89,8 @@ def test_pictures_are_answered_as_by_mlx_vlm(
     if family in WITHOUT_TOKENIZER:  # the packages fetch one from another repository
         write_tokenizer(tmp_path, Family(template=None), [])
         monkeypatch.setattr(f"mlx_vlm.models.{family}.processing_{family}.TOKENIZER_REPO", str(tmp_path))
-    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    made = FAMILIES[family]
+    bench = VisionBench(write(family, made, tmp_path / family), trust_remote_code=made.trusted)
     assert bench.preparer.info.capabilities.images
     assert isinstance(bench.model, WholeModel) == (family not in BATCHED)
     answers = [bench.run(bench.job("a", shown, "What?"))[0]["a"] for shown in SHOWN]
@@ -141,6 +142,12 @@ def test_what_needs_several_sequences_or_scores_is_refused_by_name(whole: Vision
         whole.run(whole.prepare("b", (Message("user", (Text("Hi"),)),), prompt_logprobs=1))
 
 
+def test_two_pictures_in_a_message_are_refused_where_the_architecture_takes_one(whole: VisionBench) -> None:
+    with pytest.raises(ServerError, match=r"can't be written for this model: .*multi-image") as caught:
+        whole.job("a", *SHOWN, "Which?")
+    assert (caught.value.report.kind, caught.value.report.param) == ("invalid_request", "messages")
+
+
 def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None:
     with pytest.raises(ServerError) as caught:
         whole.job("a", b"no picture", "What?")
@@ -148,7 +155,9 @@ def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None
     assert caught.value.report.kind == "invalid_request"
 
 
-@pytest.mark.parametrize(("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None))])
+@pytest.mark.parametrize(
+    ("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None)), ("deepseek_v4", type(None))]
+)
 def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(
     family: str, media: type, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image as Pictures
 
@@ -62,6 +63,12 @@ def test_cmyk_becomes_rgb() -> None:
     assert isinstance(found, tuple)
     assert found[0] > 200
     assert found[1] < 60
+
+
+def test_greys_of_16_bits_keep_their_shades() -> None:
+    shades = np.array([[0, 1 << 14, 1 << 15, (1 << 16) - 1]], np.uint16)
+    found = decode(encoded(Pictures.fromarray(shades), "PNG"), param=WHERE)
+    assert np.asarray(found)[0, :, 0].tolist() == [0, 64, 128, 255]
 
 
 def test_a_picture_taken_sideways_stands_upright() -> None:

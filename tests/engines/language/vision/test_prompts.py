@@ -1,6 +1,7 @@
 """Pictures in prompts: several of them, in histories and results of tools, in caches, beside other features."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from pippin.core.tasks import CountTokens, Generate
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.prompt import rendering
 from pippin.engines.language.vision.encoder import FeatureCache
+from pippin.engines.language.vision.processing import MediaProcessor
 from tests.engines.language.bench import watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
@@ -169,6 +171,24 @@ def test_media_of_one_request_are_bounded_together(
     assert bench.job("a", WIDE, WIDE)
     with pytest.raises(ServerError, match=r"'messages\[0\]\.content\[2\]' are too large together"):
         bench.job("a", WIDE, WIDE, WIDE)
+
+
+def test_pictures_beyond_the_context_window_are_not_processed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = VisionBench(folder, context_length=20)
+    media = bench.preparer._media
+    assert media is not None
+    processed: list[str] = []
+
+    def process(part: Any, param: str) -> Any:
+        processed.append(param)
+        return MediaProcessor.process(media, part, param)
+
+    monkeypatch.setattr(media, "process", process)
+    with pytest.raises(ServerError, match="maximum context length is 20 tokens"):
+        bench.job("a", *(picture(60, 28, shade) for shade in range(8)), "Compare.")
+    assert processed == ["messages[0].content[0]"]
 
 
 def test_features_are_kept_within_their_bytes(bench: VisionBench) -> None:

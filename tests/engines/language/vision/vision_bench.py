@@ -1,10 +1,12 @@
 """A tiny vision-language model with its preparer and engine, and mlx-vlm's own generate as the judge."""
 
+import functools
 import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import msgspec
 from PIL import Image as Pictures
 
@@ -30,9 +32,8 @@ from tests.engines.language.bench import PLAN, watch
 Tokens = dict[str, list[int]]
 
 WRITTEN_BY_LIBRARY = {
-    *("deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "jina_vlm", "minicpmv4_6", "minicpmv4_7"),
-    "phi4_siglip",
-    *("moondream2", "moondream3"),
+    *("deepseek_v4", "deepseek_v41", "deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "jina_vlm"),
+    *("minicpmv4_6", "minicpmv4_7", "moondream2", "moondream3", "phi4_siglip", "plamo2vl"),
 }
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 
@@ -40,6 +41,17 @@ WRITTEN_BY_LIBRARY = {
 def tokenizer_of(processor: Any) -> Any:
     """What mlx-vlm loads is a tokenizer alone for families whose pictures their models prepare."""
     return getattr(processor, "tokenizer", processor)
+
+
+def _with_ends(batchify: Any, *samples: Any) -> Any:
+    """What DeepSeek-VL2's processor makes of samples, with rows of zeros after the counts of tiles: without them its
+    model reads past the end of that array, and now and then finds no picture."""
+    made = batchify(*samples)
+    tiles = made["images_spatial_crop"]
+    made["images_spatial_crop"] = mx.pad(
+        tiles, [(0, 0), (0, made["images"].shape[1] - tiles.shape[1]), (0, 0)]
+    )
+    return made
 
 
 class VisionBench:
@@ -50,7 +62,9 @@ class VisionBench:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
         experts = memory_for_experts(info, self.options.expert_cache_gb, plan.memory_limit)
-        loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False, experts=experts)
+        loaded, _ = load_weights(
+            info, plan, lambda *_: None, trust_remote_code=self.options.trust_remote_code, experts=experts
+        )
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused
@@ -106,15 +120,18 @@ class VisionBench:
     ) -> list[int]:
         """What mlx-vlm generates for one message of the user, pictures and sound first, having seen no other prompt."""
         self.unused.restore()
+        trusted = self.options.trust_remote_code
         from mlx_vlm.generate import stream_generate
         from mlx_vlm.prompt_utils import apply_chat_template
         from mlx_vlm.utils import load_image_processor, load_processor
 
-        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
+        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=trusted)
         # As its `load` does, but for those that are made for the patches of the real model whatever the folder says.
-        own = load_image_processor(self.folder, trust_remote_code=False)
+        own = load_image_processor(self.folder, trust_remote_code=trusted)
         if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
             processor.image_processor = own
+        if self.folder.name == "deepseek_vl_v2":
+            processor.batchify = functools.partial(_with_ends, processor.batchify)
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
         if sound is not None:
             content = [{"type": "audio"}, *content]

@@ -98,6 +98,7 @@ class LanguagePreparer:
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
         self._media = media
+        self._may_take_media = takes_media(read_config(Path(spec.info.path or "")))
         self.media_known = False  # the weights are there, and which media the model takes was tried
         self.needs_media = False  # the loaded model computes no prompt of text alone
         self._whole: WholeProcessor | None = None  # once the model is known to compute prompts whole
@@ -136,7 +137,9 @@ class LanguagePreparer:
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
             case Generate(request) if self._is_early(request):
-                blind = msgspec.structs.replace(request, messages=without_media(request.messages or ()))
+                blind = GenerationRequest(model=request.model, prompt=" ", max_tokens=request.max_tokens)
+                if self.tokenizer.chat_templates:
+                    blind = msgspec.structs.replace(request, messages=without_media(request.messages or ()))
                 return replace(self._job(id, blind), request=request, early=True)
             case Generate(request):
                 return self._job(id, request)
@@ -169,7 +172,7 @@ class LanguagePreparer:
         Gives whether it gets any right, or the model takes text alone.
         """
         if self._media is None:
-            return not takes_media(read_config(Path(self.info.path or "")))
+            return not self._may_take_media
         for modality, sample in self._media.samples.items():
             if modality in self._media.placeholders and not is_faithful(sample):
                 log.warning(
@@ -203,11 +206,14 @@ class LanguagePreparer:
         return True
 
     def _is_early(self, request: GenerationRequest) -> bool:
-        """Whether it holds media that the model does not take in batches, and may take otherwise once it is loaded."""
-        if self.media_known or self._media is None:
+        """Whether it holds media that the model does not take in batches, and may take otherwise once it is loaded; or
+        messages, of a model whose chat template may come with the processor of its media."""
+        if self.media_known or not self._may_take_media:
             return False
-        asked = {modality_of(part) for _, part in media_parts(request.messages or ())}
-        return not asked <= self._media.modalities
+        if request.messages and not self.tokenizer.chat_templates:
+            return True
+        known = frozenset() if self._media is None else self._media.modalities
+        return not {modality_of(part) for _, part in media_parts(request.messages or ())} <= known
 
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
         return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)

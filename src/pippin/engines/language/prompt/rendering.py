@@ -149,7 +149,7 @@ class PromptRenderer:
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        text, media = self._expanded(request, messages, tools, generation=continued is None)
+        text, media = self._expanded(request, messages, tools, generation=continued is None, most=most)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         if self._whole is not None and (parts := list(media_parts(messages))):
@@ -168,14 +168,21 @@ class PromptRenderer:
         tools: tuple[Tool, ...],
         *,
         generation: bool,
+        most: int | None = None,
     ) -> tuple[str, list[Medium]]:
-        """The rendered text with the placeholders of media expanded, and the processed media."""
+        """The rendered text with the placeholders of media expanded, and the processed media.
+
+        Raises `TooLong` once the media alone have more than `most` tokens: the others are not processed, which takes
+        seconds for a large picture and lets all other pictures wait.
+        """
         if self._media is None:
             return self._render(request, messages, tools, generation=generation), []
         media, size = [], 0
         for where, part in media_parts(messages):
             media.append(self._media.process(part, where))
             size += media[-1].bytes
+            if most is not None and (tokens := sum(len(medium.tokens) for medium in media)) > most:
+                raise TooLong(tokens)
             if size > MOST_MEDIA_BYTES:
                 raise ServerError(
                     "invalid_request",

@@ -1,5 +1,6 @@
 """Penalties on what was said before: repetition, presence, frequency and DRY, from histories on the device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,15 +33,20 @@ class History:
         none = np.zeros(0, np.int32)
         return cls(mx.zeros((0, CAPACITY_STEP), mx.int32), none, none)
 
-    def joined(self, tokens: NDArray[np.int32], prompt: int) -> "History":
-        """With one more row of these tokens, the first `prompt` of them prompt."""
-        wide = self._wider(len(tokens))
+    def joined(self, tokens: Sequence[int], generated: int, vocabulary: int | None) -> "History":
+        """With one more row of these tokens, the last `generated` of them no prompt.
+
+        Those from `vocabulary` on are left out: a penalty would be written beyond the logits.
+        """
+        known = np.array(tokens, np.int32)
+        known = known if vocabulary is None else known[known < vocabulary]
+        wide = self._wider(len(known))
         row = np.zeros((1, wide.tokens.shape[1]), np.int32)
-        row[0, : len(tokens)] = tokens
+        row[0, : len(known)] = known
         return History(
             mx.concatenate([wide.tokens, mx.array(row)]),
-            np.append(self.lengths, np.int32(len(tokens))),
-            np.append(self.prompts, np.int32(prompt)),
+            np.append(self.lengths, np.int32(len(known))),
+            np.append(self.prompts, np.int32(len(known) - generated)),
         )
 
     def kept(self, rows: list[int]) -> "History":
@@ -73,6 +79,27 @@ class History:
             return self
         more = -(-missing // CAPACITY_STEP) * CAPACITY_STEP
         return History(mx.pad(self.tokens, [(0, 0), (0, more)]), self.lengths, self.prompts)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to the logits of single tokens."""
+
+    rows: NDArray[np.int32]  # [n], as the others
+    tokens: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, entries: list[tuple[int, int, float]]) -> "Bias":
+        """Of rows, their tokens and the values of these."""
+        rows, tokens, values = zip(*entries, strict=True)
+        return cls(np.array(rows, np.int32), np.array(tokens, np.int32), np.array(values, np.float32))
+
+    def apply(self, logits: mx.array) -> mx.array:
+        """`logits` [R, V] with the values added; tokens that have no logit are left out."""
+        known = self.tokens < logits.shape[-1]
+        places = mx.array(self.rows[known]), mx.array(self.tokens[known])
+        return logits.at[places].add(mx.array(self.values[known])) if known.any() else logits
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pippin.core.events import TopToken
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.filters import Drawing, Filters, draw, mask
-from pippin.engines.language.sampling.penalties import PENALTIES, History, Penalties
+from pippin.engines.language.sampling.penalties import PENALTIES, Bias, History, Penalties
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 
@@ -147,7 +147,7 @@ class _Plan:
     greedy: bool  # any row is
     tracked: list[int]
     penalties: Penalties | None
-    bias: tuple[mx.array, mx.array, mx.array] | None  # rows, tokens, values
+    bias: Bias | None
     wanted: tuple[int | None, ...]
     seeds: NDArray[np.uint64]
 
@@ -179,13 +179,15 @@ class BatchSampler:
         prompt: Sequence[int],
         logprobs: int | None,
         generated: int = 0,
+        vocabulary: int | None = None,
     ) -> None:
-        """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption)."""
+        """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption). Tokens
+        from `vocabulary` on have no logit, as markers of media have none in some models, and are not penalised."""
         row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs)
         self._rows.append(row)
         self._positions = np.append(self._positions, np.uint64(generated))
         if row.tracked:
-            self._history = self._history.joined(np.array(prompt, np.int32), len(prompt) - generated)
+            self._history = self._history.joined(prompt, generated, vocabulary)
         self._plan = None
 
     def leave(self, keep: list[int]) -> None:
@@ -283,8 +285,7 @@ class BatchSampler:
             penalised = plan.penalties.apply(_take_rows(logits, plan.tracked, rows), history)
             logits = _put_rows(logits, plan.tracked, penalised)
         if plan.bias is not None:
-            places, tokens, values = plan.bias
-            logits = logits.at[places, tokens].add(values)
+            logits = plan.bias.apply(logits)
         if masked_rows and masks is not None:
             masked = mask(_take_rows(logits, masked_rows, rows), masks)
             logits = _put_rows(logits, masked_rows, masked)
@@ -347,7 +348,7 @@ class BatchSampler:
             greedy="greedy" in kinds,
             tracked=tracked,
             penalties=Penalties.of(samplings, self._breakers(samplings)) if tracked else None,
-            bias=_columns(bias) if bias else None,
+            bias=Bias.of(bias) if bias else None,
             wanted=tuple(row.logprobs for row in rows),
             seeds=np.array([row.seed for row in rows], np.uint64),
         )
@@ -361,11 +362,6 @@ class BatchSampler:
             found = sampling.dry_sequence_breakers
             sets.append(self._tokenizer.tokens_holding(DRY_BREAKERS if found is None else found))
         return mx.array(np.stack(sets))
-
-
-def _columns(entries: list[tuple[int, int, float]]) -> tuple[mx.array, mx.array, mx.array]:
-    rows, tokens, values = zip(*entries, strict=True)
-    return mx.array(rows), mx.array(tokens), mx.array(values, dtype=mx.float32)
 
 
 def _take_rows(x: mx.array, rows: list[int], total: int) -> mx.array:

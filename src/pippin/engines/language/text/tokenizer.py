@@ -7,7 +7,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -17,6 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.text.fast_forms import open_fast_form
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
 # (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is tokenized in pieces
@@ -318,12 +319,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
         """Read the tokenizer of a model folder. Raises `ServerError("load_failed")` for one that can't be read."""
-        from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
         try:
-            wrapped: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                folder, trust_remote_code=trust_remote_code, local_files_only=True
-            )
+            wrapped = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
             backend = wrapped.backend_tokenizer
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
@@ -423,6 +420,21 @@ class Tokenizer:
         return np.array(
             [any(text in self.raw(token) for text in wanted) for token in range(self.size)], np.bool_
         )
+
+
+def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
+    """The tokenizer as transformers reads it. Raises what that raises."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoTokenizer, PretrainedConfig
+
+    load = partial(
+        AutoTokenizer.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True
+    )
+    try:
+        return load()
+    except StrictDataclassError:
+        # It checks the whole configuration of the model, and that of Step 3.5 lists the layers of prediction heads too.
+        return load(config=PretrainedConfig())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,12 +4,13 @@ its media to arrays."""
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import mlx.core as mx
 import numpy as np
+from jinja2 import TemplateError
 from PIL import ImageOps
 
 from pippin.config.options.model import ModelOptions
@@ -40,18 +41,31 @@ PLAIN_TEMPLATE = (
 )
 """How mlx-vlm writes a conversation for a model without a chat template."""
 
+JOINED_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
+"""How mlx-vlm's processor of PLaMo 2 VL writes a conversation: its `chat_template` is a name and no template."""
+
 MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
+MARKED = "QXA"  # a word before which a processor writes the marker of a medium
+
+
+Writing = Literal["by architecture", "as parts", "as text"]
+"""How messages with media are given to a chat template: as mlx-vlm does for the architecture, as lists of parts, or as
+text with the markers that the model's processor would put there."""
 
 
 @dataclass(frozen=True)
 class LibraryStyle:
-    """How a message with media is given to the chat template: as mlx-vlm does for this architecture, or as parts."""
+    """How a message with media is given to the chat template of an architecture."""
 
     model_type: str
-    as_parts: bool = False
+    writing: Writing = "by architecture"
+    markers: dict[Modality, str] = field(default_factory=dict)  # by which text names media
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
-        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
+        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`.
+
+        Raises `ServerError` for media that the architecture does not take in one message.
+        """
         listed: list[dict[str, Any]] = []
         for part in parts:
             match part:
@@ -61,7 +75,13 @@ class LibraryStyle:
                     listed.append({"type": modality_of(part)})
                 case _:
                     pass
-        return listed if self.as_parts else self._by_library(listed)
+        match self.writing:
+            case "by architecture":
+                return self._by_library(listed)
+            case "as parts":
+                return listed
+            case "as text":
+                return "".join(each.get("text", self.markers.get(each["type"], "")) for each in listed)
 
     def _by_library(self, listed: list[dict[str, Any]]) -> Any:
         from mlx_vlm.prompt_utils import MODEL_CONFIG, extract_text_from_content, get_message_json
@@ -71,14 +91,19 @@ class LibraryStyle:
         counts = {kind: sum(each["type"] == kind for each in listed) for kind in MODALITIES}
         clips = {"video": ["video"] * counts["video"]} if counts["video"] else {}
         seen = [each for each in listed if each["type"] in ("text", "image")]
-        message = get_message_json(
-            self.model_type,
-            seen if counts["image"] else extract_text_from_content(seen),
-            "user",
-            num_images=counts["image"],
-            num_audios=counts["audio"],
-            **clips,
-        )
+        try:
+            message = get_message_json(
+                self.model_type,
+                seen if counts["image"] else extract_text_from_content(seen),
+                "user",
+                num_images=counts["image"],
+                num_audios=counts["audio"],
+                **clips,
+            )
+        except FAILURES as error:
+            # Some architectures take one picture in a message, which mlx-vlm's error says.
+            why = f"The media of one message in 'messages' can't be written for this model: {error}"
+            raise ServerError("invalid_request", why, "messages") from error
         return message["content"] if isinstance(message, dict) else message
 
 
@@ -156,7 +181,26 @@ class WholeProcessor:
     def chat_template(self) -> str | None:
         """The template of the processor's own, which some models have in place of their tokenizer's."""
         found = getattr(self._processor, "chat_template", None)
+        if isinstance(found, str) and "{" not in found:
+            return JOINED_TEMPLATE
         return found if isinstance(found, str) else None
+
+    def markers(self) -> dict[Modality, str]:
+        """What the processor writes for media, where it turns messages into text before the template sees them."""
+        return {modality: text for modality in MODALITIES if (text := self._marker(modality))}
+
+    def _marker(self, modality: Modality) -> str:
+        try:
+            named, bare = (
+                self._processor.apply_chat_template(
+                    [{"role": "user", "content": [*parts, {"type": "text", "text": MARKED}]}], tokenize=False
+                ).partition(MARKED)
+                for parts in ([{"type": modality}], [])
+            )
+        except (*FAILURES, TemplateError):
+            return ""
+        begins_alike = named[0].startswith(bare[0]) and named[1:] == bare[1:]
+        return named[0].removeprefix(bare[0]) if begins_alike else ""
 
     def use(self, tokenizer: Tokenizer, *, templated: bool) -> None:
         """`templated`: prompts are rendered by the model's own chat template, which writes all special tokens."""
@@ -262,7 +306,21 @@ class WholeProcessor:
             )
         ids = np.array(found.pop("input_ids"))
         arrays = {name: plain_arrays(value) for name, value in found.items() if value is not None}
-        return WholePrompt(ids.reshape(1, -1).astype(np.int32), arrays)
+        return WholePrompt(ids.reshape(1, -1).astype(np.int32), _with_ends(arrays))
+
+
+def _with_ends(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a prompt, with rows of zeros after its last picture for a model that reads up to such a row.
+
+    DeepSeek-VL2's processor in mlx-vlm gives [1, pictures, 2] counts of tiles, and its model looks for an end of them
+    in as many rows as there are tiles (`get_input_embeddings`): past the end of the array it took what lay in memory
+    for counts, and by these it left the picture out of some prompts.
+    """
+    tiles, pixels = arrays.get("images_spatial_crop"), arrays.get("pixel_values")
+    if not isinstance(tiles, np.ndarray) or tiles.ndim != 3 or not isinstance(pixels, np.ndarray):
+        return arrays
+    ends = np.zeros((tiles.shape[0], max(pixels.shape[1] - tiles.shape[1], 0), 2), tiles.dtype)
+    return {**arrays, "images_spatial_crop": np.concatenate([tiles, ends], axis=1)}
 
 
 def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
@@ -289,11 +347,12 @@ def try_modalities(
 ) -> bool:
     """Find out, by trying, which modalities the model takes and how its messages are written; whether there are any.
 
-    Messages are written as mlx-vlm writes them, or else as lists of parts, where the template takes those.
+    Messages are written in the first of the `Writing`s that the template takes.
     """
     found: set[Modality] = set()
-    for as_parts in (False, True):
-        processor.style = replace(processor.style, as_parts=as_parts)
+    for writing in get_args(Writing):
+        markers = processor.markers() if writing == "as text" else {}
+        processor.style = replace(processor.style, writing=writing, markers=markers)
         renderer = open_renderer(processor)
         for modality in MODALITIES:
             try:

@@ -1,0 +1,78 @@
+"""Tokenizers of checkpoints that hold them as Python code alone, read from their vocabularies without that code."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer, decoders, models
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PLAIN_SENTENCEPIECE = ("ernie4_5_moe_vl",)
+"""Architectures whose tokenizer in Python is the SentencePiece model `tokenizer.model` and nothing else."""
+
+PLAMO_VOCABULARY = "tokenizer.jsonl"
+
+NEVER = -1e5
+"""The score of a piece that no text is to be cut into: byte pieces stand for what has no piece of its own."""
+
+
+def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
+    """The tokenizer of a folder whose own code is not needed to read it; None for any other folder.
+
+    Raises `OSError`, `ValueError` or `KeyError` for files that can't be read.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if (folder / PLAMO_VOCABULARY).exists():
+        return _plamo(folder)
+    if _json(folder / "config.json").get("model_type") in PLAIN_SENTENCEPIECE:
+        opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
+            folder, local_files_only=True
+        )
+        return opened
+    return None
+
+
+def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
+    """PLaMo 2's tokenizer: of all ways to cut a text into pieces the one with the greatest sum of scores, bytes where
+    a character has no piece. A line of the vocabulary is `[piece, score, kind, ...]`."""
+    from transformers import PreTrainedTokenizerFast
+
+    config = _json(folder / "tokenizer_config.json")
+    names: dict[str, str] = {
+        "unk_token": "<|plamo:unk|>",
+        "bos_token": "<|plamo:bos|>",
+        "eos_token": "<|plamo:bos|>",
+        "pad_token": "<|plamo:pad|>",
+    }
+    names |= {name: _content(config[name]) for name in names if config.get(name)}
+    lines = (folder / PLAMO_VOCABULARY).read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines if line]
+    pieces = [(str(row[0]), NEVER if row[2:3] == ["BYTE"] else float(row[1])) for row in rows]
+    known = {piece for piece, _ in pieces}
+    ids = {piece: id_ for id_, (piece, _) in enumerate(pieces)}
+    backend = Tokenizer(models.Unigram(pieces, unk_id=ids[names["unk_token"]], byte_fallback=True))
+    spaces: Any = decoders.Replace(" ", " ")  # says that spaces are no "▁", as in SentencePiece
+    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    listed = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    added = [token for token in (config.get("added_tokens_decoder") or {}).values() if token.get("special")]
+    special = [*names.values(), *map(_content, listed), *map(_content, added)]
+    backend.add_special_tokens([token for token in dict.fromkeys(special) if token in known])
+    template = folder / "chat_template.jinja"
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        chat_template=template.read_text("utf-8") if template.exists() else config.get("chat_template"),
+        **{name: token for name, token in names.items() if token in known},
+    )
+
+
+def _content(token: Any) -> str:
+    """The text of a special token, which is a string or an object."""
+    return str(token["content"] if isinstance(token, dict) else token)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
+    return found

@@ -1,0 +1,1 @@
+"""What tiny checkpoints of some families are made of, beside their configurations."""
