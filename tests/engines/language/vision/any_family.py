@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,9 @@ class Family:
     processor: Json = dataclasses.field(default_factory=dict)
     tokenizer: Json = dataclasses.field(default_factory=dict)
     seed: int = 7
+    beside: Callable[[Path], None] | None = None
+    """Writes what else lies in the folder."""
+
     instead: Json = dataclasses.field(default_factory=dict)
     """What the package fixes and no configuration reaches: by its path below `mlx_vlm.models`, what is there instead.
     A class is given arguments, a dict is given keys. Ours and mlx-vlm's answers come from the package so changed."""
@@ -167,6 +171,8 @@ def write(name: str, made: Family, folder: Path) -> Path:
     if made.processor:
         (folder / "processor_config.json").write_text(json.dumps(numbered(made.processor, ids)))
     write_weights(package, folder, config, made.seed)
+    if made.beside is not None:
+        made.beside(folder)
     return folder
 
 

@@ -1,7 +1,12 @@
 """What each family of mlx-vlm needs beyond its own defaults to be made tiny (`any_family.py`)."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
 
@@ -111,6 +116,34 @@ def small_mobilenet() -> list[list[Any]]:
         [UniversalInvertedResidualConfig(5, 5, 640, 2, 1.0), MultiQueryAttentionBlockConfig(2, 16, 2)],
         [UniversalInvertedResidualConfig(3, 0, 1280, 2, 1.0, True)],
     ]
+
+
+def write_audio_tokenizer(folder: Path) -> None:
+    """MiMo-V2's tokenizer of sound, a model of mlx-audio in a folder of its own: recordings become its codes."""
+    from mlx_audio.codec.models.mimo_audio_tokenizer import MiMoAudioTokenizer
+    from mlx_audio.codec.models.mimo_audio_tokenizer.config import ModelConfig
+
+    config: Json = {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_skip_layer_id": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 2,
+        "decoder_ffn_dim": 48,
+        "vocoder_dim": 16,
+        "vocoder_intermediate_dim": 32,
+        "vocoder_num_layers": 1,
+        "vocoder_attention_heads": 2,
+        "weights_format": "mlx",
+    }
+    model = MiMoAudioTokenizer(ModelConfig.from_dict(config))
+    spread = [(name, array + 0.1 * mx.random.normal(array.shape)) for name, array in tree_flatten(model.parameters())]
+    own = folder / "audio_tokenizer"
+    own.mkdir()
+    (own / "config.json").write_text(json.dumps(config))
+    mx.save_safetensors(str(own / "model.safetensors"), dict(spread))
 
 
 OMNI_TEXT: Json = {
@@ -250,7 +283,9 @@ FAMILIES: dict[str, Family] = {
         preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
         processor={"patch_size": 8, "downsample_rate": "2/4", "vision_feature_select_strategy": "full"},
     ),
-    "inkling": Family(sound="<|content_audio_input|><|unused_200053|>"),
+    "inkling": Family(
+        sound="<|content_audio_input|><|unused_200053|>", config={"audio_token_id": "<|unused_200053|>"}
+    ),
     "kimi_k25": Family(
         image="<|media_pad|>",
         config={"media_placeholder_token_id": "<|media_pad|>"},
@@ -491,8 +526,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "mimo_v2": Family(
         image=QWEN,
+        sound="<|audio_start|><|audio_pad|><|audio_end|>",
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
-        tokens=QWEN_TOKENS,
+        tokens=(*QWEN_TOKENS, "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"),
         config={
             **QWEN_IDS,
             "text_config": {
@@ -519,8 +556,10 @@ FAMILIES: dict[str, Family] = {
                 "input_local_intermediate_size": 96,
                 "out_hidden_size": WIDTH,
             },
+            "audio_token_id": "<|audio_pad|>",
         },
         preprocessor=QWEN_PIXELS,
+        beside=write_audio_tokenizer,
     ),
     "molmo": Family(
         image="",
@@ -571,10 +610,22 @@ FAMILIES: dict[str, Family] = {
             "max_num_patches": 64,
         },
         image="<image>",
+        sound="<so_embedding>",
+        video="<video>",
+        tokens=("<so_embedding>", "<so_start>", "<so_end>", "<video>", "<img>", "</img>"),
         config={
             "vit_hidden_size": WIDTH,
             "projector_hidden_size": 96,
             "img_context_token_id": "<image>",
+            "sound_context_token_id": "<so_embedding>",
+            "sound_config": {
+                "hidden_size": WIDTH,
+                "num_attention_heads": 4,
+                "num_hidden_layers": 2,
+                "intermediate_size": 96,
+                "subsampling_conv_channels": 16,
+                "projection_hidden_size": 96,
+            },
             "text_config": {"hybrid_override_pattern": ["M", "*"]},
         },
     ),

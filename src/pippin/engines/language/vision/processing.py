@@ -5,6 +5,7 @@ Pictures are brought to a size, and video and audio are decoded, before the proc
 
 import hashlib
 import inspect
+import logging
 import math
 import threading
 from collections import OrderedDict
@@ -31,6 +32,8 @@ from pippin.engines.language.vision.media import (
     place,
 )
 from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
+
+log = logging.getLogger(__name__)
 
 TOKEN_TYPES = "mm_token_type_ids"
 
@@ -138,8 +141,8 @@ class MediaProcessor:
                     if sample.placeholders and self._stands_alone("".join(known), sample, trial()):
                         self.placeholders[modality], self.samples[modality] = "".join(known), sample
                         break
-                except FAILURES:
-                    continue
+                except (*FAILURES, ImportError) as error:
+                    log.info("its processor takes no %s: %s: %s", modality, type(error).__name__, error)
 
     def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
         """Whether the processor leaves the text around a placeholder as it is."""
@@ -213,7 +216,7 @@ class MediaProcessor:
     @property
     def _audio_rate(self) -> int:
         """The sample rate of the audio that the model takes."""
-        return int(self._processor.feature_extractor.sampling_rate)
+        return audio_rate(self._processor)
 
     def _audio_arguments(self, samples: sound.Samples) -> dict[str, Any]:
         return {("audios" if "audios" in self._parameters else "audio"): [samples]}
@@ -262,6 +265,13 @@ class MediaProcessor:
             },
             has_token_types=TOKEN_TYPES in outputs,
         )
+
+
+def audio_rate(processor: Any) -> int:
+    """The samples in a second that a processor takes: without a feature extractor that says so, those that mlx-vlm's
+    `prepare_inputs` gives it."""
+    extractor = getattr(processor, "feature_extractor", None)
+    return int(getattr(extractor, "sampling_rate", 16000))
 
 
 def pixel_limits(

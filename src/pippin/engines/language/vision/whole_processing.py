@@ -22,6 +22,7 @@ from pippin.engines.language.vision.media import MediaPart, Modality, WholePromp
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
+    audio_rate,
     pixel_limits,
     plain_arrays,
     resized,
@@ -223,8 +224,7 @@ class WholeProcessor:
 
     @property
     def _audio_rate(self) -> int:
-        extractor = getattr(self._processor, "feature_extractor", None)
-        return int(getattr(extractor, "sampling_rate", 16000))
+        return audio_rate(self._processor)
 
     def sample(self, modality: Modality, number: int, text: str) -> WholePrompt:
         """A rendered prompt with a small medium, of which there are two that differ. Raises `FAILURES`."""
