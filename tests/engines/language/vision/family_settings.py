@@ -139,7 +139,10 @@ def write_audio_tokenizer(folder: Path) -> None:
         "weights_format": "mlx",
     }
     model = MiMoAudioTokenizer(ModelConfig.from_dict(config))
-    spread = [(name, array + 0.1 * mx.random.normal(array.shape)) for name, array in tree_flatten(model.parameters())]
+    spread = [
+        (name, array + 0.1 * mx.random.normal(array.shape))
+        for name, array in tree_flatten(model.parameters())
+    ]
     own = folder / "audio_tokenizer"
     own.mkdir()
     (own / "config.json").write_text(json.dumps(config))

@@ -126,6 +126,11 @@ IDEFICS = Family(
     processor={"processor_class": "Idefics3Processor", "image_seq_len": 16},
 )
 
+GEMMA4_TOKENS = (
+    *("<|image>", "<|image|>", "<image|>"),
+    *("<|audio>", "<|audio|>", "<audio|>", "<|video|>"),
+)
+
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": Family(
         tokens=QWEN_TOKENS,
@@ -261,11 +266,19 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "gemma4": Family(
-        tokens=("<|image>", "<|image|>", "<image|>", "<|video|>"),
+        tokens=GEMMA4_TOKENS,
         config={
             "image_token_id": "<|image|>",
+            "audio_token_id": "<|audio|>",
             "video_token_id": "<|video|>",
             "hidden_size": HIDDEN,
+            "audio_config": {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "subsampling_conv_channels": [8, 4],
+                "output_proj_dims": 32,
+            },
             "text_config": {
                 **TEXT,
                 "model_type": "gemma4_text",
@@ -291,20 +304,23 @@ FAMILIES: dict[str, Family] = {
         },
         template=PLAIN_TEMPLATE.replace("IMAGE", "<|image|>").replace(
             "{% elif part.type == 'text' %}",
-            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'text' %}",
+            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'audio' %}<|audio|>"
+            "{% elif part.type == 'text' %}",
         ),
         preprocessor={},
         processor={
             "processor_class": "Gemma4Processor",
             "image_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 32},
             "video_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70},
-            "feature_extractor": {"feature_size": 32},  # more are too many for its window, it warns
         },
         tokenizer={
             "extra_special_tokens": {
                 "image_token": "<|image|>",
                 "boi_token": "<|image>",
                 "eoi_token": "<image|>",
+                "audio_token": "<|audio|>",
+                "boa_token": "<|audio>",
+                "eoa_token": "<audio|>",
                 "video_token": "<|video|>",
             }
         },
@@ -363,10 +379,7 @@ FAMILIES: dict[str, Family] = {
 
 HEARING: dict[str, Family] = {
     "gemma4_unified": Family(
-        tokens=(
-            *("<|image>", "<|image|>", "<image|>"),
-            *("<|audio>", "<|audio|>", "<audio|>", "<|video|>"),
-        ),
+        tokens=GEMMA4_TOKENS,
         config={
             "image_token_id": "<|image|>",
             "audio_token_id": "<|audio|>",
@@ -396,7 +409,8 @@ HEARING: dict[str, Family] = {
         },
         template=PLAIN_TEMPLATE.replace("IMAGE", "<|image|>").replace(
             "{% elif part.type == 'text' %}",
-            "{% elif part.type == 'audio' %}<|audio|>{% elif part.type == 'text' %}",
+            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'audio' %}<|audio|>"
+            "{% elif part.type == 'text' %}",
         ),
         preprocessor={},
         processor={
@@ -469,7 +483,7 @@ def _write_weights(family: str, folder: Path, config: dict[str, Any], seed: int)
     copied.setdefault("text_config", {})
     mx.random.seed(seed)
     settings = module.ModelConfig.from_dict(copied)
-    settings = update_module_configs(settings, module, copied, ["text", "vision"])
+    settings = update_module_configs(settings, module, copied, ["text", "vision", "audio"])
     model = module.Model(settings)
     spread = [
         # Wide enough that the random model answers differently to different pictures.
