@@ -118,6 +118,11 @@ def small_mobilenet() -> list[list[Any]]:
     ]
 
 
+def write_small_frames(folder: Path) -> None:
+    """The sizes of a video's frames, in the file of their own that LLaVA-OneVision has for them."""
+    (folder / "video_preprocessor_config.json").write_text(json.dumps({"size": {"height": 32, "width": 32}}))
+
+
 def write_audio_tokenizer(folder: Path) -> None:
     """MiMo-V2's tokenizer of sound, a model of mlx-audio in a folder of its own: recordings become its codes."""
     from mlx_audio.codec.models.mimo_audio_tokenizer import MiMoAudioTokenizer
@@ -211,8 +216,10 @@ FAMILIES: dict[str, Family] = {
     "glm4v": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
     "glm_ocr": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
     "llava_onevision": Family(
+        video="<video>",
         tokens=("<video>",),
         config={
+            "video_token_index": "<video>",
             "image_grid_pinpoints": [[32, 64], [64, 32]],
             "vision_feature_layer": -1,
             "vision_aspect_ratio": "anyres_max_9",
@@ -220,6 +227,7 @@ FAMILIES: dict[str, Family] = {
         },
         preprocessor={**ANYRES, "size": {"height": 32, "width": 32}},
         processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
+        beside=write_small_frames,
     ),
     "aya_vision": Family(
         config={
@@ -242,6 +250,7 @@ FAMILIES: dict[str, Family] = {
     "kimi_vl": Family(image="<|media_pad|>"),
     "qwen3_vl_moe": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -257,6 +266,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_5_moe": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -270,6 +280,7 @@ FAMILIES: dict[str, Family] = {
     "locateanything": Family(image="<image-1>", mark="<IMG_CONTEXT>"),
     "indic_ocr": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -372,6 +383,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "glm4v_moe": Family(
         image="<|image|>",
+        video="<|video|>",
         tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
         preprocessor=GLM,
         config={
@@ -389,6 +401,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "mage_vl": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         config={
@@ -582,10 +595,16 @@ FAMILIES: dict[str, Family] = {
             },
         },
     ),
-    "minimax_m3_vl": Family(image="]<]image[>["),
+    "minimax_m3_vl": Family(
+        image="]<]image[>[",
+        video="]<]video[>[",
+        tokens=("]<]video[>[",),
+        config={"video_token_index": "]<]video[>["},
+    ),
     "muse_glimmer": Family(
         image="<|image_start|><|patch|><|image_end|>",
         mark="<|patch|>",
+        video="<|image_start|><|video|><|image_end|>",
         tokens=("<|video|>",),
         config={
             "text_config": {"num_key_value_heads": 2},
@@ -659,6 +678,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen4_exp": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -691,14 +711,24 @@ FAMILIES: dict[str, Family] = {
                 "min_pixels": 256,
                 "max_pixels": 4096,
                 "size": {"shortest_edge": 256, "longest_edge": 8192},
-            }
+            },
+            "video_processor": {"patch_size": 8, "merge_size": 2},
         },
         image="<|begin_of_image|><|image|><|end_of_image|>",
         mark="<|image|>",
-        tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        video="<|begin_of_video|><|video|><|end_of_video|>",
+        tokens=(
+            "<|video|>",
+            "<|begin_of_image|>",
+            "<|end_of_image|>",
+            "<|begin_of_video|>",
+            "<|end_of_video|>",
+        ),
         preprocessor=GLM,
         config={
             "video_token_id": "<|video|>",
+            "video_start_token_id": "<|begin_of_video|>",
+            "video_end_token_id": "<|end_of_video|>",
             "image_start_token_id": "<|begin_of_image|>",
             "image_end_token_id": "<|end_of_image|>",
             "text_config": {
@@ -985,6 +1015,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "prism_hadamard_qwen35": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,

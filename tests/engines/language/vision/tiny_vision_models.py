@@ -312,6 +312,7 @@ FAMILIES: dict[str, Family] = {
             "processor_class": "Gemma4Processor",
             "image_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 32},
             "video_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70},
+            "feature_extractor": {"fft_overdrive": True},  # else it warns of filters without a frequency
         },
         tokenizer={
             "extra_special_tokens": {
