@@ -25,6 +25,8 @@ RATE = 24000
 class Speaker:
     """A tone for each word; knows voices, speed and seeds as mlx-audio's models do."""
 
+    sample_rate = RATE
+
     def __init__(self, seconds: float = 0.0) -> None:
         self.asked: list[dict[str, Any]] = []
         self.pieces = 0
@@ -142,6 +144,12 @@ def test_a_recording_to_imitate_is_decoded_beside_the_model(preparer: SpeechPrep
     model = Speaker()
     speak(preparer, model, reference_audio=recording)
     assert model.asked[0]["ref_audio"].shape == (24000,)
+    deep = Speaker()
+    deep.sample_rate = (
+        44100  # as Dia's and Fish's: mlx-audio reads recordings at the rate at which the model speaks
+    )
+    speak(preparer, deep, reference_audio=recording)
+    assert deep.asked[0]["ref_audio"].shape == (44100,)
 
 
 @pytest.mark.parametrize(
