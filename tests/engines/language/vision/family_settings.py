@@ -213,8 +213,8 @@ FAMILIES: dict[str, Family] = {
         },
         processor={"processor_class": "Idefics2Processor", "image_seq_len": 8},
     ),
-    "glm4v": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
-    "glm_ocr": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
+    "glm4v": Family(image="<|image|>", video="<|video|>", tokens=("<|video|>",), preprocessor=GLM),
+    "glm_ocr": Family(image="<|image|>", video="<|video|>", tokens=("<|video|>",), preprocessor=GLM),
     "llava_onevision": Family(
         video="<video>",
         tokens=("<video>",),

@@ -144,6 +144,8 @@ class MediaProcessor:
             "video": lambda: self._video_arguments(sample_clip()),
             "audio": lambda: self._audio_arguments(np.zeros(self._audio_rate, np.float32)),
         }
+        if self._frame_rate is not None:
+            del trials["video"]  # which its processor may take in silence, and drop
         for modality, trial in trials.items():
             for attributes in PLACEHOLDERS[modality]:
                 names = [

@@ -148,6 +148,7 @@ class WholeProcessor:
             self._shielded = _ShieldedTokenizer(self._processor.tokenizer)
             self._processor.tokenizer = self._shielded
         self._rate = rate_of(self._processor)
+        self._frame_rate = frame_rate(self._processor)
         self._tokenizer: Tokenizer | None = None
         self._adds_tokens = False
         self.style = LibraryStyle(str(config.get("model_type", "")).lower())
@@ -158,7 +159,12 @@ class WholeProcessor:
     def frames(self) -> FrameRate | None:
         """The rate at which videos are shown as pictures; None for a model that takes video, or one picture at most."""
         seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
-        return frame_rate(self._processor) if seen else None
+        return self._frame_rate if seen else None
+
+    @property
+    def drops_video(self) -> bool:
+        """Whether the processor takes no video, though it may not say so."""
+        return self._frame_rate is not None
 
     @property
     def chat_template(self) -> str | None:
@@ -296,10 +302,11 @@ def try_modalities(
     Messages are written as mlx-vlm writes them, or else as lists of parts, where the template takes those.
     """
     found: set[Modality] = set()
+    tried = [each for each in MODALITIES if each != "video" or not processor.drops_video]
     for as_parts in (False, True):
         processor.style = replace(processor.style, as_parts=as_parts)
         renderer = open_renderer(processor)
-        found = {each for each in MODALITIES if _sees_a_difference(processor, renderer, each, evaluate)}
+        found = {each for each in tried if _sees_a_difference(processor, renderer, each, evaluate)}
         if found:
             break
     processor.modalities = frozenset(found)
