@@ -630,6 +630,7 @@ FAMILIES: dict[str, Family] = {
             "downsample_ratio": 0.5,
             "min_num_patches": 16,
             "max_num_patches": 64,
+            "video_target_num_patches": 16,
         },
         image="<image>",
         sound="<so_embedding>",
