@@ -27,6 +27,12 @@ from pippin.engines.whisper.vocabulary import whisper_tokenizer
 RATE = 16000
 """Samples a second that nearly all models of mlx-audio take, and that are decoded until the model is there."""
 
+LONGEST_AT_ONCE = 120.0
+"""The most seconds that a model hears at once: attention over hours takes more memory than there is."""
+
+CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
+"""The arguments of models that cut long recordings themselves."""
+
 WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 
 SEGMENT_SECONDS = 30.0
@@ -138,7 +144,8 @@ def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable
         heard = samples if wanted == rate else sound.decode(task.audio, wanted, param="file")
         duration = heard.size / wanted
         arguments = _arguments(model, task, call, duration, wanted)
-        pieces = split_at_silence(heard, wanted) if task.stream else [heard]
+        cut = task.stream or (duration > LONGEST_AT_ONCE and not _cuts_itself(model))
+        pieces = split_at_silence(heard, wanted) if cut else [heard]
         texts: list[str] = []
         count, begin, tokens = 0, 0.0, 0
         for piece in pieces:
@@ -214,6 +221,10 @@ def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
     return found if inner is None else {**dict(inspect.signature(inner.generate).parameters), **found}
 
 
+def _cuts_itself(model: nn.Module) -> bool:
+    return is_whisper(model) or not _parameters(model).keys().isdisjoint(CUTTING)
+
+
 LANGUAGE_NAMES = ("language", "source_lang")
 """What the models of mlx-audio call the language that is spoken."""
 
@@ -237,6 +248,8 @@ def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str,
     arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in known}
     if "verbose" in known:
         arguments["verbose"] = False
+    if "chunk_duration" in known and known["chunk_duration"].default is None:
+        arguments["chunk_duration"] = LONGEST_AT_ONCE
     for param, (keyword, value) in asked.items():
         if value is None or (param == "temperature" and value == 0 and keyword not in known):
             continue  # all of them are certain of what they hear but where they are told otherwise

@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from mlx_audio.stt.utils import load_model
@@ -233,3 +234,20 @@ def test_a_model_hears_at_its_own_rate(rate: int) -> None:
     assert done.duration == pytest.approx(1.0, abs=0.01)
     with pytest.raises(ServerError, match="no `max_tokens`"):
         transcriber(Transcribe(audio=data, max_tokens=3), mx.zeros(16000), 16000)(model, call)
+
+
+def test_a_long_recording_is_heard_in_pieces_by_a_model_that_does_not_cut_it() -> None:
+    heard: list[int] = []
+
+    class Listener(Recorder):
+        def generate(self, audio: Any) -> Any:  # type: ignore[override]
+            heard.append(audio.size)
+            return SimpleNamespace(text="and", segments=None)
+
+    samples = np.random.default_rng(1).normal(size=16000 * 150).astype(np.float32)
+    events: list[Any] = []
+    call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
+    transcriber(Transcribe(audio=b""), samples, 16000)(Listener(16000), call)
+    assert sum(heard) == samples.size
+    assert max(heard) <= 30 * 16000
+    assert events[-1].text == " ".join(["and"] * len(heard))
