@@ -85,8 +85,8 @@ def test_stereo_becomes_mono_at_the_same_pitch() -> None:
 def floats(*samples: float) -> bytes:
     """A wav file of samples of 32 bits, repeated to half a second."""
     data = np.tile(np.array(samples, "<f4"), 8000 // len(samples)).tobytes()
-    format = struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32)
-    body = b"WAVEfmt " + struct.pack("<I", 16) + format + b"data" + struct.pack("<I", len(data)) + data
+    described = struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32)
+    body = b"WAVEfmt " + struct.pack("<I", 16) + described + b"data" + struct.pack("<I", len(data)) + data
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 

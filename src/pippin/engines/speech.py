@@ -188,6 +188,13 @@ def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -
         if keyword not in known:
             raise ServerError("unsupported", f"This model has no `{param}`; leave it out.", param)
         arguments[keyword] = value
+    for param, (keyword, _) in asked.items():
+        if (
+            keyword in known
+            and known[keyword].default is inspect.Parameter.empty
+            and keyword not in arguments
+        ):
+            raise ServerError("invalid_request", f"This model needs `{param}`; send it.", param)
     if "verbose" in known:
         arguments["verbose"] = False
     if task.stream and "stream" in known:

@@ -79,6 +79,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
                 raise ServerError(
                     "load_failed", f"mlx-audio can't hear with {spec.info.id}: {error}"
                 ) from error
+        _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
             _prepare_whisper(model, spec.info.id, folder)
@@ -88,6 +89,23 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         return model
 
     return BlockingEngine(load)
+
+
+def _require_hearing(model: nn.Module, name: str) -> None:
+    """Raises `ServerError("load_failed")` for a model that does not turn sound alone into text."""
+    problem = None
+    if not callable(getattr(model, "generate", None)):
+        problem = "has no `generate` in mlx-audio"
+    else:
+        _, *others = inspect.signature(model.generate).parameters.values()
+        named = (each for each in others if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
+        needed = [each.name for each in named if each.default is each.empty]
+        if needed:
+            problem = f"needs {' and '.join(needed)} beside the sound"
+    if problem is not None:
+        raise ServerError(
+            "load_failed", f"{name} can't transcribe: it {problem}. Take a model that turns speech into text."
+        )
 
 
 def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:

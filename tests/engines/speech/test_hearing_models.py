@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import mlx_audio
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
@@ -17,7 +18,7 @@ from mlx_audio.stt.utils import load_model
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Segment, Transcribed
-from pippin.core.models import WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Transcribe
 from pippin.engines import transcription
 from pippin.engines.blocking import BlockingEngine
@@ -251,3 +252,32 @@ def test_a_long_recording_is_heard_in_pieces_by_a_model_that_does_not_cut_it() -
     assert sum(heard) == samples.size
     assert max(heard) <= 30 * 16000
     assert events[-1].text == " ".join(["and"] * len(heard))
+
+
+class Aligner(nn.Module):  # type: ignore[misc]
+    def generate(self, audio: Any, text: str, language: str = "English", **others: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"), [(nn.Module(), "no `generate`"), (Aligner(), "needs text beside the sound")]
+)
+def test_a_model_that_does_not_transcribe_is_refused_when_it_is_loaded(
+    model: nn.Module, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlx_audio.stt.utils.load_model", lambda *_, **__: model)
+    info = ModelInfo(id="odd", kind="transcription", path=str(tmp_path))
+    spec = WorkerSpec(info=info, threads=1)
+    with pytest.raises(ServerError, match=problem) as caught:
+        transcription.open_engine(spec, TranscriptionPreparer(info), no_progress).close()
+    assert caught.value.report.kind == "load_failed"
+
+
+def test_the_page_on_speech_names_every_family_of_the_library() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "audio.md").read_text("utf-8")
+    families = {
+        folder.name
+        for kind in ("stt", "tts")
+        for folder in (Path(mlx_audio.__file__).parent / kind / "models").iterdir()
+        if folder.is_dir() and not folder.name.startswith("__")
+    }
+    assert {name for name in families if f"`{name}`" not in page} == set()

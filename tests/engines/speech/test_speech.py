@@ -54,6 +54,11 @@ class Instructed(Speaker):
         yield SimpleNamespace(audio=mx.zeros((100,)), sample_rate=RATE, token_count=1)
 
 
+class Imitator(Speaker):
+    def generate(self, text: str, ref_audio: Any) -> Iterator[Any]:  # type: ignore[override]
+        yield from super().generate(text)
+
+
 class Wordless(Speaker):
     def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
         yield from ()
@@ -174,6 +179,7 @@ def test_what_cannot_be_spoken_is_refused_by_name(
         (Speaker(), {"instructions": "whisper"}, "no `instructions`"),
         (Instructed(), {"voice": "af_heart"}, "no `voice`"),
         (Instructed(), {"speed": 1.5}, "no `speed`"),
+        (Imitator(), {}, "needs `ref_audio`"),
         (Wordless(), {}, "made no sound"),
         (Silent(), {"format": "wav"}, "made no sound"),
         (Phonemes(), {}, "misaki"),
