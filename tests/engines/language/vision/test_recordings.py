@@ -29,7 +29,7 @@ SHORT, LONG, COARSE = wav(0.5, 1), wav(1.3, 2), wav(0.7, 3, rate=8000)
 
 @pytest.fixture(scope="module", params=["gemma4_unified", pytest.param("gemma4", marks=pytest.mark.long)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_vision_model(request.param, tmp_path_factory.mktemp("models") / request.param)
+    return tiny_vision_model(request.param, tmp_path_factory.mktemp("models") / request.param, hears=True)
 
 
 @pytest.fixture(scope="module")

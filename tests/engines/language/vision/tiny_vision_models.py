@@ -266,19 +266,11 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "gemma4": Family(
-        tokens=GEMMA4_TOKENS,
+        tokens=("<|image>", "<|image|>", "<image|>", "<|video|>"),
         config={
             "image_token_id": "<|image|>",
-            "audio_token_id": "<|audio|>",
             "video_token_id": "<|video|>",
             "hidden_size": HIDDEN,
-            "audio_config": {
-                "hidden_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "subsampling_conv_channels": [8, 4],
-                "output_proj_dims": 32,
-            },
             "text_config": {
                 **TEXT,
                 "model_type": "gemma4_text",
@@ -304,24 +296,20 @@ FAMILIES: dict[str, Family] = {
         },
         template=PLAIN_TEMPLATE.replace("IMAGE", "<|image|>").replace(
             "{% elif part.type == 'text' %}",
-            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'audio' %}<|audio|>"
-            "{% elif part.type == 'text' %}",
+            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'text' %}",
         ),
         preprocessor={},
         processor={
             "processor_class": "Gemma4Processor",
             "image_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 32},
             "video_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70},
-            "feature_extractor": {"fft_overdrive": True},  # else it warns of filters without a frequency
+            "feature_extractor": {"feature_size": 32},  # more are too many for its window, it warns
         },
         tokenizer={
             "extra_special_tokens": {
                 "image_token": "<|image|>",
                 "boi_token": "<|image>",
                 "eoi_token": "<image|>",
-                "audio_token": "<|audio|>",
-                "boa_token": "<|audio>",
-                "eoa_token": "<audio|>",
                 "video_token": "<|video|>",
             }
         },
@@ -439,10 +427,35 @@ HEARING: dict[str, Family] = {
 }
 """Families that take recordings."""
 
+WITH_SOUND: dict[str, Family] = {
+    "gemma4": replace(
+        FAMILIES["gemma4"],
+        tokens=GEMMA4_TOKENS,
+        config={
+            **FAMILIES["gemma4"].config,
+            "audio_token_id": "<|audio|>",
+            "audio_config": {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "subsampling_conv_channels": [8, 4],
+                "output_proj_dims": 32,
+            },
+        },
+        template=HEARING["gemma4_unified"].template,
+        processor={
+            **FAMILIES["gemma4"].processor,
+            "feature_extractor": {"fft_overdrive": True},  # else it warns of filters without a frequency
+        },
+        tokenizer=HEARING["gemma4_unified"].tokenizer,
+    )
+}
+"""Families whose checkpoints are with a tower for sound or without."""
 
-def tiny_vision_model(family: str, folder: Path, *, seed: int = 7, **text: Any) -> Path:
+
+def tiny_vision_model(family: str, folder: Path, *, seed: int = 7, hears: bool = False, **text: Any) -> Path:
     """Write a random float32 checkpoint of this family into `folder`; `text` changes its text configuration."""
-    made = {**FAMILIES, **HEARING}[family]
+    made = {**FAMILIES, **HEARING, **(WITH_SOUND if hears else {})}[family]
     folder.mkdir(parents=True, exist_ok=True)
     ids = _write_tokenizer(folder, made)
     config = _numbered({"model_type": family, "eos_token_id": EOS, **made.config}, ids)
