@@ -162,7 +162,7 @@ def test_a_video_becomes_the_pictures_that_mlx_vlm_s_server_shows(
 
 
 SHOWN_IN_FRAMES = (
-    *("aya_vision", "fastvlm", "gemma3", "glm4v_moe", "glm_ocr", "idefics2", "idefics3", "internvl"),
+    *("aya_vision", "fastvlm", "gemma3", "glm4v_moe", "idefics2", "idefics3", "internvl"),
     *("internvl_chat", "kimi_k25", "kimi_k3", "lfm2_vl", "llava", "locateanything", "minicpmo", "mistral3"),
     *("muse_glimmer", "pixtral", "smolvlm", "unlimited_ocr"),
 )
