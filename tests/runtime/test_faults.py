@@ -21,7 +21,7 @@ from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
-from pippin.runtime.workers import link, supervisor
+from pippin.runtime.workers import link, stopped, supervisor
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
@@ -157,7 +157,42 @@ def test_one_models_death_does_not_touch_another(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_a_stopped_worker_holds_up_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["answering", "loading"])
+def test_a_worker_that_stays_stopped_is_ended_and_the_next_request_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(stopped, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(stopped, "STOPPED_FOR", 0.3)
+    words = "was stopped (SIGSTOP), answered nothing for"
+
+    async def scene() -> None:
+        script = slow(tmp_path, load_seconds=0.5 if moment == "loading" else 0.0)
+        async with scripted_service(scripted(script=script)) as service:
+            beginning = asyncio.create_task(begin(service))
+            if moment == "answering":
+                run = await beginning
+                await until_text(run)
+            while not (states := service.pool.states()) or states[0].pid is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            processes.signal(pid_of(service, "scripted"), signal.SIGSTOP)
+            if moment == "answering":
+                error = (await failure(run)).error
+                await run.aclose()
+                async with await begin(service) as run:
+                    assert await until_text(run)
+            else:
+                with pytest.raises(ServerError) as caught:
+                    await beginning
+                error = caught.value.report
+            assert words in error.message
+            assert "lack of memory" not in error.message
+
+    play(scene)
+
+
+def test_a_stopped_worker_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopped, "STOPPED_FOR", 60.0)
+
     async def scene() -> None:
         stuck, lively = scripted("stuck", slow(tmp_path, "stuck")), scripted("lively")
         async with scripted_service(stuck, lively) as service:

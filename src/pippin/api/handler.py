@@ -214,7 +214,7 @@ class Handler:
 
         `save` is called before each piece of the reply is sent, and before a whole one.
         """
-        answer = self.open(request, prepared, Presence(request.receive))
+        answer = await self.open(request, prepared, Presence(request.receive))
         encoder: Encoder = prepared.encoder
         try:
             if not prepared.decoded.stream:
@@ -231,9 +231,9 @@ class Handler:
         pieces = pieces if save is None else each_after(save, pieces)
         return EventStream(pieces, answer.close, media=prepared.media)
 
-    def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
-        """Begin to run what was prepared. Whoever opens an answer closes it."""
-        return self.answers.open(
+    async def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
+        """Begin to run what was prepared. Whoever opens an answer closes it. Raises `ServerError`."""
+        return await self.answers.open(
             exchange_of(request.scope),
             Operation(
                 name=prepared.operation,
@@ -250,7 +250,7 @@ class Handler:
         """Begin to run one request that came in no body; it runs until it is closed, whether the client stays or not.
         Whoever opens an answer closes it. Raises `ServerError`."""
         prepared = await self.prepare_generation(request, wanted, operation, stream=False)
-        return self.open(request, prepared, NobodyWaits())
+        return await self.open(request, prepared, NobodyWaits())
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The prompt tokens of the request that a body stands for."""
@@ -360,7 +360,7 @@ class Handler:
         exchange = exchange_of(request.scope)
         run = await self._run_info(model, exchange, task.model_kind)
         wanted = Operation(name=operation, tasks=[task], run=run, starter=self._service, stream=stream)
-        return self.answers.open(exchange, wanted, Presence(request.receive))
+        return await self.answers.open(exchange, wanted, Presence(request.receive))
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
         """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""

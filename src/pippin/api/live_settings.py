@@ -1,7 +1,8 @@
 """The settings as they are now: takes over changes, and tells whoever holds the options."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pippin.config.errors import ConfigError
@@ -9,6 +10,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.reload import Reloaded, change, reload, restore
 from pippin.config.settings import Settings
 from pippin.core import logs
+from pippin.core.traces import trace_of
 from pippin.service import Requests
 
 log = logging.getLogger(__name__)
@@ -66,3 +68,27 @@ class LiveSettings:
             for adopt in self.followers:
                 adopt(self.options)
         return reloaded
+
+
+class Reloads:
+    """Reloads as often as is needed: one at a time, and once more where it was asked for meanwhile, for what has been
+    read by then may have changed since."""
+
+    def __init__(self, reload: Callable[[], Awaitable[None]]) -> None:
+        self._reload = reload
+        self._asked = False
+        self._running: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Have the settings read again; returns at once."""
+        self._asked = True
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run(), name="reload")
+
+    async def _run(self) -> None:
+        while self._asked:
+            self._asked = False
+            try:
+                await self._reload()
+            except Exception as error:  # nobody waits for the task
+                log.error("The settings could not be read again.\n%s", trace_of(error))

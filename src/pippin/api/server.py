@@ -18,7 +18,7 @@ from pippin.api.http.passing import passing
 from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
-from pippin.api.live_settings import LiveSettings
+from pippin.api.live_settings import LiveSettings, Reloads
 from pippin.api.processes.owner import ApiProcesses
 from pippin.api.state import open_state
 from pippin.config.mcp_file import McpSettings, load_mcp_file
@@ -89,7 +89,7 @@ class Server:
         self._state = open_state(options)
         self._batches = Batches(options, self._state)
         self._live = LiveSettings(settings, service)
-        self._reloading: asyncio.Task[None] | None = None
+        self._reloads = Reloads(self._live.reload)
         self._processes = ApiProcesses(self._live, service) if options.api_processes > 1 else None
         app = create_app(
             service, settings, self._live, self._tool_servers, self._batches, self._processes, self._state
@@ -151,15 +151,10 @@ class Server:
             else:
                 log.info("Stopping.")
 
-    def reload(self) -> None:
-        """Read the settings again."""
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.create_task(self._live.reload())
-
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: self.reload}
+        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: self._reloads.ask}
         for number, action in actions.items():
             loop.add_signal_handler(number, action)
         try:

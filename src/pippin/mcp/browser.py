@@ -14,6 +14,7 @@ from msgspec import Struct
 PATH: Final = "/callback"
 GRANTED: Final = b"Pippin has what it needs. This window can be closed."
 REFUSED: Final = b"Access was not granted. This window can be closed."
+LONGEST_REASON: Final = 200  # characters
 PATIENCE: Final = 600.0  # seconds for a person to log in
 
 
@@ -33,7 +34,10 @@ def granted_of(address: str) -> Granted:
     """What stands in the address that the browser was sent to. Raises `NotGranted`."""
     found = {name: values[0] for name, values in parse_qs(urlsplit(address.strip()).query).items()}
     if "error" in found:
-        raise NotGranted(f"Access was not granted: {found.get('error_description') or found['error']}.")
+        why = found.get("error_description") or found["error"]
+        # It comes from whoever sent the browser here, and is shown in a terminal.
+        shown = "".join(letter for letter in why if letter.isprintable())[:LONGEST_REASON]
+        raise NotGranted(f"Access was not granted: {shown}.")
     if "code" not in found:
         raise NotGranted("The address holds no code; it is the one that the browser shows at the very end.")
     return Granted(code=found["code"], state=found.get("state"), issuer=found.get("iss"))

@@ -23,7 +23,10 @@ RETRY: Final = (
     60.0,
 )  # seconds before the first and before every later attempt to connect, doubled between
 PATIENCE: Final = 5.0  # seconds a request waits for a server that is connecting
+FAREWELL: Final = 2.0  # seconds for a server to hear that nobody calls it any more
 MOST_TOOLS: Final = 256
+LONGEST_NAME: Final = 128
+"""Characters of a tool's name, as the protocol has it; tools with longer ones are left out."""
 LOGIN: Final = (
     "it asks for a login (OAuth). Log in once with `pippin mcp login {name}`, or give it a token in `headers`, or a "
     "client's secret in `oauth`."
@@ -182,7 +185,20 @@ class Connection:
             finally:
                 self._ended.set()
                 self._client, self.tools = None, ()
+                await self._part_from(client)
+
+    async def _part_from(self, client: Any) -> None:
+        """End a connection. Nothing that its server does then matters any more, nor may it hide why it is ended: a
+        server that leaves the farewell unanswered would keep this one from stopping for minutes."""
+        # The library itself bounds how long it waits for a program, and must come to the end of it, which is SIGKILL.
+        patience = None if self.server.transport == "stdio" else FAREWELL
+        try:
+            async with asyncio.timeout(patience):
                 await client.__aexit__(None, None, None)
+        except Exception as error:
+            log.debug(
+                "MCP server %s: its connection ended badly (%s).", self.server.name, type(error).__name__
+            )
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -198,17 +214,23 @@ class Connection:
                 yield stdio_client(parameters, errlog=nowhere)
             return
         from pippin.mcp.authorization import provider_of
+        from pippin.mcp.bounds import bounded_client
 
         auth = await asyncio.to_thread(provider_of, server, self._person, self._needs_login)
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
-            yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout, auth=auth)
+            yield sse_client(
+                server.url,
+                headers=dict(server.headers),
+                timeout=server.timeout,
+                auth=auth,
+                httpx_client_factory=bounded_client,
+            )
         else:
             from mcp.client.streamable_http import streamable_http_client
-            from mcp.shared._httpx_utils import create_mcp_http_client
 
-            async with create_mcp_http_client(headers=dict(server.headers), auth=auth) as http:
+            async with bounded_client(headers=dict(server.headers), auth=auth) as http:
                 if auth is None:
                     hooks = (*http.event_hooks.get("response", ()), self._see_status)
                     http.event_hooks = {**http.event_hooks, "response": list(hooks)}
@@ -259,6 +281,7 @@ async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
                 read_only=None if tool.annotations is None else tool.annotations.read_only_hint,
             )
             for tool in page.tools
+            if len(tool.name) <= LONGEST_NAME and tool.name.isprintable()
         ]
         cursor = page.next_cursor
         if cursor is None or not page.tools:

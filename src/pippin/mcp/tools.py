@@ -12,7 +12,7 @@ from typing import Any, Final
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Tool, Toolset
 from pippin.core.errors import ServerError
-from pippin.mcp.connection import CallFailed, Connection, RemoteTool
+from pippin.mcp.connection import MOST_TOOLS, CallFailed, Connection, RemoteTool
 from pippin.mcp.permission import may_use
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ LONGEST_RESULT: Final = 128 << 10  # characters
 AT_ONCE: Final = 5  # calls
 EVERY: Final = "*"
 TOLD_OF: Final = 50  # tools in one line of the log
+MOST_TOLD: Final = 4 * MOST_TOOLS  # names of one server, which may have others each time that it is connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class ToolServers:
     def _tell_of(self, server: McpServer, withheld: list[RemoteTool]) -> None:
         """Tell the operator, once, of tools that wait for a word."""
         names = sorted({tool.name for tool in withheld} - set(server.denied_tools) - self._told[server.name])
-        if names:
+        if names and len(self._told[server.name]) < MOST_TOLD:
             self._told[server.name].update(names)
             log.warning(
                 "MCP server %s: not offered, because nobody said that they may be used: %s. Name them in its "

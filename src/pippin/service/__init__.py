@@ -11,6 +11,7 @@ loads) runs it as a task and asks `pool.states()` how far the load is; cancellin
 """
 
 from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.workers.stopped import until_stopped
 from pippin.service.service import Requests, Run, Service, open_service
 
-__all__ = ["ModelSource", "Requests", "Run", "Service", "open_service"]
+__all__ = ["ModelSource", "Requests", "Run", "Service", "open_service", "until_stopped"]

@@ -318,6 +318,17 @@ def test_a_killed_process_costs_its_own_streams_alone_and_comes_back(serving: Se
     assert processes(serving)[1]["pid"] != victim["pid"]
 
 
+@pytest.mark.long
+def test_a_process_that_is_stopped_is_ended_and_holds_up_nobody_for_longer(serving: Serving) -> None:
+    victim, other = processes(serving)
+    os.kill(victim["pid"], signal.SIGSTOP)
+    until(lambda: [each["pid"] for each in processes(serving)] != [victim["pid"], other["pid"]])
+    until(lambda: all(each["state"] == "ready" for each in processes(serving)))
+    assert processes(serving)[1]["pid"] == other["pid"]
+    assert re.search("API process 1 is stopped .SIGSTOP., and is ended", serving.output.read_text())
+    assert [say(serving, "Echo this.") for _ in range(4)] == ["Echo this."] * 4
+
+
 def test_a_worker_that_dies_ends_its_streams_with_a_sentence_everywhere(serving: Serving) -> None:
     streams = [Stream(serving) for _ in range(4)]
     with pytest.raises(openai.APIError, match=r"(?i)process of (the )?model|died|ended"):

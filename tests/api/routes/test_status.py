@@ -24,6 +24,8 @@ def test_the_model_of_the_status_is_the_one_that_default_means_to_a_chat() -> No
     both = [state("a", at=1.0), state("b", at=2.0), state("embedder", "embeddings", at=3.0)]
     served = [ModelEntry(path="a"), ModelEntry(path="b")]
     assert current_state(both, served) == both[0]
+    assert current_state(both, [ModelEntry(path="models/a"), ModelEntry(path="/models/b/")]) == both[0]
+    assert current_state(both, [ModelEntry(path="/x", name="a"), ModelEntry(path="/a", name="b")]) == both[0]
     assert current_state(both, []) == both[1]
     assert current_state(both[2:], []) == both[2]
     assert current_state([], []) is None

@@ -14,6 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens
+from pippin.runtime.peers import peers as module
 from pippin.runtime.peers.peers import Peer, PeerLauncher, Peers
 from pippin.runtime.peers.source import SourceWithPeers
 from pippin.runtime.pool.pool import Pool
@@ -223,3 +224,74 @@ def test_a_fault_of_our_own_ends_the_request_and_blames_no_peer(monkeypatch: pyt
             assert second.up
 
     asyncio.run(play())
+
+
+async def endless() -> AsyncIterator[bytes]:
+    while True:
+        yield b" " * (1 << 20)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_list_of_models_without_end_or_packed_is_not_read(packed: bool) -> None:
+    taken = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal taken
+        async for data in endless():
+            taken += len(data)
+            yield data
+
+    headers = {"content-encoding": "gzip"} if packed else {}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body(), headers=headers))
+
+    async def play() -> bool:
+        peer = Peer("http://made-up:1", None, transport)
+        await peer.check()
+        await peer.close()
+        return peer.up
+
+    assert not asyncio.run(play())
+    assert taken <= module.LARGEST_LIST + (2 << 20)
+
+
+def test_an_answer_without_end_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGEST_ANSWER", 4 << 20)
+
+    async def lines() -> AsyncIterator[bytes]:
+        piece = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 10_000}}]}).encode()
+        while True:
+            yield b"data: " + piece + b"\n\n"
+
+    async def play() -> None:
+        async with front(made_up(lambda request: httpx.Response(200, content=lines()))) as service:
+            with pytest.raises(ServerError, match="went away"):
+                await answer(service, "hello", "r")
+
+    asyncio.run(play())
+
+
+def test_a_peer_that_falls_silent_leaves_its_requests_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECK_EVERY", 0.1)
+    monkeypatch.setattr(module, "CHECK_WITHIN", 0.1)
+    stopped = asyncio.Event()
+
+    async def silent(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/models":
+            stopped.set()
+        elif not stopped.is_set():
+            return httpx.Response(200, json=LISTED)
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
+
+    async def play() -> str:
+        quiet = Peer("http://silent:1", None, httpx.MockTransport(silent))
+        lively = made_up(lambda request: httpx.Response(200, content=ANSWER), "lively")
+        async with front(quiet, lively) as service:
+            async with asyncio.timeout(10):
+                while not stopped.is_set():
+                    said = await answer(service, "hello", "r")
+            assert not quiet.up
+            return said
+
+    assert asyncio.run(play()) == "hello"

@@ -1,6 +1,7 @@
 """What a peer is asked and what it answers, held against Pippin's own Chat Completions: nothing is lost on the way."""
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -245,6 +246,41 @@ def test_an_error_in_a_stream_and_chunks_that_are_none_are_told_apart_from_answe
         read(b"data: <html>\n\n")
     with pytest.raises(BrokenReply):
         read(b'data: {"choices": [{"index": 5}]}\n\n')
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"usage": {"prompt_tokens": 3, "completion_tokens": -1_000_000}},
+        {"usage": {"prompt_tokens": 1 << 60}},
+        {"usage": {"completion_tokens_details": {"reasoning_tokens": -1}}},
+        {"prompt_progress": {"total": -5}},
+        {"timings": {"prompt_ms": -1.0}},
+    ],
+)
+def test_counts_that_no_answer_has_are_not_believed(chunk: Any) -> None:
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    sent = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (chunk, end))
+    with pytest.raises(BrokenReply, match="can't be read"):
+        read(sent)
+
+
+def test_what_is_said_after_the_end_of_a_choice_is_left_out() -> None:
+    def chunk(text: str, end: str | None) -> bytes:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": end}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    events = read(chunk("a", None) + chunk("", "stop") + chunk("b", None) + chunk("", "length"))
+    kinds = [type(event) for event in events]
+    assert kinds == [Accepted, PartStarted, PartDelta, PartEnded, Finished]
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "stop"
+
+
+def test_models_whose_names_cannot_be_shown_are_left_out() -> None:
+    names = ["fine", "", "two\nlines", "\x1b[2J", "x" * 1000]
+    listed = {"data": [{"id": name} for name in names]}
+    assert [info.id for info in models_of(json.dumps(listed).encode())[0]] == ["fine"]
 
 
 def test_a_refusal_keeps_the_words_and_the_field_of_who_refused() -> None:

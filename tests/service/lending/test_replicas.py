@@ -24,7 +24,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas
-from pippin.runtime.workers import supervisor
+from pippin.runtime.workers import stopped
 from pippin.service import Service
 from pippin.service.lending.borrower import BorrowedPool
 from pippin.service.lending.channel import Channel
@@ -312,7 +312,7 @@ def test_an_unload_ends_what_other_processes_ask(tmp_path: Path) -> None:
 def test_a_command_that_is_stopped_is_ended_and_its_requests_go_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "STOPPED_FOR", 1.0)
+    monkeypatch.setattr(stopped, "STOPPED_FOR", 1.0)
 
     async def check(found: House) -> None:
         asked = await found.ask_all(4)

@@ -4,21 +4,27 @@ Those of one server do so in a file of SQLite, several servers in the database t
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, TypeVar, get_args
 
 from pippin.api.access.limits import REMEMBERED, Bucket, Draw, Ledger, What
 from pippin.api.databases.database import Database, Transaction
 from pippin.core.errors import ServerError
 
 LOCKED: Final = 10.0
-"""Seconds to wait for another process, which holds the file for some microseconds, or until it is dead."""
+"""Seconds to wait for another process, which holds the file for some microseconds, or until it is dead. One that is
+stopped is ended before that (`api/processes/owner.py`)."""
+LOOK_AGAIN: Final = (
+    0.001  # seconds from the first try to have the file to the second; then twice as long each time
+)
+LONGEST_PAUSE: Final = 0.02
+TRY_AGAIN: Final = 1.0  # seconds, for clients
 FORGET_EVERY: Final = 1024  # draws between two looks at how many callers there are
 THREADS: Final = 4  # that wait for a database
 BUCKETS: Final = """
@@ -59,6 +65,13 @@ def forget_oldest(transaction: Transaction) -> None:
         )
 
 
+T = TypeVar("T")
+
+
+class _NotNowError(Exception):
+    """The file takes no change at this moment; the text says why."""
+
+
 class Turn:
     """Comes once in so many calls."""
 
@@ -74,7 +87,8 @@ class SharedLedger:
     """The ledger of one of several API processes: a file of SQLite, which lives as long as the server.
 
     Times are those of a clock that all processes of the machine share, as `time.monotonic` is. Nothing is forced to the
-    disk, for a machine that fails takes the server with it. A process that dies leaves no change half done.
+    disk, for a machine that fails takes the server with it. A process that dies leaves no change half done; one that is
+    stopped in the middle of a change keeps the file, and is waited for between turns of the event loop, never in one.
     """
 
     def __init__(self, path: Path, process: int) -> None:
@@ -82,49 +96,65 @@ class SharedLedger:
         self._process = process
         self._own = 0
         self._turn = Turn()
+        self._late: list[
+            Callable[[], object]
+        ] = []  # changes that nobody waits for, while another has the file
+        self._settling: asyncio.Task[None] | None = None
+        self._line = asyncio.Lock()  # of those who wait, one tries
         self._database = sqlite3.connect(path, timeout=LOCKED, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.executescript(BUCKETS + _RUNNING)
+        self._database.execute("PRAGMA busy_timeout = 0")  # from here on the event loop waits, not the call
 
     async def take(self, draw: Draw) -> tuple[Bucket, bool]:
-        return self._take(draw)
+        return await self._soon(lambda: self._take(draw))
 
     def charge(self, draw: Draw) -> None:
-        self._take(draw)
+        self._whenever(lambda: self._take(draw))
 
     def _take(self, draw: Draw) -> tuple[Bucket, bool]:
-        with self._changing():
-            if self._turn.has_come():
-                forget_oldest(self._database)
-            return drawn(self._database, draw)
+        if self._turn.has_come():
+            forget_oldest(self._database)
+        return drawn(self._database, draw)
 
-    def enter(self, most: int | None) -> bool:
+    async def enter(self, most: int | None) -> bool:
         if most is None:
             self._own += 1
             return True
-        with self._changing():
-            if self._all() >= most:
-                return False
-            self._own += 1
-            self._write()
+        entered = await self._soon(lambda: self._enter(most))
+        self._own += entered
+        return entered
+
+    def _enter(self, most: int) -> bool:
+        if self._all() >= most:
+            return False
+        self._write(self._own + 1)
         return True
 
     def leave(self, most: int | None) -> None:
         self._own -= 1
         if most is not None:
-            with self._changing():
-                self._write()
+            self._whenever(lambda: self._write(self._own))
 
     def running(self, most: int | None) -> int:
-        return self._own if most is None else self._all()
+        if most is None:
+            return self._own
+        try:
+            return (
+                self._all()
+            )  # readers wait for no writer, but for one that repairs what a dead process left
+        except sqlite3.OperationalError:
+            return self._own
 
     def forget(self, process: int) -> None:
         """Forget the running requests of a process that has died."""
-        with self._changing():
-            self._database.execute("DELETE FROM running WHERE process = ?", (process,))
+        query = "DELETE FROM running WHERE process = ?"
+        self._whenever(lambda: self._database.execute(query, (process,)))
 
     def close(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
         self._database.close()
 
     def _all(self) -> int:
@@ -132,19 +162,57 @@ class SharedLedger:
         (others,) = self._database.execute(query, (self._process,)).fetchone()
         return int(others) + self._own
 
-    def _write(self) -> None:
-        self._database.execute("INSERT OR REPLACE INTO running VALUES (?, ?)", (self._process, self._own))
+    def _write(self, own: int) -> None:
+        self._database.execute("INSERT OR REPLACE INTO running VALUES (?, ?)", (self._process, own))
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """A transaction that holds the file from its beginning; it is undone where the block raises."""
-        self._database.execute("BEGIN IMMEDIATE")
+    async def _soon(self, change: Callable[[], T]) -> T:
+        """Make a change as soon as the file takes it. Raises `ServerError` where it does not for `LOCKED` seconds."""
         try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
+            return self._now(change)
+        except _NotNowError as error:
+            why = error
+        try:
+            async with asyncio.timeout(LOCKED), self._line:
+                return await self._patiently(change)
+        except TimeoutError:
+            message = f"The limits of this server cannot be counted now ({why}); try again in a moment."
+            raise ServerError("overloaded", message, retry_after=TRY_AGAIN) from None
+
+    def _whenever(self, change: Callable[[], object]) -> None:
+        """Make a change now, or along with the next one that the file takes."""
+        try:
+            self._now(change)
+        except _NotNowError:
+            self._late.append(change)
+            if self._settling is None or self._settling.done():
+                self._settling = asyncio.create_task(self._patiently(lambda: None), name="limits")
+
+    async def _patiently(self, change: Callable[[], T]) -> T:
+        pause = LOOK_AGAIN
+        while True:
+            await asyncio.sleep(pause)
+            with contextlib.suppress(_NotNowError):
+                return self._now(change)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _now(self, change: Callable[[], T]) -> T:
+        """What the change gives, made after those that are late. It is undone where it raises. Raises `_NotNowError`
+        where another process has the file, or the disk is full."""
+        database = self._database
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            for late in self._late:
+                late()
+            result = change()
+            database.execute("COMMIT")
+        except BaseException as error:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise _NotNowError(str(error)) from None
             raise
-        self._database.execute("COMMIT")
+        self._late.clear()
+        return result
 
 
 class ServersLedger:
@@ -175,8 +243,8 @@ class ServersLedger:
         self._charges.add(task)
         task.add_done_callback(self._charges.discard)
 
-    def enter(self, most: int | None) -> bool:
-        return self._own.enter(most)
+    async def enter(self, most: int | None) -> bool:
+        return await self._own.enter(most)
 
     def leave(self, most: int | None) -> None:
         self._own.leave(most)

@@ -460,9 +460,9 @@ class RunningAnswers:
         """Hold new answers to changed options."""
         self._options = options
 
-    def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
-        """Begin to run an operation's tasks. Whoever opens an answer closes it."""
-        self._limits.enter()
+    async def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
+        """Begin to run an operation's tasks. Whoever opens an answer closes it. Raises `ServerError`."""
+        await self._limits.enter()
         run, tasks = operation.run, operation.tasks
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
         ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]

@@ -34,7 +34,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
-from pippin.service import Service
+from pippin.service import Service, until_stopped
 from pippin.service.lending.channel import Channel
 from pippin.service.lending.counts import Counted
 from pippin.service.lending.lender import Lender
@@ -374,13 +374,21 @@ class ApiProcess:
         self._send(Begin(self.others.live.settings, self.number, self.others.ledger_path))
         if self.others.stopping:
             self._send(Stop(0.0))
+        watching = asyncio.create_task(self._end_if_stopped(process.pid))
         try:
             status = await process.wait()
             await asyncio.wait({reading}, timeout=1.0)
         finally:
             self._clear_up()
             reading.cancel()
+            watching.cancel()
         return status
+
+    async def _end_if_stopped(self, pid: int) -> None:
+        """End the process once it has been stopped for long: it keeps connections, leases and the file of limits."""
+        if await until_stopped(pid):
+            log.error("API process %d is stopped (SIGSTOP), and is ended.", self.number)
+            self.kill()
 
     def _clear_up(self) -> None:
         self._ready, self._pid, self.connections = False, None, 0

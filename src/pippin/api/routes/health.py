@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -128,21 +127,19 @@ class Health:
 def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:
     """The state of the model that `default` means to a chat: a language model before others, the first of `models`,
     the operator's, before the one that was loaded last."""
-    served = {entry.called: -place for place, entry in enumerate(models) if entry.listed}
-    lowest = -len(models) - 1
+    served = [entry for entry in models if entry.listed]
 
     def rank(state: ModelState) -> tuple[bool, int, float]:
-        return state.kind in ("language", "scripted"), served.get(state.id, lowest), state.loaded_at or 0.0
+        place = next((place for place, entry in enumerate(served) if entry.is_of(state.id)), len(served))
+        return state.kind in ("language", "scripted"), -place, state.loaded_at or 0.0
 
     return max((state for state in states if state.state == "loaded"), key=rank, default=None)
 
 
 def options_of(options: ServerOptions, model: str) -> ModelOptions:
     """The options of a model by its id: of the operator's entry for it, or those for all models."""
-    for entry in options.models:
-        if model in (entry.name, entry.path) or (entry.name is None and model == Path(entry.path).name):
-            return entry.options
-    return options.model_defaults
+    own = (entry.options for entry in options.models if entry.is_of(model))
+    return next(own, options.model_defaults)
 
 
 def loaded_models(states: list[ModelState], adapters: Mapping[str, str]) -> dict[str, Any]:

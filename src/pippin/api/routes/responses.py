@@ -185,7 +185,7 @@ class Responses:
         save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
         if self._anywhere is not None:
             await asyncio.to_thread(self._anywhere.say, [response_id(prepared.run)])
-        answer = self._api.handler.open(request, prepared, NobodyWaits())
+        answer = await self._api.handler.open(request, prepared, NobodyWaits())
         running = BackgroundResponse(answer, encoder, self._silence, self._api.handler.large, save)
         self._background.add(owner_of(request), response_id(prepared.run), running)
         if self._anywhere is not None:

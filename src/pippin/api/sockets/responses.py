@@ -133,7 +133,7 @@ class ResponsesSocket:
             await self._send_frames(_begun_only(encoder))
             await encoder.save()
             return
-        answer = handler.open(request, prepared, self._channel)
+        answer = await handler.open(request, prepared, self._channel)
         try:
             await answer.started()
             async for piece in handler.pieces(answer, encoder):

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +15,7 @@ from pippin.catalog.kinds import kind_of
 from pippin.catalog.names import is_repository
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelKind
 from pippin.core.safetensors import StoredArray
 
 if TYPE_CHECKING:
@@ -69,21 +72,62 @@ def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source
     )
 
 
+@dataclass(frozen=True)
+class _Headers:
+    """What a repository of the hub says of itself in its small files and the headers of its weights."""
+
+    config: dict[str, Any]
+    kind: ModelKind
+    window: int | None
+    arrays: dict[str, StoredArray]
+
+
 def _remote(repository: str, options: ModelOptions) -> Source:
-    """Reads the small files and the headers of the weights, which the hub gives apart from the weights themselves."""
+    """A repository of the hub, of which no weights are fetched. Raises `ServerError`."""
+    with _hub_in_words(repository):
+        found = _headers(repository)
+    config, arrays = found.config, found.arrays
+    return Source(
+        id=repository,
+        here=False,
+        kind=found.kind,
+        config=config,
+        weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
+        stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
+        loaded=bytes_of_arrays(arrays, config, options, found.kind),
+        window=found.window,
+        options=options,
+    )
+
+
+def _headers(repository: str) -> _Headers:
+    """Raises what the hub's client does."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
 
     api = HfApi()
+    with TemporaryDirectory() as folder:
+        for file in SMALL_FILES:
+            if api.file_exists(repository, file):
+                api.hf_hub_download(repository, file, local_dir=folder)
+        metadata = api.get_safetensors_metadata(repository)
+        config = _json(Path(folder) / "config.json")
+        kind = kind_of(Path(folder), repository, config) or "language"
+        window = context_window(Path(folder), kind, config, _json(Path(folder) / "tokenizer_config.json"))
+    arrays = {
+        name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
+        for file in metadata.files_metadata.values()
+        for name, array in file.tensors.items()
+    }
+    return _Headers(config, kind, window, arrays)
+
+
+@contextmanager
+def _hub_in_words(repository: str) -> Iterator[None]:
+    """Raises `ServerError` for what the hub's client raises, in words that say what to do."""
+    from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
+
     try:
-        with TemporaryDirectory() as folder:
-            for file in SMALL_FILES:
-                if api.file_exists(repository, file):
-                    api.hf_hub_download(repository, file, local_dir=folder)
-            metadata = api.get_safetensors_metadata(repository)
-            config = _json(Path(folder) / "config.json")
-            kind = kind_of(Path(folder), repository, config) or "language"
-            window = context_window(Path(folder), kind, config, _json(Path(folder) / "tokenizer_config.json"))
+        yield
     except NotASafetensorsRepoError:
         raise ServerError(
             "unsupported", f"{repository} holds no safetensors weights. `pippin search` finds MLX models."
@@ -105,22 +149,6 @@ def _remote(repository: str, options: ModelOptions) -> Source:
             "load_failed",
             f"The hub cannot be reached ({type(error).__name__}). `pippin list` shows what is here.",
         ) from None
-    arrays = {
-        name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
-        for file in metadata.files_metadata.values()
-        for name, array in file.tensors.items()
-    }
-    return Source(
-        id=repository,
-        here=False,
-        kind=kind,
-        config=config,
-        weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
-        stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
-        loaded=bytes_of_arrays(arrays, config, options, kind),
-        window=window,
-        options=options,
-    )
 
 
 def _json(path: Path) -> dict[str, Any]:

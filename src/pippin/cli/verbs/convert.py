@@ -33,7 +33,7 @@ MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mx
 MUCH_WORSE: Final = 1.25  # times the perplexity of the original
 
 
-def run(arguments: Sequence[str]) -> int:
+def _parsed(arguments: Sequence[str]) -> Namespace:
     parser = Parser(
         prog="pippin convert",
         description="Turn a checkpoint (safetensors) into an MLX model with fewer bits, in less memory than it takes. "
@@ -61,7 +61,11 @@ def run(arguments: Sequence[str]) -> int:
         "--no-check", action="store_true", help="do not measure the perplexity before and after"
     )
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser.parse(arguments)
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = _parsed(arguments)
     wanted = _quantization(parsed)
     catalog = open_catalog(settings_of(parsed))
     with progress(parsed.model, bytes_counted=True) as tell:

@@ -1,5 +1,6 @@
 """The options of the server itself: address, access, limits, where models are found."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -28,6 +29,10 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def called(self) -> str:
         """The name by which the catalog finds it."""
         return self.name or self.path
+
+    def is_of(self, id: str) -> bool:
+        """Whether a model with this id is the one that the operator named; a folder's id is its last part."""
+        return id in (self.name, self.path) or (self.name is None and id == Path(self.path).name)
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):

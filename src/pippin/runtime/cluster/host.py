@@ -3,11 +3,13 @@
 import asyncio
 import socket
 import sys
+from asyncio.subprocess import Process
 
 from msgspec import Struct
 
 from pippin.runtime.cluster.pairing import Identity
 from pippin.runtime.cluster.pumps import LINK, LOG, pump, watch
+from pippin.runtime.workers.stopped import until_stopped
 
 
 class Ticket(Struct, frozen=True):
@@ -50,5 +52,15 @@ class Host:
         theirs.close()
         assert process.stderr is not None
         own = await asyncio.open_connection(sock=ours)
-        await asyncio.gather(pump(link[0], own[1]), pump(own[0], link[1]), pump(process.stderr, log[1]))
-        return await process.wait()
+        watching = asyncio.create_task(_end_if_stopped(process))
+        try:
+            await asyncio.gather(pump(link[0], own[1]), pump(own[0], link[1]), pump(process.stderr, log[1]))
+            return await process.wait()
+        finally:
+            watching.cancel()
+
+
+async def _end_if_stopped(process: Process) -> None:
+    """As the server does with the processes of its own machine."""
+    if await until_stopped(process.pid):
+        process.kill()

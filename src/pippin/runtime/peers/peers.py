@@ -7,6 +7,8 @@ is lost before it has answered leaves its requests to the others.
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -39,8 +41,19 @@ CONNECT_WITHIN: Final = 5.0
 FAILED_CHECKS: Final = 2  # in a row; a connection that is refused counts at once
 LARGEST_ERROR: Final = 64 << 10  # bytes
 LARGEST_LIST: Final = 4 << 20
+LARGEST_ANSWER: Final = 256 << 20
+"""Bytes of one answer: of 100,000 tokens with twenty alternatives each. Who reads it whole has all of it in memory."""
 FAULT: Final = "The answer could not be passed on because of a fault in the server; its log has more."
 GONE: Final = "The server that computed this answer went away. Please send the request again."
+
+
+@dataclass(eq=False)
+class Answering:
+    """A request that a peer has."""
+
+    mailbox: Mailbox
+    heard: float  # when the peer last said anything of it
+    task: "asyncio.Task[None] | None" = None
 
 
 class Peer:
@@ -54,10 +67,12 @@ class Peer:
         self.up = False
         self.is_pippin = False
         self._failed = 0
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, Answering] = {}
         self._client = httpx.AsyncClient(
             base_url=self.address,
-            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            # Unpacked, a few bytes can become any number.
+            headers={"Accept-Encoding": "identity"}
+            | ({} if key is None else {"Authorization": f"Bearer {key}"}),
             # An answer takes as long as it takes: the request's own limit is held by the service.
             timeout=httpx.Timeout(None, connect=CONNECT_WITHIN),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -68,17 +83,15 @@ class Peer:
     async def check(self) -> None:
         """Ask for the models, and so learn whether the peer is there."""
         try:
-            async with asyncio.timeout(CHECK_WITHIN):
-                reply = await self._client.get("/v1/models")
-            if reply.status_code != 200:
-                raise BrokenReply(f"/v1/models answers with status {reply.status_code}")
-            if len(reply.content) > LARGEST_LIST:
-                raise BrokenReply("its list of models is too long")
-            found, self.is_pippin = models_of(reply.content)
+            async with asyncio.timeout(CHECK_WITHIN), self._client.stream("GET", "/v1/models") as reply:
+                if reply.status_code != 200:
+                    raise BrokenReply(f"/v1/models answers with status {reply.status_code}")
+                found, self.is_pippin = models_of(await read_list(reply))
         except (TimeoutError, httpx.HTTPError, BrokenReply) as error:
             self._failed += 1
             if self._failed >= FAILED_CHECKS or not self.models:
                 self.lost(str(error) or type(error).__name__)
+                self._give_up_silent()
             return
         self._failed = 0
         self.models = {info.id: info for info in found}
@@ -105,36 +118,47 @@ class Peer:
             content=msgspec.json.encode(upstream.body),
             headers={"Content-Type": "application/json"},
         )
-        answering = asyncio.create_task(self._answer(request, reader, mailbox), name=f"peer {id}")
-        self._running[id] = answering
-        answering.add_done_callback(partial(self._ended, id, mailbox))
+        answering = self._running[id] = Answering(mailbox, time.monotonic())
+        answering.task = asyncio.create_task(self._answer(request, reader, answering), name=f"peer {id}")
+        answering.task.add_done_callback(partial(self._ended, id, answering))
 
     def cancel(self, id: str) -> None:
         """Hang up, by which the other server learns that nobody reads any more."""
-        if (task := self._running.pop(id, None)) is not None:
-            task.cancel()
+        answering = self._running.pop(id, None)
+        if answering is not None and answering.task is not None:
+            answering.task.cancel()
 
     async def close(self) -> None:
-        running = list(self._running.values())
+        running = [each.task for each in self._running.values() if each.task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._client.aclose()
 
-    def _ended(self, id: str, mailbox: Mailbox, task: "asyncio.Task[None]") -> None:
-        if self._running.get(id) is task:
+    def _give_up_silent(self) -> None:
+        """End the requests of which nothing was heard of late either: a server that is stopped in the middle of an
+        answer keeps its connections, and says no word."""
+        before = time.monotonic() - CHECK_EVERY
+        for request, each in list(self._running.items()):
+            if each.heard < before:
+                self.cancel(request)
+                each.mailbox.fail(ErrorReport(kind=LOST, message=GONE))
+
+    def _ended(self, id: str, answering: Answering, task: "asyncio.Task[None]") -> None:
+        if self._running.get(id) is answering:
             del self._running[id]
         if not task.cancelled() and (fault := task.exception()) is not None:
             # A fault of this server: another peer's answer would meet it too.
             log.error("An answer of the peer %s can't be passed on.", self.address, exc_info=fault)
-            mailbox.fail(ErrorReport(kind="internal", message=FAULT))
+            answering.mailbox.fail(ErrorReport(kind="internal", message=FAULT))
 
-    async def _answer(self, request: httpx.Request, reader: AnswerReader, mailbox: Mailbox) -> None:
+    async def _answer(self, request: httpx.Request, reader: AnswerReader, answering: Answering) -> None:
+        mailbox = answering.mailbox
         try:
             reply = await self._client.send(request, stream=True)
             async with contextlib.aclosing(reply):
                 if reply.status_code == 200:
-                    await self._read(reply, reader, mailbox)
+                    await self._read(reply, reader, answering)
                 else:
                     await self._refused(reply, mailbox)
         except httpx.HTTPError as error:
@@ -144,11 +168,13 @@ class Peer:
             log.warning("The peer %s broke off an answer: %s.", self.address, error)
             mailbox.fail(ErrorReport(kind=LOST, message=GONE))
 
-    async def _read(self, reply: httpx.Response, reader: AnswerReader, mailbox: Mailbox) -> None:
+    async def _read(self, reply: httpx.Response, reader: AnswerReader, answering: Answering) -> None:
+        mailbox = answering.mailbox
         for event in reader.begun():
             mailbox.put(event)
         events = SentEvents()
-        async for data in reply.aiter_bytes():
+        async for data in bounded(reply, LARGEST_ANSWER, "its answer"):
+            answering.heard = time.monotonic()
             for sent in events.feed(data):
                 for event in reader.chunk(sent):
                     mailbox.put(event)
@@ -158,16 +184,32 @@ class Peer:
     async def _refused(self, reply: httpx.Response, mailbox: Mailbox) -> None:
         status = reply.status_code
         body = bytearray()
-        async for data in reply.aiter_bytes():
-            body += data
-            if len(body) > LARGEST_ERROR:
-                break
+        with contextlib.suppress(BrokenReply):  # what there is of it must do
+            async for data in bounded(reply, LARGEST_ERROR, "its error"):
+                body += data
         if status >= 500 or status in ELSEWHERE:
             log.warning("The peer %s refused a request with status %d.", self.address, status)
             message = "The server that runs the model does not take the request now; try again later."
             mailbox.fail(ErrorReport(kind=LOST, message=message, retry_after=RETRY_AFTER))
         else:
             mailbox.fail(refusal(status, bytes(body)))
+
+
+async def bounded(reply: httpx.Response, most: int, what: str) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises `BrokenReply` for one that is longer, or packed though that was not asked for."""
+    if reply.headers.get("content-encoding", "identity").lower() != "identity":
+        raise BrokenReply(f"{what} is packed")
+    left = most
+    async for data in reply.aiter_bytes():  # as they are sent, for nothing is packed
+        left -= len(data)
+        if left < 0:
+            raise BrokenReply(f"{what} is longer than {most} bytes")
+        yield data
+
+
+async def read_list(reply: httpx.Response) -> bytes:
+    """The body of `/v1/models`. Raises `BrokenReply`."""
+    return b"".join([data async for data in bounded(reply, LARGEST_LIST, "its list of models")])
 
 
 @dataclass(eq=False)

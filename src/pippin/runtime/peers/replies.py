@@ -1,10 +1,10 @@
 """The answer of another server, read as events: a stream of chunks, the list of its models, and its errors."""
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -70,34 +70,41 @@ class _Choice(Struct):
     logprobs: _Logprobs | None = None
 
 
+Count = Annotated[int, Meta(ge=0, le=1 << 40)]
+"""Of tokens, which are counted against the limits of whoever asked: below zero they would be a gift."""
+
+
 class _PromptDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Count | None = None
+    cache_write_tokens: Count | None = None
 
 
 class _CompletionDetails(Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class _Usage(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Progress(Struct):
-    total: int
-    cache: int = 0
-    processed: int = 0
+    total: Count
+    cache: Count = 0
+    processed: Count = 0
+
+
+Milliseconds = Annotated[float, Meta(ge=0.0)]
 
 
 class _Timings(Struct):
     """Of Pippin and llama.cpp; milliseconds."""
 
-    queue_ms: float = 0.0
-    prompt_ms: float = 0.0
-    predicted_ms: float = 0.0
+    queue_ms: Milliseconds = 0.0
+    prompt_ms: Milliseconds = 0.0
+    predicted_ms: Milliseconds = 0.0
 
 
 class _Error(Struct):
@@ -135,6 +142,7 @@ class SentEvents:
 
 
 LONGEST_LINE: Final = 16 << 20
+LONGEST_ID: Final = 512  # characters of a model's name
 
 REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -246,6 +254,8 @@ class AnswerReader:
             yield Accepted(tokens)
 
     def _choice(self, choice: _OpenChoice, given: _Choice) -> Iterator[Event]:
+        if choice.reason is not None:
+            return  # it has ended; what comes after that belongs to no part
         tokens = _tokens(given.logprobs)
         if given.text:
             yield from choice.say("text", given.text)
@@ -256,7 +266,7 @@ class AnswerReader:
                 yield from choice.say("text", text or "", tokens)
             for call in delta.tool_calls or ():
                 yield from choice.call(call)
-        if given.finish_reason is not None and choice.reason is None:
+        if given.finish_reason is not None:
             yield from choice.close()
             choice.reason = REASONS.get(given.finish_reason, "stop")
             choice.stop = given.stop_reason if isinstance(given.stop_reason, str) else None
@@ -360,9 +370,17 @@ def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
         listed = from_json(body, _Models).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenReply(f"its list of models can't be read: {error}") from None
-    return [_info(each) for each in listed if each.kind in (None, "language", "scripted")], any(
+    usable = [
+        each for each in listed if each.kind in (None, "language", "scripted") and _can_be_named(each.id)
+    ]
+    return [_info(each) for each in usable], any(
         each.owned_by == "pippin" and each.kind is not None for each in listed
     )
+
+
+def _can_be_named(id: str) -> bool:
+    """Whether it can stand in a line of the log, and in a request."""
+    return 0 < len(id) <= LONGEST_ID and id.isprintable()
 
 
 def _info(model: _Model) -> ModelInfo:

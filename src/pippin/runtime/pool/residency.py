@@ -26,6 +26,7 @@ from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
+MB: Final = 10**6  # bytes, as `pippin ps` counts them
 LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
 CALLED_OFF: Final[ErrorKind] = "cancelled"  # the kind of error of a load that nobody wants any more
 LOOK_AGAIN: Final = 1.0  # seconds
@@ -341,7 +342,7 @@ class Residency:
         slot.loads += 1
         slot.restarts += slot.died
         slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
-        log.info("Loaded %s in %.1f s, %d MiB.", slot.info.id, seconds, slot.footprint >> 20)
+        log.info("Loaded %s in %.1f s, %d MB.", slot.info.id, seconds, slot.footprint // MB)
         self.watch_idleness(slot)
         self._overuse.watch()
         self._changes.tell()

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pippin.core.errors import ErrorReport
 from pippin.core.link import GROUP_LOST, STEP_FAILED
+from pippin.runtime.workers.stopped import STOPPED_FOR
 
 GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
@@ -41,6 +42,7 @@ class Death(Struct, frozen=True, kw_only=True):
     starved: bool  # the system ended a process for lack of memory in the worker's time
     far: bool = False  # it was on another machine, and what ended here is the command that reached it
     excess: Excess | None = None  # what it took where it was ended for taking more than it may
+    stopped: bool = False  # it was ended because it was stopped (SIGSTOP) for long
 
 
 def died(
@@ -50,15 +52,24 @@ def died(
     fault: Exception | None,
     doing: str | None,
     excess: Excess | None,
-    far: bool = False,
+    stopped: bool,
+    far: bool,
 ) -> Death:
-    starved = _starved() > at_start.starved
-    return Death(status=status, fault=fault, doing=doing, starved=starved, excess=excess, far=far)
+    return Death(
+        status=status,
+        fault=fault,
+        doing=doing,
+        starved=_starved() > at_start.starved,
+        excess=excess,
+        stopped=stopped,
+        far=far,
+    )
 
 
 def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
     """What to tell clients; `model` is what its spec is called, `need` the bytes that it was expected to take."""
-    killed = death.status == -signal.SIGKILL and death.fault is None and death.excess is None
+    ended_here = death.fault is not None or death.excess is not None or death.stopped
+    killed = death.status == -signal.SIGKILL and not ended_here
     if death.doing is None:
         why = " for lack of memory" if killed and death.starved else ""
         message = f"The process of model {model} died: {_how(death)}{why}. The next request starts it again."
@@ -90,6 +101,9 @@ def _how(death: Death) -> str:
             f"it took {_size(death.excess.resident)} of memory, more than the {_size(death.excess.limit)} that "
             "it may take at most, and was ended"
         )
+    if death.stopped:
+        who = "the command that reaches it" if death.far else "it"
+        return f"{who} was stopped (SIGSTOP), answered nothing for {STOPPED_FOR:g} seconds, and was ended"
     if death.status < 0:
         return f"it was ended by signal {-death.status}, {_name(-death.status)}"
     if death.status == STEP_FAILED:

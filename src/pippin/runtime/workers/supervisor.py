@@ -11,7 +11,6 @@ import shlex
 import signal
 import socket
 import sys
-import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
@@ -45,6 +44,7 @@ from pippin.runtime.workers.carrier import DOOR
 from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.log import forward_log
+from pippin.runtime.workers.stopped import until_stopped
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
 MEMORY_FACTOR: Final = 1.5  # of the plan: activations, and pages that the allocator has not given back
@@ -111,10 +111,6 @@ log = logging.getLogger(__name__)
 EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
-STOPPED_FOR: Final = 6.0
-"""Seconds after which a command that reaches another machine, and is stopped (SIGSTOP), is ended: nobody would hear of
-the worker there again, which itself is well."""
-LOOK_AT_COMMAND_EVERY: Final = 1.0  # seconds
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
@@ -151,7 +147,7 @@ class WorkerProcess:
         self._of_guests: list[str] = []  # requests of that snapshot; who has left is not known here
         self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
-        self._may_load = self._stopping = False
+        self._may_load = self._stopping = self._stopped = False
         self._fault: Exception | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -349,21 +345,12 @@ class WorkerProcess:
         if self._excess is not None:
             self._signal(signal.SIGKILL)
 
-    async def _watch_command(self) -> None:
-        """End the command that reaches the worker's machine if it is stopped for long."""
-        since: float | None = None
-        while True:
-            await asyncio.sleep(LOOK_AT_COMMAND_EVERY)
-            try:
-                stopped = psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
-            except psutil.Error:
-                return
-            now = time.monotonic()
-            since = (since or now) if stopped else None
-            if since is not None and now - since > STOPPED_FOR:
-                log.error("The command that reaches %s is stopped; it is ended.", self._title)
-                self._signal(signal.SIGKILL)
-                return
+    async def _watch_for_a_stop(self) -> None:
+        """End the process, or the command that reaches it, once it has been stopped for long: what it was asked would
+        wait for ever, and another one answers."""
+        self._stopped = await until_stopped(self._process.pid, or_any_below=self._far)
+        if self._stopped:
+            self._signal(signal.SIGKILL)
 
     def _doing(self) -> str | None:
         """What the worker is doing to load its model, for an error; None when it is loaded."""
@@ -380,9 +367,7 @@ class WorkerProcess:
         output = self._process.stdout or self._process.stderr
         assert output is not None  # one of them was asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
-        watches = [asyncio.create_task(self._watch_memory())]
-        if self._far:
-            watches.append(asyncio.create_task(self._watch_command()))
+        watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
         status = await self._process.wait()
         for watching in watches:
             watching.cancel()
@@ -395,6 +380,7 @@ class WorkerProcess:
             fault=self._fault,
             doing=self._doing(),
             excess=self._excess,
+            stopped=self._stopped,
             far=self._far,
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)

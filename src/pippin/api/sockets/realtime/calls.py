@@ -53,7 +53,7 @@ class Calls:
         """The answer of a language model, which is closed at the end. Raises `ServerError`."""
         async with self._logged() as request:
             prepared = await self.api.handler.prepare_generation(request, wanted, OPERATION)
-            answer = self.api.handler.open(request, prepared, NobodyWaits())
+            answer = await self.api.handler.open(request, prepared, NobodyWaits())
             async with _closed_at_the_end(answer):
                 yield answer, exchange_of(request.scope)
 

@@ -61,16 +61,7 @@ def choose_batching(
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     _check_scheme(options, quantizes=quantizes)
-    try:
-        prompts = [probe_prompt(model, length) for length in PROBE_LENGTHS]
-        alone = mx.concatenate(
-            [model(mx.array([[1]]), cache=probe_prompt(model, length)) for length in PROBE_LENGTHS]
-        )
-        mx.eval(alone)
-    except FAILURES as error:
-        raise ServerError(
-            "load_failed", f"The model does not run: {type(error).__name__}: {error}"
-        ) from error
+    prompts, alone = _computed_alone(model)
     layout = CacheLayout.learn(model, prompts[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
     bare = BatchShape(
@@ -80,17 +71,7 @@ def choose_batching(
     if plain is None:
         if quantizes:
             raise _no_quantization("its caches are of a kind of their own")
-        log.warning(
-            "sequences of this model run one at a time and prompts are not cached: its caches cannot be batched"
-        )
-        return Batching(
-            new_group=lambda _: SoloGroup(model, layout),
-            vocabulary=alone.shape[-1],
-            layout=layout,
-            shape=None,
-            slack=sizes.CAPACITY_STEP,
-            slot_bytes=layout.prompt_bytes,
-        )
+        return _one_at_a_time(model, layout, alone.shape[-1])
     shape = _quantized(model, plain, options, prompts, alone) if quantizes else plain
     rewinds = _rewinds(model, plain, alone)
     log.info("warm-up took %.2f s", time.monotonic() - started)
@@ -109,6 +90,36 @@ def choose_batching(
         slack=slack,
         slot_bytes=either if plain_below else shape.slot_bytes,
         rewinds=rewinds,
+    )
+
+
+def _computed_alone(model: nn.Module) -> tuple[list[PromptCache], mx.array]:
+    """The caches of two prompts, and the next logits of each, as the model computes them one after the other: what a
+    batch is held against. Raises `ServerError("load_failed")` if the model does not run."""
+    try:
+        prompts = [probe_prompt(model, length) for length in PROBE_LENGTHS]
+        alone = mx.concatenate(
+            [model(mx.array([[1]]), cache=probe_prompt(model, length)) for length in PROBE_LENGTHS]
+        )
+        mx.eval(alone)
+    except FAILURES as error:
+        raise ServerError(
+            "load_failed", f"The model does not run: {type(error).__name__}: {error}"
+        ) from error
+    return prompts, alone
+
+
+def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Batching:
+    log.warning(
+        "sequences of this model run one at a time and prompts are not cached: its caches cannot be batched"
+    )
+    return Batching(
+        new_group=lambda _: SoloGroup(model, layout),
+        vocabulary=vocabulary,
+        layout=layout,
+        shape=None,
+        slack=sizes.CAPACITY_STEP,
+        slot_bytes=layout.prompt_bytes,
     )
 
 

@@ -1,0 +1,52 @@
+"""How much an MCP server may send at once over HTTP: it is trusted with its tools, not with this process's memory.
+
+The library bounds the events of a stream; whole answers, and what they become when they are unpacked, it does not.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+LARGEST: Final = 8 << 20  # bytes of an answer
+
+
+class TooMuch(httpx2.StreamError):
+    """An answer is larger than allowed, or packed, which would hide how large it is. To the library it is broken."""
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
+        self._stream = stream
+        self._left = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            self._left -= len(data)
+            if self._left < 0:
+                raise TooMuch("The answer is too large.")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def bounded_client(
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
+) -> httpx2.AsyncClient:
+    """The library's client, with answers of at most `LARGEST` bytes, and none that are packed."""
+    plain = (headers or {}) | {"accept-encoding": "identity"}
+    client = create_mcp_http_client(headers=plain, timeout=timeout, auth=auth)
+    client.event_hooks = {"response": [_bound]}
+    return client
+
+
+async def _bound(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        response.stream = _Bounded(response.stream, 0)
+    elif not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _Bounded(response.stream, LARGEST)
