@@ -180,3 +180,12 @@ def test_a_model_of_pictures_is_shown_the_frames_of_a_video(
     with pytest.raises(ServerError) as caught:
         bench.job("b", picture(8, 8), Video(Inline(film[:300])), "What?")
     assert caught.value.report.param == "messages[0].content[1]"
+
+
+def test_pictures_whose_positions_a_model_cannot_give_refuse_their_request_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened("glm_ocr", tmp_path, monkeypatch)
+    with pytest.raises(ServerError, match="can't take this set of media"):
+        bench.run(bench.job("a", Video(Inline(video(24))), "What?"))
+    assert bench.run(bench.job("b", picture(60, 28, 1), "What?"))[0]["b"]
