@@ -25,6 +25,8 @@ RATE = 24000
 class Speaker:
     """A tone for each word; knows voices, speed and seeds as mlx-audio's models do."""
 
+    sample_rate = RATE
+
     def __init__(self, seconds: float = 0.0) -> None:
         self.asked: list[dict[str, Any]] = []
         self.pieces = 0
@@ -50,6 +52,11 @@ class Instructed(Speaker):
     def generate(self, text: str, instruct: str = "", seed: int = 0) -> Iterator[Any]:  # type: ignore[override]
         self.asked.append({"text": text, "instruct": instruct})
         yield SimpleNamespace(audio=mx.zeros((100,)), sample_rate=RATE, token_count=1)
+
+
+class Imitator(Speaker):
+    def generate(self, text: str, ref_audio: Any) -> Iterator[Any]:  # type: ignore[override]
+        yield from super().generate(text)
 
 
 class Wordless(Speaker):
@@ -142,6 +149,12 @@ def test_a_recording_to_imitate_is_decoded_beside_the_model(preparer: SpeechPrep
     model = Speaker()
     speak(preparer, model, reference_audio=recording)
     assert model.asked[0]["ref_audio"].shape == (24000,)
+    deep = Speaker()
+    deep.sample_rate = (
+        44100  # as Dia's and Fish's: mlx-audio reads recordings at the rate at which the model speaks
+    )
+    speak(preparer, deep, reference_audio=recording)
+    assert deep.asked[0]["ref_audio"].shape == (44100,)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +179,7 @@ def test_what_cannot_be_spoken_is_refused_by_name(
         (Speaker(), {"instructions": "whisper"}, "no `instructions`"),
         (Instructed(), {"voice": "af_heart"}, "no `voice`"),
         (Instructed(), {"speed": 1.5}, "no `speed`"),
+        (Imitator(), {}, "needs `ref_audio`"),
         (Wordless(), {}, "made no sound"),
         (Silent(), {"format": "wav"}, "made no sound"),
         (Phonemes(), {}, "misaki"),
