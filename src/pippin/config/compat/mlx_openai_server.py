@@ -155,6 +155,7 @@ SERVER: Final = Server(
         "allow_downloads": True,
         "served_only": True,
         "any_model_name": True,
+        "stream_usage": "always",
     },
     fallbacks={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
     profile_notes=(

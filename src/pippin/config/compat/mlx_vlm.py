@@ -242,6 +242,7 @@ SERVER: Final = Server(
         "served_only": False,
         "max_models_per_kind": 1,
         "allowed_origins": ("*",),
+        "return_documents": False,
     },
     profile_notes=(
         "Sampling is the checkpoint's own where it says so, as there.",

@@ -275,6 +275,7 @@ SERVER: Final = Server(
         "max_upload_mb": 25.0,
         "max_speech_chars": 4096,
         "speech_format": "wav",
+        "stream_usage": "always",
         "allow_downloads": True,
         "served_only": True,
     },

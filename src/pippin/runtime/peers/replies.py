@@ -354,6 +354,10 @@ class _Models(Struct):
     data: list[_Model] = field(default_factory=list)
 
 
+PIPPINS: Final = ("pippin", "local", "vllm-mlx")
+"""Who owns the models of a Pippin, by its own word or by those of the profiles; only Pippin tells their `kind` too."""
+
+
 def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
     """The models of a `/v1/models` that can generate text, and whether the server is a Pippin. Raises `BrokenReply`."""
     try:
@@ -361,7 +365,7 @@ def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenReply(f"its list of models can't be read: {error}") from None
     return [_info(each) for each in listed if each.kind in (None, "language", "scripted")], any(
-        each.owned_by == "pippin" and each.kind is not None for each in listed
+        each.owned_by in PIPPINS and each.kind is not None for each in listed
     )
 
 
