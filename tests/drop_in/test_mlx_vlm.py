@@ -173,9 +173,12 @@ curl -X PATCH http://localhost:8080/v1/settings \\
     assert {"min_pixels", "max_pixels"} <= set(changed["needs_restart"]), "a difference: said, not dropped"
     told = page.json("""
 curl -X PATCH http://localhost:8080/v1/settings -H 'Content-Type: application/json' \\
-  -d '{"draft_kind": "mtp", "max_pixels": 4194304}'
+  -d '{"draft_kind": "mtp", "apc_num_blocks": 4096, "max_pixels": 4194304}'
 """)
-    assert "not needed: the kind is found" in told["notes"]["draft_kind"], "nothing is dropped without a word"
+    assert "draft_kind" in told["needs_restart"]
+    assert "not needed: the cache is sized" in told["notes"]["apc_num_blocks"], (
+        "nothing is dropped without a word"
+    )
     assert "max_pixels" not in told["notes"]
     page.bash("curl -X PATCH http://localhost:8080/v1/settings -d '{\"max_tokens\": 77}'")
     undone = page.json("""

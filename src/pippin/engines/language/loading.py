@@ -371,6 +371,12 @@ def _open_speculation(
     heads = None
     if named is not None:
         kind = drafters.find_kind(named, own=options.mtp)
+        if options.draft_kind not in (None, kind):
+            is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
+            message = (
+                f"The drafter {named.name!r} is {is_a}, and no {options.draft_kind!r}: leave draft_kind out."
+            )
+            raise ServerError("load_failed", message, "draft_kind")
         if kind == "model":
             proposer = Either(proposer, _open_draft_model(named, asked, progress))
         else:
@@ -396,6 +402,16 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
     if options.mtp:
         return folder
     return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
+    """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds."""
+    if wanted not in (None, kind):
+        is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
+        message = (
+            f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
+        )
+        raise ServerError("load_failed", message, "draft_kind")
 
 
 def _open_heads(
