@@ -21,7 +21,14 @@ from pippin.engines.cpu import kernels
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
-from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
+from pippin.engines.device import (
+    DevicePlan,
+    configure,
+    decide,
+    find_facts,
+    kernels_read_cache,
+    share_memory,
+)
 from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
@@ -73,6 +80,7 @@ def open_engine(
         return diffusion.open_engine(spec, preparer, progress)
     options = convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
+    warn_of_slow_cache(plan, options)
     configure(plan)
     trusted = options.trust_remote_code
     threads = spec.threads or os.cpu_count() or 1
@@ -402,6 +410,15 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
     if options.mtp:
         return folder
     return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
+    """Tell the operator where bits of the KV cache keep the kernels for CPUs away, which is many times slower."""
+    if plan.shares_cores and options.cpu_kernels == "auto" and not kernels_read_cache(options):
+        log.warning(
+            "the model runs in float32, without the kernels for CPUs: they read keys and values of 4 or 8 bits, alike, "
+            "scaled in groups; take kv_bits 4 or 8, or none"
+        )
 
 
 def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
