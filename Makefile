@@ -11,8 +11,9 @@ MODEL ?=
 ARGS ?=
 # What MLX runs on: `cpu` or `cuda` on Linux; nothing on macOS, where MLX comes with Metal.
 DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
-# How many processes share the tests, a file at a time. Two fit two cores and 8 GiB.
-TEST_PROCESSES ?= 2
+# How many processes share the tests, a file at a time. Three keep two cores busy, for many tests wait: for a server, a
+# browser, a time that passes. They fit into 8 GiB.
+TEST_PROCESSES ?= 3
 # What else to install, as in `make serve EXTRAS="mkl vision"`.
 EXTRAS ?=
 
@@ -56,8 +57,11 @@ demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 .PHONY: kernels
 kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as they are stored (needs a C compiler)
 
+.PHONY: prepare
+prepare: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) ## Install, compile and fetch what the tests need
+
 .PHONY: test
-test: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
+test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS)
@@ -65,7 +69,7 @@ test: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MO
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python PIPPIN_IMAGES_PYTHON=$(CURDIR)/.venv-images/bin/python \
-	  $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
+	  $(BIN)/pytest -m '' --timeout=1800 --hypothesis-profile=thorough $(ARGS)
 
 .PHONY: schedules
 schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache

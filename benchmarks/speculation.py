@@ -1,6 +1,7 @@
 """Tokens a second with and without proposals, in turns, at several numbers of sequences; and whether answers are equal.
 
     python -m benchmarks.speculation --model FOLDER [--sequences 1 2 4 8] [--draft FOLDER [--lookup] [--wrong]]
+    python -m benchmarks.speculation --model FOLDER --parts [--draft FOLDER | --mtp]
 
 Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
 options. Work: `edit` has the model write a piece of code again with a name changed; `again` asks for the same in other
@@ -11,7 +12,8 @@ ratio by the clock and by CPU time, the share of proposals accepted, tokens that
 answers were the same token by token. With `--wrong` all drafts of a head are wrong: what a useless one costs.
 
 `--parts` shows instead where the time of a step goes that checks 0, 1, 2 or 3 tokens of a head for one sequence, each
-time as many as that: milliseconds of CPU time of one thread.
+time as many as that: milliseconds of CPU time of one thread, and of all. With `--mtp` the head is that of the model's
+own checkpoint.
 """
 
 import argparse
@@ -197,25 +199,29 @@ def parts_of_a_step(subject: Subject, proposed: int, tokens: int, rounds: int) -
         with ExitStack() as stack:
             for name, (owner, method) in watched.items():
                 stack.enter_context(counted(owner, method, spent[name]))
-            subject.run("prose", 1, tokens)
+            speed, _ = subject.run("prose", 1, tokens)
         parts = {name: spent[name][method] / subject.steps for name, (_, method) in watched.items()}
+        parts[ALL_THREADS] = subject.given / subject.steps / speed.cpu_second
         found.append({**parts, GIVEN: subject.given / subject.steps})
-    return min(found, key=lambda each: each["the whole step"])
+    return min(found, key=lambda each: each[ALL_THREADS])
 
 
+ALL_THREADS = "of all threads"
 GIVEN = "tokens that it gives"
 
 
-def print_parts(model: Path, draft: Path, tokens: int, rounds: int) -> None:
+def print_parts(model: Path, draft: Path | None, tokens: int, rounds: int) -> None:
+    """`draft`: the folder of the head; None for the one in the model's own checkpoint."""
     lengths = (0, 1, 2, 3)
-    subject = Subject(model, True, threads=1, num_draft_tokens=max(lengths), draft_model_path=str(draft))
+    head = {"mtp": True} if draft is None else {"draft_model_path": str(draft)}
+    subject = Subject(model, True, threads=1, num_draft_tokens=max(lengths), **head)
     columns = [parts_of_a_step(subject, proposed, tokens, rounds) for proposed in lengths]
     print("| CPU ms of a step that checks | nothing | 1 proposal | 2 | 3 |\n|---|---|---|---|---|")
     for name in columns[0]:
         scale = 1 if name == GIVEN else 1000
         print(f"| {name} | {' | '.join(f'{scale * column[name]:.2f}' for column in columns)} |")
-    plain = columns[0]["the whole step"]
-    gains = (column[GIVEN] * plain / column["the whole step"] for column in columns)
+    plain = columns[0][ALL_THREADS]
+    gains = (column[GIVEN] * plain / column[ALL_THREADS] for column in columns)
     print(f"| tokens a second of CPU beside plain steps | {' | '.join(f'{gain:.2f}' for gain in gains)} |")
 
 
@@ -233,10 +239,15 @@ def main() -> None:
     parser.add_argument("--lookup", action="store_true", help="with prompt lookup beside the head")
     parser.add_argument("--wrong", action="store_true")
     parser.add_argument("--parts", action="store_true", help="where the time of a step goes, with --draft")
+    parser.add_argument(
+        "--mtp", action="store_true", help="with --parts: the head in the model's own checkpoint"
+    )
     parser.add_argument("--kernels", choices=("on", "off"), default="on")
     given = parser.parse_args()
-    if given.parts and given.draft is None:
-        parser.error("--parts shows the steps of a head: name its folder by --draft")
+    if given.mtp and (not given.parts or given.draft is not None):
+        parser.error("--mtp belongs to --parts, and takes the place of --draft")
+    if given.parts and given.draft is None and not given.mtp:
+        parser.error("--parts shows the steps of a head: name its folder by --draft, or give --mtp")
     accelerate_blas(ModelOptions(), None)
     if given.parts:
         print_parts(given.model, given.draft, given.tokens, given.rounds)

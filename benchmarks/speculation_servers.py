@@ -23,6 +23,7 @@ import signal
 import statistics
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -125,7 +126,17 @@ def cpu_seconds(process: int) -> float:
 
 
 def compare(name: str, model: Path, flags: tuple[str, ...], work: Work, given: argparse.Namespace) -> None:
-    """Print a row for each number of clients."""
+    """Print a row for each number of clients, or why there is none."""
+    try:
+        _compare(name, model, flags, work, given)
+    except urllib.error.HTTPError as error:
+        print(
+            f"{work:6} {name:17} answers {error.code} {error.reason} (see its log in .cache/bench)",
+            flush=True,
+        )
+
+
+def _compare(name: str, model: Path, flags: tuple[str, ...], work: Work, given: argparse.Namespace) -> None:
     peer = PEERS[name]
     with contextlib.ExitStack() as stack:
         both = []

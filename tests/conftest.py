@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from pippin.catalog.gguf import import_gguf
 from pippin.config.options.model import ModelOptions
@@ -22,6 +23,11 @@ if TYPE_CHECKING:  # most tests have no use for them, and they take a second to 
 accelerate_blas(
     ModelOptions(), threads=1
 )  # before any test imports mlx; two threads on a shared machine are slower
+
+# Of tests that say nothing else. No example has a deadline: a machine that is shared may be late.
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=200)  # with `make test-all`
+settings.load_profile("quick")
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"

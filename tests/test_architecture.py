@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -109,77 +109,92 @@ def relative(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-@pytest.fixture(scope="module", params=MODULES, ids=relative)
-def module(request: pytest.FixtureRequest) -> tuple[Path, ast.Module]:
-    path: Path = request.param
-    return path, ast.parse(path.read_text())
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """All of the source, parsed once. Each rule is one test: a test for each file takes more time than its reading."""
+    return {path: ast.parse(path.read_text()) for path in MODULES}
 
 
-def test_a_room_imports_only_rooms_below_it(module: tuple[Path, ast.Module]) -> None:
-    path, tree = module
-    own = room(path)
-    strangers = [
-        f"line {line}: {name}"
-        for line, name in imports(tree)
-        if name.startswith("pippin.")
-        and name.split(".")[1] not in MAY_IMPORT[own] | {own}
-        and name != "pippin.__version__"
+Offences = Iterator[tuple[int, str]]  # line, and what is wrong there
+
+
+def check(trees: dict[Path, ast.Module], rule: Callable[[str, ast.Module], Offences]) -> None:
+    """Apply a rule to each module, given with the room it lies in."""
+    found = [
+        f"{relative(path)}:{line}: {what}"
+        for path, tree in trees.items()
+        for line, what in rule(room(path), tree)
     ]
-    assert not strangers, f"{relative(path)} imports {strangers}"
+    assert not found, "\n".join(found)
 
 
-def test_a_library_stays_in_its_rooms(module: tuple[Path, ast.Module]) -> None:
-    path, tree = module
-    strangers = [
-        f"line {line}: {name}"
-        for line, name in imports(tree)
-        if (top := name.split(".")[0]) in ONLY_IN and room(path) not in ONLY_IN[top]
-    ]
-    assert not strangers, f"{relative(path)} imports {strangers}"
+def test_a_room_imports_only_rooms_below_it(trees: dict[Path, ast.Module]) -> None:
+    def rule(own: str, tree: ast.Module) -> Offences:
+        for line, name in imports(tree):
+            if not name.startswith("pippin.") or name == "pippin.__version__":
+                continue
+            if name.split(".")[1] not in MAY_IMPORT[own] | {own}:
+                yield line, f"imports {name}"
+
+    check(trees, rule)
+
+
+def test_a_library_stays_in_its_rooms(trees: dict[Path, ast.Module]) -> None:
+    def rule(own: str, tree: ast.Module) -> Offences:
+        for line, name in imports(tree):
+            if (top := name.split(".")[0]) in ONLY_IN and own not in ONLY_IN[top]:
+                yield line, f"imports {name}"
+
+    check(trees, rule)
 
 
 def test_only_the_command_line_prints_and_only_config_reads_the_environment(
-    module: tuple[Path, ast.Module],
+    trees: dict[Path, ast.Module],
 ) -> None:
-    path, tree = module
-    found: list[str] = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Name(id="print")) if room(path) != "cli":
-                found.append(f"line {node.lineno}: print")
-            case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv") if room(path) != "config":
-                found.append(f"line {node.lineno}: os.{node.attr}")
-            case _:
-                pass
-    assert not found, f"{relative(path)}: {found}"
+    def rule(own: str, tree: ast.Module) -> Offences:
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id="print")) if own != "cli":
+                    yield node.lineno, "print"
+                case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv") if own != "config":
+                    yield node.lineno, f"os.{node.attr}"
+                case _:
+                    pass
+
+    check(trees, rule)
 
 
-def test_functions_are_short(module: tuple[Path, ast.Module]) -> None:
-    path, tree = module
-    long = [
-        f"{node.name} ({length} lines)"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
-    ]
-    assert not long, f"{relative(path)}: {long}"
+def test_functions_are_short(trees: dict[Path, ast.Module]) -> None:
+    def rule(_: str, tree: ast.Module) -> Offences:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > LONGEST_FUNCTION:
+                    yield node.lineno, f"{node.name} has {length} lines"
+
+    check(trees, rule)
 
 
-def test_every_module_says_what_it_owns(module: tuple[Path, ast.Module]) -> None:
-    path, tree = module
-    assert ast.get_docstring(tree), f"{relative(path)} has no docstring"
+def test_every_module_says_what_it_owns(trees: dict[Path, ast.Module]) -> None:
+    def rule(_: str, tree: ast.Module) -> Offences:
+        if not ast.get_docstring(tree):
+            yield 1, "has no docstring"
+
+    check(trees, rule)
 
 
-def test_nobody_evaluates_text_or_writes_to_globals(module: tuple[Path, ast.Module]) -> None:
-    path, tree = module
-    found: list[str] = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Global() | ast.Call(func=ast.Name(id="eval" | "exec")):
-                found.append(f"line {node.lineno}")
-            case _:
-                pass
-    assert not found, f"{relative(path)}: {found}"
+def test_nobody_evaluates_text_or_writes_to_globals(trees: dict[Path, ast.Module]) -> None:
+    def rule(_: str, tree: ast.Module) -> Offences:
+        for node in ast.walk(tree):
+            match node:
+                case ast.Global():
+                    yield node.lineno, "global"
+                case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
+                    yield node.lineno, name
+                case _:
+                    pass
+
+    check(trees, rule)
 
 
 def inside(name: str, house: str) -> str | None:
@@ -197,7 +212,7 @@ def imported_modules(tree: ast.Module, names: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("house", ONE_WAY)
-def test_imports_between_the_rooms_of_a_house_run_one_way(house: str) -> None:
+def test_imports_between_the_rooms_of_a_house_run_one_way(house: str, trees: dict[Path, ast.Module]) -> None:
     modules = {
         ".".join(("pippin", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
         for path in MODULES
@@ -206,7 +221,7 @@ def test_imports_between_the_rooms_of_a_house_run_one_way(house: str) -> None:
     for name, path in modules.items():
         if (own := inside(name, house)) is None:
             continue
-        for imported in imported_modules(ast.parse(path.read_text()), set(modules)):
+        for imported in imported_modules(trees[path], set(modules)):
             other = inside(imported, house)
             if other not in (None, own):
                 graph.setdefault(own, set()).add(other)
@@ -227,18 +242,23 @@ def test_a_folder_holds_no_more_than_someone_can_keep_in_mind(top: Path) -> None
     assert not set(crowded) - SHELVES, crowded
 
 
-@pytest.mark.parametrize(
-    "room", [path.parent for path in MODULES if path.name == "__init__.py"], ids=relative
-)
-def test_a_room_says_what_it_owns_and_where_to_begin(room: Path) -> None:
-    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
-    assert docstring, f"{relative(room)}/__init__.py has no docstring"
+def test_a_room_says_what_it_owns_and_where_to_begin(trees: dict[Path, ast.Module]) -> None:
+    found = [
+        f"{relative(path)} {fault}"
+        for path, tree in trees.items()
+        if path.name == "__init__.py" and (fault := fault_of_a_room(path.parent, ast.get_docstring(tree)))
+    ]
+    assert not found, "\n".join(found)
+
+
+def fault_of_a_room(room: Path, docstring: str | None) -> str | None:
+    if not docstring:
+        return "has no docstring"
     begin = re.search(r"[Bb]egin with `([\w./]+)`", docstring)
     if begin is not None:
-        assert (room / begin[1]).exists(), f"{relative(room)} begins with {begin[1]}, which is not there"
-    else:
-        is_small = sum(path.name != "__init__.py" for path in room.rglob("*.py")) <= 3
-        assert is_small or relative(room) in SHELVES, f"{relative(room)}/__init__.py says not where to begin"
+        return None if (room / begin[1]).exists() else f"begins with {begin[1]}, which is not there"
+    is_small = sum(path.name != "__init__.py" for path in room.rglob("*.py")) <= 3
+    return None if is_small or relative(room) in SHELVES else "says not where to begin"
 
 
 def test_a_step_of_the_engine_is_read_in_an_afternoon() -> None:

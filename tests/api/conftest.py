@@ -1,14 +1,10 @@
-"""What tests of this room share: patience with examples on a busy machine, and a PostgreSQL server."""
+"""What tests of this room share: a PostgreSQL server."""
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from tests.api.databases.server import PostgresServer, postgres_server, programs
-
-settings.register_profile("busy", deadline=None)
-settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,26 @@ def http_server(transport: str) -> Iterator[int]:
         process.wait()
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of one server for all tests of what Pippin makes of its answers."""
+    with http_server("streamable-http") as port:
+        address = f"http://127.0.0.1:{port}/mcp"
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < deadline, "it does not listen"
+            time.sleep(0.02)
+        yield address
+
+
+def far(address: str, **facts: Any) -> McpServer:
+    """The server behind the address."""
+    given = {"name": "far", "transport": "http", "url": address, "allowed_tools": TOOLS}
+    return McpServer(**(given | facts))
+
+
 @pytest.mark.parametrize(
     ("transport", "kind", "path"), [("streamable-http", "http", "mcp"), ("sse", "sse", "sse")]
 )
@@ -128,9 +148,9 @@ def test_what_goes_wrong_in_a_call_is_its_result() -> None:
     asyncio.run(main())
 
 
-def test_a_long_result_is_cut() -> None:
+def test_a_long_result_is_cut(address: str) -> None:
     async def main() -> None:
-        async with servers() as opened:
+        async with servers(far(address)) as opened:
             text = (await opened.execute("long", {"size": LONGEST_RESULT + 100})).text
             assert len(text) < LONGEST_RESULT + 100
             assert text.endswith("[100 more characters were cut off]")
@@ -153,8 +173,9 @@ def test_a_server_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_closing_ends_the_servers_processes() -> None:
     async def main() -> None:
+        before = psutil.Process().children(recursive=True)
         async with servers():
-            children = psutil.Process().children(recursive=True)
+            children = [each for each in psutil.Process().children(recursive=True) if each not in before]
             assert children
         assert not [child for child in children if child.is_running()]
 
@@ -267,9 +288,10 @@ def wait_for(port: int) -> None:
     raise AssertionError("the example server does not answer")
 
 
-def test_allow_lists_hold_for_offers_and_for_calls_by_hand() -> None:
+def test_allow_lists_hold_for_offers_and_for_calls_by_hand(address: str) -> None:
     async def main() -> None:
-        async with servers(example(allowed_tools=("add", "fail"), denied_tools=("fail",))) as opened:
+        listed = far(address, name="demo", allowed_tools=("add", "fail"), denied_tools=("fail",))
+        async with servers(listed) as opened:
             assert [tool.name for tool in opened.tools()] == ["demo__add"]
             for name in ("fail", "demo__fail", "environment", "run_command", "../add"):
                 with pytest.raises(ServerError):
@@ -279,28 +301,30 @@ def test_allow_lists_hold_for_offers_and_for_calls_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "settings", "there"),
+    ("facts", "settings", "there"),
     [
-        (example(allowed_tools=None), {}, False),
-        (example(allowed_tools=None), {"risky_tools": ("run_command",)}, True),
-        (example(allowed_tools=None), {"risky_tools": ("demo__run_command",)}, True),
-        (example(allowed_tools=("run_command",)), {}, True),
-        (example(allowed_tools=("*",)), {}, True),
-        (example(allowed_tools=("*",), denied_tools=("run_command",)), {}, False),
-        (example(allowed_tools=("add",)), {"risky_tools": ("run_command",)}, False),
+        ({"allowed_tools": None}, {}, False),
+        ({"allowed_tools": None}, {"risky_tools": ("run_command",)}, True),
+        ({"allowed_tools": None}, {"risky_tools": ("demo__run_command",)}, True),
+        ({"allowed_tools": ("run_command",)}, {}, True),
+        ({"allowed_tools": ("*",)}, {}, True),
+        ({"allowed_tools": ("*",), "denied_tools": ("run_command",)}, {}, False),
+        ({"allowed_tools": ("add",)}, {"risky_tools": ("run_command",)}, False),
     ],
 )
-def test_tools_that_run_commands_must_be_listed(server: McpServer, settings: Any, there: bool) -> None:
+def test_tools_that_run_commands_must_be_listed(
+    address: str, facts: dict[str, Any], settings: Any, there: bool
+) -> None:
     async def main() -> None:
-        async with servers(server, **settings) as opened:
+        async with servers(far(address, name="demo", **facts), **settings) as opened:
             assert ("demo__run_command" in {tool.name for tool in opened.tools()}) is there
 
     asyncio.run(main())
 
 
-def test_a_request_may_narrow_what_it_is_offered_and_must_name_what_there_is() -> None:
+def test_a_request_may_narrow_what_it_is_offered_and_must_name_what_there_is(address: str) -> None:
     async def main() -> None:
-        async with servers(example(name="a"), example(name="b")) as opened:
+        async with servers(far(address, name="a"), far(address, name="b")) as opened:
             assert set(await opened.offered((Toolset("a", ("add",)), Toolset("b", ("b__fail",))))) == {
                 "a__add",
                 "b__fail",
@@ -353,9 +377,11 @@ def test_what_a_server_says_of_its_tools_opens_them_only_where_it_is_trusted(
     assert may_use(example(allowed_tools=None, trusted=trusted), tool, frozenset(), f"demo__{name}") is there
 
 
-def test_the_operator_is_told_once_what_waits_for_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_operator_is_told_once_what_waits_for_a_word(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
-        async with servers(example(allowed_tools=None)) as opened:
+        async with servers(far(address, allowed_tools=None)) as opened:
             assert opened.tools() == []
             assert opened.tools() == []
 

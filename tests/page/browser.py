@@ -1,5 +1,6 @@
 """A browser for the tests, where one is found: Chromium, driven by Playwright."""
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -30,9 +31,8 @@ Opener = Callable[..., Any]
 
 def found_browser() -> str | None:
     """Where Chromium lies; None where there is none or no Playwright."""
-    try:
-        import playwright.sync_api  # noqa: F401
-    except ImportError:
+    # Not imported: every process that collects the tests asks, and one of them runs those of the page.
+    if importlib.util.find_spec("playwright") is None:
         return None
     return next(filter(None, map(shutil.which, NAMES)), None)
 

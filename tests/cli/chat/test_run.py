@@ -18,6 +18,8 @@ from tests.cli.serving import SECONDS, Terminal, terminal
 
 __all__ = ["terminal"]
 
+# Starts a command as a shell starts what it puts into the background.
+IGNORING_INTERRUPTS = ("/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 SCRIPT = {
     "context_window": 65536,
     "rules": [
@@ -41,11 +43,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 
 @contextmanager
-def chat(terminal: Terminal, *words: str, seconds: float = SECONDS) -> Iterator["pexpect.spawn[str]"]:
+def chat(
+    terminal: Terminal, *words: str, seconds: float = SECONDS, through: tuple[str, ...] = ()
+) -> Iterator["pexpect.spawn[str]"]:
+    """`pippin run` on a pseudo-terminal, started `through` another command."""
     environment: dict[str, str] = {**terminal.environment, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    program, *arguments = (*through, sys.executable, "-m", "pippin", "run", *words)
     child = pexpect.spawn(
-        sys.executable,
-        ["-m", "pippin", "run", *words],
+        program,
+        arguments,
         env=environment,  # type: ignore[arg-type]
         cwd=str(terminal.home),
         encoding="utf-8",
@@ -110,7 +116,8 @@ def test_a_conversation_on_a_terminal(served: Terminal) -> None:
 
 
 def test_ctrl_c_stops_the_answer_and_what_came_stays(served: Terminal) -> None:
-    with chat(served, "demo") as child:
+    """Though whatever started the chat has the signal ignored."""
+    with chat(served, "demo", through=IGNORING_INTERRUPTS) as child:
         child.expect("ask away")
         child.send("slowly\r")
         child.expect("going on")

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missin
 
 ON_A_CPU: dict[str, Any] = {"overlaps": False}
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss")
+QUICK = ("qwen3", "gemma3_text", "qwen3_moe")
 FUSED = ("llama", "qwen3")
 """Whose draft head is one call of the kernels; for the others it is one of single operations."""
 SCHEDULES = 6  # of each architecture
@@ -61,7 +62,10 @@ def subject_of(root: Path, architecture: str) -> Subject:
     return found
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in ARCHITECTURES],
+)
 def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: str) -> None:
     subject = subject_of(tmp_path, architecture)
     assert type(subject.model).__name__ == "KernelDecoder"

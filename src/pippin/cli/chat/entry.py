@@ -1,6 +1,7 @@
 """Reads what a person types: history, completion of commands, and texts of several lines."""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,16 @@ def line_reader(history: Path) -> Callable[[str], str]:
         prompt_continuation=GOING_ON,
     )
     return session.prompt
+
+
+def heed_interrupts() -> None:
+    """Ctrl-C raises `KeyboardInterrupt`, for the main thread of a conversation on a terminal.
+
+    Shells start what they put into the background with the signal ignored, and a script or a launcher that was started
+    so hands that on: Python then installs no handler of its own, and an answer could not be stopped.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -178,8 +178,10 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
 
 
 def _converse(session: "Session", parsed: Namespace) -> int:
-    from pippin.cli.chat.entry import line_reader
+    from pippin.cli.chat.entry import heed_interrupts, line_reader
     from pippin.cli.terminal import say
+
+    heed_interrupts()
 
     say(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
     for path in parsed.attach:

@@ -8,9 +8,7 @@ from pippin.config.compat.terms import KnownModel, Server, equivalent, needless,
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
 BY_BYTES = "the prefix cache is always sized in bytes"
-MTP = (
-    "the head in the checkpoint of Qwen 3.5 and Next, in the batch too; the load refuses a model without one"
-)
+MTP = "the head in the model's own checkpoint, in the batch too; the load refuses a model without one"
 DRAFTER = "EAGLE-3, DFlash, DSpark and heads for multi-token prediction; the load refuses other kinds by name"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -55,7 +56,9 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.clock import StepClock
+from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
@@ -376,7 +379,7 @@ def _open_speculation(
         )
         raise ServerError("load_failed", message, option)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
-    heads = None
+    heads: Follower | None = None
     if named is not None:
         kind = drafters.find_kind(named, own=options.mtp)
         if options.draft_kind not in (None, kind):
@@ -388,7 +391,7 @@ def _open_speculation(
         if kind == "model":
             proposer = Either(proposer, _open_draft_model(named, asked, progress))
         else:
-            heads = _open_heads(named, kind, asked, model, head, batching)
+            heads = _open_follower(named, kind, asked, model, head, batching)
             proposer = Either(proposer, heads)
     most = options.num_draft_tokens
     has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
@@ -422,8 +425,9 @@ def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
 
 
 def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
-    """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds."""
-    if wanted not in (None, kind):
+    """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds.
+    mlx-vlm calls assistants `mtp` too."""
+    if wanted not in (None, "mtp" if kind == "assistant" else kind):
         is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
         message = (
             f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
@@ -431,17 +435,21 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
         raise ServerError("load_failed", message, "draft_kind")
 
 
-def _open_heads(
+def _open_follower(
     folder: Path,
-    kind: drafters.HeadKind,
+    kind: drafters.HeadKind | Literal["assistant"],
     asked: _Asked,
     model: nn.Module,
     head: Head,
     batching: Batching,
-) -> Heads:
+) -> Follower:
     if asked.options.specprefill:
         message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
         raise ServerError("load_failed", message, "specprefill")
+    if kind == "assistant":
+        assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
+        log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
+        return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     if not (layout.rewinds and layout.batches) or any(each.replays for each in layout.kinds):

@@ -32,12 +32,21 @@ SCRIPT: dict[str, Any] = {
 TOOLS: Any = [{"type": "mcp", "server_label": "example", "require_approval": "never"}]
 
 
-@pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Client]:
-    config = tmp_path / "mcp.json"
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of one server for all tests, which waits for its tools however slow the machine is."""
+    folder = tmp_path_factory.mktemp("tools")
+    config = folder / "mcp.json"
     servers = {"example": {"command": sys.executable, "args": [str(SERVER)], "allowed_tools": ["*"]}}
     config.write_text(json.dumps({"mcpServers": servers}))
-    with live_server(tmp_path, SCRIPT, mcp_config=config) as address, client_of(address) as found:
+    with pytest.MonkeyPatch.context() as patch, live_server(folder, SCRIPT, mcp_config=config) as found:
+        patch.setattr("pippin.mcp.connection.PATIENCE", 60.0)
+        yield found
+
+
+@pytest.fixture
+def talk(address: str) -> Iterator[Client]:
+    with client_of(address) as found:
         found.sets(output_modalities=["text"], tools=TOOLS)
         yield found
 

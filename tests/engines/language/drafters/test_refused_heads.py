@@ -19,13 +19,12 @@ def folder_of(folder: Path, config: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("gemma4_assistant", "reads the keys and values"),
-        ("gemma4_unified_assistant", "reads the keys and values"),
-        ("glm4_moe_lite_mtp", "has no module"),
+        ("glm4_moe_lite_mtp", "start the model that it was split off from"),
         ("glm_moe_dsa_mtp", "one at a time"),
-        ("deepseek_v4_mtp", "cannot run: take a smaller model"),
-        ("laguna_dflash", "cannot run: take a smaller model"),
-        ("muse_glimmer_assistant", "cannot run: take a smaller model"),
+        ("deepseek_v4_mtp", "one at a time"),
+        ("deepseek_v4_dspark", "one at a time"),
+        ("hy_v4_mtp", "one at a time"),
+        ("of_next_year_mtp", "cannot run: take a smaller model"),
     ],
 )
 def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
@@ -40,10 +39,9 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
 @pytest.mark.parametrize(
     ("architecture", "field"),
     [
-        ("deepseek_v3", "num_nextn_predict_layers"),
-        ("glm4_moe", "num_nextn_predict_layers"),
-        ("mimo", "num_nextn_predict_layers"),
-        ("step3p5", "num_nextn_predict_layers"),
+        ("deepseek_v32", "num_nextn_predict_layers"),
+        ("exaone_moe", "num_nextn_predict_layers"),
+        ("bailing_moe_v3", "num_nextn_predict_layers"),
     ],
 )
 def test_an_architecture_for_whose_heads_there_is_no_module_is_named(
@@ -72,5 +70,6 @@ def test_a_drafter_of_another_kind_than_the_operator_wants_is_refused(
 
 
 @pytest.mark.parametrize("wanted", [None, "mtp"])
-def test_a_drafter_of_the_wanted_kind_is_taken(wanted: HeadKind | None) -> None:
-    check_draft_kind(Path("/some/folder"), "mtp", wanted)
+@pytest.mark.parametrize("kind", ["mtp", "assistant"])
+def test_a_drafter_of_the_wanted_kind_is_taken(kind: Kind, wanted: HeadKind | None) -> None:
+    check_draft_kind(Path("/some/folder"), kind, wanted)

@@ -1,11 +1,13 @@
 """Nobody waits for long: running rows beside a long prompt, short prompts behind it, all of them in the end."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
+from pippin.engines.language.step.cost import Step
 from tests.engines.language.bench import Bench, watch
 from tests.engines.tiny_models import TinyModels
 
@@ -17,10 +19,24 @@ def folder(tiny_models: TinyModels) -> Path:
     return tiny_models("llama")
 
 
-def test_a_running_sequence_has_a_token_in_every_step_and_no_step_computes_more_than_its_chunk(
-    folder: Path,
-) -> None:
+@pytest.fixture
+def bench(folder: Path) -> Bench:
+    """Its scheduler is told what each step does, and times that follow from that: those of a shared machine could turn
+    any decision."""
     bench = Bench(folder, ModelOptions())
+    costs = bench.engine.scheduler.step_cost
+    observe = costs.observe
+
+    def timed(step: Step) -> None:
+        observe(replace(step, seconds=1e-3 + 2e-4 * step.sequences + 5e-5 * step.tokens + 1e-8 * step.pairs))
+
+    costs.observe = timed  # type: ignore[method-assign]
+    return bench
+
+
+def test_a_running_sequence_has_a_token_in_every_step_and_no_step_computes_more_than_its_chunk(
+    bench: Bench,
+) -> None:
     engine = bench.engine
     watched = watch(engine)
     engine.submit(bench.job("running", LONG[:20], 400))
@@ -40,10 +56,9 @@ def test_a_running_sequence_has_a_token_in_every_step_and_no_step_computes_more_
 
 
 def test_the_first_chunk_of_a_known_prompt_is_sized_by_what_is_known(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its tokens looks back at all that is known, though nothing was computed of it yet."""
-    bench = Bench(folder, ModelOptions())
     engine = bench.engine
     contexts: list[int] = []
     affordable = engine.scheduler.step_cost.affordable
@@ -64,8 +79,7 @@ def test_the_first_chunk_of_a_known_prompt_is_sized_by_what_is_known(
     assert contexts == [800]
 
 
-def test_short_prompts_behind_a_long_one_end_first_and_the_long_one_ends_too(folder: Path) -> None:
-    bench = Bench(folder, ModelOptions())
+def test_short_prompts_behind_a_long_one_end_first_and_the_long_one_ends_too(bench: Bench) -> None:
     engine = bench.engine
     engine.submit(bench.job("long", LONG, 4))
     engine.step()

@@ -99,6 +99,9 @@ def options(**changes: Any) -> ModelOptions:
 
 
 KINDS = ("eagle3", *BLOCKS, "mtp", "mtp, nemotron", "mtp, vision")
+QUICK = ("eagle3", "dflash", "mtp")
+"""One of each way to draft: what all of them are tried for in the long tests, these are in all tests."""
+QUICK_OR_LONG = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,8 +116,13 @@ def test_a_head_gives_the_models_own_answer(pairs: dict[str, Pair], kind: str) -
     assert bench.engine.stats().draft_tokens > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("cached", "kind"),
+    [
+        *((False, kind) for kind in KINDS),
+        *(pytest.param(True, *each.values, marks=each.marks) for each in QUICK_OR_LONG),
+    ],
+)
 def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cached: bool) -> None:
     """After each step, from the states that the model alone gives, in one pass of the drafter over all of them."""
     pair = pairs[kind]
@@ -177,7 +185,7 @@ def drafted_block(head: BlockHead, hidden: mx.array, last: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_OR_LONG)
 def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], kind: str) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
     pair = pairs[kind]
@@ -189,7 +197,9 @@ def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("step", [1, 2, 4])
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
+)
 def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     pairs: dict[str, Pair], kind: str, step: int
 ) -> None:

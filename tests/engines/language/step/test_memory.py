@@ -99,21 +99,38 @@ def look_after(owner: Any, name: str, look: Callable[[], None]) -> None:
     setattr(owner, name, looking)
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    phases=[Phase.explicit, Phase.generate],
-)
-@given(
+mixes = given(
     plan=plans,
     places=st.integers(60, 400),
     shrink_at=st.sampled_from([None, None, 12, 40]),
     overlaps=st.booleans(),
 )
+drawn = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate],
+)
+
+
+@settings(drawn, max_examples=4)
+@mixes
 def test_no_mix_of_requests_takes_more_than_the_memory(
     bench: Bench, plan: list[Any], places: int, shrink_at: int | None, overlaps: bool
 ) -> None:
+    look_on(bench, plan, places, shrink_at, overlaps=overlaps)
+
+
+@pytest.mark.long
+@settings(drawn, max_examples=40)
+@mixes
+def test_no_mix_of_many_takes_more_than_the_memory(
+    bench: Bench, plan: list[Any], places: int, shrink_at: int | None, overlaps: bool
+) -> None:
+    look_on(bench, plan, places, shrink_at, overlaps=overlaps)
+
+
+def look_on(bench: Bench, plan: list[Any], places: int, shrink_at: int | None, *, overlaps: bool) -> None:
+    """Run the mix, look at what is held whenever that may have grown, and judge the answers."""
     engine = bench.new_engine(msgspec.structs.replace(bench.plan, overlaps=overlaps))
     limits = engine.scheduler.limits
     limits.memory = max(limits.sequence_bytes(places), limits.prompt_bytes(places))

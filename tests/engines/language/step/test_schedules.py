@@ -46,6 +46,9 @@ HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")
 BLOCKS = {"qwen3": "dflash", "gpt_oss": "dspark", "lfm2": "dflash2"}
 """For which that is one that drafts blocks; for the others, one for multi-token prediction."""
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
+AT_NIGHT = ("llama", "qwen3_moe", "qwen3_next")
+"""Whose caches are those of another: all of it is played in the long tests alone."""
+BY_DAY = [pytest.param(name, marks=pytest.mark.long if name in AT_NIGHT else ()) for name in ARCHITECTURES]
 DAY = 3  # schedules of each architecture
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
 REAL = max(NIGHT // 20, 1)  # schedules of the demo model
@@ -167,7 +170,7 @@ def play_many(subject: Subject, traits: list[dict[str, Any]], count: int, seed: 
     return subject.tally - before
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_DAY)
 def test_whatever_can_happen_changes_no_answer(subjects: Callable[[str], Subject], architecture: str) -> None:
     subject = subjects(architecture)
     before = Counter(subject.tally)
@@ -176,7 +179,7 @@ def test_whatever_can_happen_changes_no_answer(subjects: Callable[[str], Subject
     happened(subject.tally - before, proposals=architecture in REWINDABLE)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_DAY)
 def test_a_schedule_does_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:

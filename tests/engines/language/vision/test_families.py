@@ -9,7 +9,16 @@ WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
 QUESTION = "What is in the picture, and where?"
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, *HEARING])
+# One of each way to place pictures, to attend to them and to keep what was computed; Gemma 4: `test_mutual.py`.
+QUICK = ("gemma3", "idefics3", "llava", "qwen2_vl", "qwen3_5", "qwen3_vl")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in (*FAMILIES, *HEARING)
+    ],
+)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VisionBench:
     return VisionBench(tiny_vision_model(request.param, tmp_path_factory.mktemp("models") / request.param))
 

@@ -27,7 +27,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 Chunks = dict[str, list[Span]]
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
+QUICK = ("no_windows", "shared_keys")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in FAMILIES],
+)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VisionBench:
     family, text = FAMILIES[request.param]
     folder = tiny_vision_model(family, tmp_path_factory.mktemp("models") / family, **text)

@@ -1,10 +1,12 @@
-"""Modules that draft a model's next tokens from its own hidden states. mlx-vlm's, as the engine calls them.
+"""Modules that draft a model's next tokens from its own hidden states. Most are mlx-vlm's, as the engine calls them.
 
 Begin with `heads.py`.
 
 - `heads.py`: EAGLE-3 and multi-token prediction: a decoder layer that drafts one token after the other.
+- `layers.py`: multi-token prediction by a layer behind the model's last one, of the model's own class.
 - `blocks.py`: DFlash and DSpark, which draft a whole block in one pass; `gemma_blocks.py`: Gemma 4's, with weights of
   its own where others share the model's.
+- `assistants.py`: Gemma 4's assistants, which attend to the model's own keys and values.
 - `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.
 
 How sequences are followed and their drafts judged is `step/speculation/`.

@@ -1,22 +1,29 @@
-"""Drafters of blocks: DFlash, DFlash 2 and DSpark. They say several next tokens in one pass, given the model's states.
+"""Drafters of blocks: DFlash, DFlash 2, DSpark, and DFlash as Laguna and Muse Glimmer have it. They say several next
+tokens in one pass, given the model's states.
 
 Their context is the model's states after some of its layers, which become keys and values of each of their own layers;
-a block is the newest token and masks behind it, all of which see that context and each other. mlx-vlm's modules project
-and normalise; attention is written here again, for rows that have contexts of different lengths.
+a block is the newest token and masks behind it, all of which see that context and mostly each other. mlx-vlm's modules
+project and normalise; attention is written here again, for rows that have contexts of different lengths.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel
 from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel
+from mlx_vlm.speculative.drafters.laguna_dflash.dflash import LagunaDFlashDraftModel
+from mlx_vlm.speculative.drafters.muse_glimmer_assistant.dflash import MuseGlimmerAssistantDraftModel
 from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel
 
 from pippin.engines.language.drafters.heads import Drafted, DraftHead
 from pippin.engines.language.kv_cache.slots import PromptCache
+
+Sight = Literal["whole", "before", "within"]
+"""What a token of a block sees: all that any of the block does; what those before it do; or what is no more than a
+window before it, and all of the block behind it."""
 
 
 class BlockHead(DraftHead):
@@ -28,7 +35,11 @@ class BlockHead(DraftHead):
         super().__init__(inner, len(layers) * config.hidden_size, layers)
         self.most = max(1, int(config.block_size) - 1)
         for layer in inner.layers:
-            _attend_in_rows(layer.self_attn)
+            _attend_in_rows(layer.self_attn, self._sight(layer.self_attn))
+
+    def _sight(self, attention: Any) -> Sight | None:
+        """None for a token that sees what lies no more than a window before it, as models have it."""
+        return None if attention.is_causal else "whole"
 
     def share(self, model: nn.Module) -> None:
         # Not by a subclass's own method, which asks models of mlx-vlm whether they roll back as its rounds need it.
@@ -56,11 +67,14 @@ class BlockHead(DraftHead):
         found: mx.array = inner.norm(own)
         return found
 
+    def _context(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner.hidden_norm(self.inner.fc(states))
+        return found
+
     def _remember(self, states: mx.array, cache: PromptCache) -> None:
-        inner = self.inner
-        context = inner.hidden_norm(inner.fc(states))
+        inner, context = self.inner, self._context(states)
         for layer, part in zip(inner.layers, cache, strict=True):
-            keys, values = _keys_and_values(layer.self_attn, context)
+            _, keys, values = _projected(layer.self_attn, context)
             part.update_and_fetch(inner.rope(keys, offset=part.offset), values)
 
     def draft_ahead(
@@ -91,19 +105,97 @@ class BlockHead(DraftHead):
         return found.astype(mx.int32)
 
 
+class LagunaHead(BlockHead):
+    """DFlash for Laguna, whose tokens see what those before them in the block do. Its attention is gated."""
+
+    def _sight(self, attention: Any) -> Sight | None:
+        return "before" if attention.causal else "whole"
+
+    def share(self, model: nn.Module) -> None:
+        whole = getattr(model, "language_model", model)
+        self.share_parts(whole.model.embed_tokens, getattr(whole, "lm_head", None))
+
+    def share_parts(self, embed: Any, project: Any) -> None:
+        self.inner.embed_tokens, self.inner.lm_head = embed, project or embed.as_linear
+        self.inner.embed_scale = getattr(embed, "embed_scale", 1.0)
+
+    def make_cache(self) -> PromptCache:
+        return [RotatingKVCache(max_size=self.inner.config.sliding_window) for _ in self.inner.layers]
+
+    def _context(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._combine_hidden(states)
+        return found
+
+
+class MuseHead(BlockHead):
+    """DFlash for Muse Glimmer, whose tokens see a window before them and one behind. It takes the model's embeddings
+    and projection without the norm and the scale that the model itself applies."""
+
+    def _sight(self, attention: Any) -> Sight | None:
+        return "within"
+
+    def share(self, model: nn.Module) -> None:
+        whole = getattr(model, "language_model", model)
+        self.share_parts(whole.model.embed_tokens, whole.lm_head)
+
+    def make_cache(self) -> PromptCache:
+        # Beside the token itself.
+        return [RotatingKVCache(max_size=self.inner.config.sliding_window + 1) for _ in self.inner.layers]
+
+    def _context(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner.prepare_target_hidden(states)
+        return found
+
+
+def block_head(inner: Any) -> BlockHead:
+    """The drafter for a module of mlx-vlm, other than Gemma's."""
+    match inner:
+        case LagunaDFlashDraftModel():
+            return LagunaHead(inner)
+        case MuseGlimmerAssistantDraftModel():
+            return MuseHead(inner)
+        case _:
+            return BlockHead(inner)
+
+
 def _likeliest(logits: mx.array) -> mx.array:
     return mx.argmax(logits, axis=-1)
 
 
-def _keys_and_values(attention: Any, states: mx.array) -> tuple[mx.array, mx.array]:
-    """[sequences, heads, count, size] each, not rotated yet."""
-    shape = (*states.shape[:2], attention.n_kv_heads, -1)
-    keys, values = attention._project_kv(states)
-    keys = attention.k_norm(keys.reshape(shape)).transpose(0, 2, 1, 3)
-    return keys, values.reshape(shape).transpose(0, 2, 1, 3)
+def _projected(attention: Any, states: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """Queries, keys and values [sequences, heads, count, size] each, normalised and not rotated yet."""
+    found: Sequence[mx.array]
+    if "qkv_proj" in attention:
+        first = attention.n_heads * attention.head_dim
+        second = first + attention.n_kv_heads * attention.head_dim
+        found = list(mx.split(attention.qkv_proj(states), [first, second], axis=-1))
+    elif hasattr(attention, "_project_kv"):
+        found = [attention.q_proj(states), *attention._project_kv(states)]
+    else:
+        found = [attention.q_proj(states), attention.k_proj(states), attention.v_proj(states)]
+    counts = (attention.n_heads, attention.n_kv_heads, attention.n_kv_heads)
+    norms = (attention.q_norm, attention.k_norm, lambda each: each)
+    queries, keys, values = (
+        norm(each.reshape(*states.shape[:2], count, -1)).transpose(0, 2, 1, 3)
+        for each, count, norm in zip(found, counts, norms, strict=True)
+    )
+    return queries, keys, values
 
 
-def _attend_in_rows(attention: Any) -> None:
+def _seen(mask: mx.array, sight: Sight | None) -> mx.array:
+    """What each token of a block sees, by the mask [..., block, keys] of those that see a window before them alone."""
+    match sight:
+        case "whole":
+            return mask.any(axis=-2, keepdims=True)
+        case "before":
+            return mx.cummax(mask.astype(mx.int32), axis=-2) > 0
+        case "within":
+            return mx.cummax(mask.astype(mx.int32), axis=-2, reverse=True) > 0
+        case None:
+            return mask
+
+
+def _attend_in_rows(attention: Any, sight: Sight | None) -> None:
     """Have an attention of mlx-vlm's look at what its cache has of each row, by giving it a subclass of its class."""
     base = type(attention)
 
@@ -111,18 +203,20 @@ def _attend_in_rows(attention: Any) -> None:
         self: Any, x: mx.array, context: None, rope: Any, cache: Any, projected: None = None
     ) -> mx.array:
         rows, count = x.shape[:2]
-        mask = cache.make_mask(count, return_array=True, window_size=self.sliding_window)
-        if not self.is_causal:
-            mask = mask.any(axis=-2, keepdims=True)  # each sees what any of the block does
-        queries = self.q_norm(self.q_proj(x).reshape(rows, count, self.n_heads, -1)).transpose(0, 2, 1, 3)
-        keys, values = _keys_and_values(self, x)
+        window = None if sight == "within" else self.sliding_window  # the cache's own, else
+        mask = _seen(cache.make_mask(count, return_array=True, window_size=window), sight)
+        queries, keys, values = _projected(self, x)
         offset = cache.offset
         queries, keys = rope(queries, offset=offset), rope(keys, offset=offset)
         keys, values = cache.update_and_fetch(keys, values)
+        sinks = getattr(self, "attention_sink_bias", None)
         found = mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=self.scale, mask=mask, sinks=self.attention_sink_bias
-        )
-        projected_found: mx.array = self.o_proj(found.transpose(0, 2, 1, 3).reshape(rows, count, -1))
+            queries, keys, values, scale=self.scale, mask=mask, sinks=sinks
+        ).transpose(0, 2, 1, 3)
+        if "g_proj" in self:
+            gate = nn.softplus(self.g_proj(x).astype(mx.float32)).astype(found.dtype)
+            found = found * gate[..., None]
+        projected_found: mx.array = self.o_proj(found.reshape(rows, count, -1))
         return projected_found
 
     attention.__class__ = type(base.__name__, (base,), {"__call__": attend})

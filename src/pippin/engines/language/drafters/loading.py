@@ -9,44 +9,57 @@ from typing import Any, Literal, assert_never
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model
 
 from pippin.core.errors import ServerError
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
+from pippin.engines.language.drafters import layers
+from pippin.engines.language.drafters.assistants import Assistant
 from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
+from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.vision.model import VisionModel
 
-HeadKind = Literal["eagle3", "mtp", "dflash"]
-"""The heads of `heads.py`, and the drafters of `blocks.py`; the names are mlx-vlm's."""
+HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
+"""The heads of `heads.py`, those of `layers.py`, and the drafters of `blocks.py`; but for "layer" the names are
+mlx-vlm's."""
 
-Kind = Literal["model"] | HeadKind
-"""A smaller model, or a head."""
+Kind = Literal["model", "assistant"] | HeadKind
+"""A smaller model, an assistant (`assistants.py`), or a head."""
 
 log = logging.getLogger(__name__)
+
+TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
 PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
-BLOCK_DRAFTERS = ("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark")
+BLOCK_DRAFTERS = (
+    *("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
+    *("laguna_dflash", "muse_glimmer_assistant"),
+)
 """Types of mlx-vlm's drafters of blocks that `blocks.py` and `gemma_blocks.py` run."""
 
 HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """Fields of configurations that tell of heads for multi-token prediction."""
 
-READS_KEYS = "it reads the keys and values of its model's own layers, which sequences of a batch do not lend"
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Types of mlx-vlm's drafters that attend to the keys and values of their model."""
+
 ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
-    "gemma4_assistant": READS_KEYS,
-    "gemma4_unified_assistant": READS_KEYS,
-    "glm4_moe_lite_mtp": "mlx-vlm splits it off and has no module that computes it",
+    "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
+    "deepseek_v4_mtp": ONE_BY_ONE,
+    "deepseek_v4_dspark": ONE_BY_ONE,
+    "hy_v4_mtp": ONE_BY_ONE,
     "glm_moe_dsa_mtp": ONE_BY_ONE,
     "glm5_next_mtp": ONE_BY_ONE,
     "qwen4_exp_mtp": ONE_BY_ONE,
     "inkling_mtp": ONE_BY_ONE,
 }
-"""Of mlx-vlm's other drafters, as far as it was looked at."""
+"""Of mlx-vlm's other drafters."""
 
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
@@ -56,6 +69,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     """What a folder holds, by its configuration. `own`: the head in the checkpoint of the model itself is meant. Raises
     `ServerError("load_failed")` for drafters that are not known, or that are not there."""
     config = _configuration(folder)
+    if own and config.get("model_type") in layers.FAMILIES:
+        return _layer_kind(folder, config)
     if own:
         _check_library("mtp")
         return _own_kind(folder)
@@ -78,7 +93,9 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         normalised = get_model_type(config)
         if normalised in BLOCK_DRAFTERS:
             return "dflash"
-        known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS))
+        if normalised in ASSISTANTS:
+            return "assistant"
+        known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS, *ASSISTANTS))
         message = (
             f"The drafter {folder.name!r} is of the type {normalised!r}, which this version "
             f"cannot run{_because(normalised)}: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
@@ -110,8 +127,27 @@ def _configuration(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
+    """Of the head behind the last layer of a model's checkpoint."""
+    try:
+        is_there = layers.has_layer_head(folder, config)
+    except (KeyError, OSError) as error:
+        raise _unusable(folder, error) from error
+    if not is_there:
+        raise _no_own_head(folder)
+    return "layer"
+
+
+def _no_own_head(folder: Path) -> ServerError:
+    message = (
+        f"{folder.name!r} has no head for multi-token prediction: most converted models lack its weights. Start "
+        "without it, or take the model as it was published, or a conversion that keeps them."
+    )
+    return ServerError("load_failed", message, "mtp")
+
+
 def _own_kind(folder: Path) -> Kind:
-    """Of the head inside a model's checkpoint."""
+    """Of the head inside a model's checkpoint, as mlx-vlm takes it out."""
     from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
     config = _configuration(folder)
@@ -127,11 +163,7 @@ def _own_kind(folder: Path) -> Kind:
         )
         raise ServerError("load_failed", message, "mtp")
     if splitter is None:
-        message = (
-            f"{folder.name!r} has no head for multi-token prediction: many converted models lack the weights named "
-            "mtp.*. Start without it, or take a conversion that keeps them."
-        )
-        raise ServerError("load_failed", message, "mtp")
+        raise _no_own_head(folder)
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
@@ -152,35 +184,9 @@ def open_head(
 ) -> DraftHead:
     """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
     Raises `ServerError("load_failed")` for one that was made for another."""
-    from mlx_vlm.speculative.drafters import load_drafter
-
-    try:
-        inner, _ = load_drafter(str(folder), kind, lazy=True)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise _unusable(folder, error) from error
-    match kind:
-        case "eagle3":
-            head: DraftHead = Eagle3Head(inner)
-            _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
-            _check_words(folder, inner)
-        case "mtp":
-            text = inner.config.text_config
-            _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
-            head = NemotronHead(inner) if is_nemotron else PredictionHead(inner)
-        case "dflash":
-            from pippin.engines.language.drafters.blocks import BlockHead
-
-            _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
-            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
-                from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
-
-                head = GemmaBlockHead(inner)
-            else:
-                head = BlockHead(inner)
-        case _:
-            assert_never(kind)
-    fused = _fuse(head, model, folder) if plan.kernels and kernel_threads is not None else None
+    head = _load(folder, kind, model, vocabulary)
+    on_kernels = plan.kernels and kernel_threads is not None
+    fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
     if fused is not None:
         return fused
     _place(head, plan, kernel_threads)
@@ -194,6 +200,80 @@ def open_head(
         raise ServerError("load_failed", message, OPTION) from error
     head.own_bytes = _own_bytes(head, model)
     return head
+
+
+def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: DevicePlan) -> Assistant:
+    """An assistant with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
+    Raises `ServerError("load_failed")` for one that was made for another."""
+    from mlx_vlm.speculative.drafters import load_drafter
+
+    try:
+        inner, _ = load_drafter(str(folder), "mtp", lazy=True)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise _unusable(folder, error) from error
+    text = inner.config.text_config
+    _check_pair(folder, model, inner.config.backbone_hidden_size, text.vocab_size, vocabulary)
+    embeddings = inner.model.embed_tokens
+    if isinstance(embeddings, nn.QuantizedEmbedding):
+        # Its projection picks rows out of these.
+        inner.model.embed_tokens = dequantize_model(nn.Sequential(embeddings)).layers[0]
+    cast_weights(inner, plan)
+    mx.eval(inner.parameters())
+    assistant = Assistant(inner)
+    whole = model.inner if isinstance(model, VisionModel) else model
+    try:
+        assistant.share(whole, _layer_types(whole))
+        caches = probe_prompt(model, TRIED)
+        state = mx.zeros((1, 1, inner.config.backbone_hidden_size))
+        mx.eval(assistant.draft(0, state, caches, TRIED, 1))
+    except (AttributeError, KeyError, ValueError) as error:
+        message = (
+            f"The assistant {folder.name!r} cannot attend to what this model keeps ({type(error).__name__}: {error}): "
+            "choose the assistant of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION) from error
+    assistant.own_bytes = _own_bytes(assistant, model)
+    return assistant
+
+
+def _layer_types(model: nn.Module) -> list[str]:
+    """Of a model's layers. Raises `AttributeError` for one that does not tell."""
+    text = getattr(model, "language_model", model)
+    found: list[str] = (getattr(text, "args", None) or text.config).layer_types
+    return found
+
+
+def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> DraftHead:
+    """As `open_head`, not bound to the model yet."""
+    try:
+        if kind == "layer":
+            return layers.open_layer_head(folder, _configuration(folder))
+        from mlx_vlm.speculative.drafters import load_drafter
+
+        inner, _ = load_drafter(str(folder), kind, lazy=True)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise _unusable(folder, error) from error
+    match kind:
+        case "eagle3":
+            _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
+            _check_words(folder, inner)
+            return Eagle3Head(inner)
+        case "mtp":
+            text = inner.config.text_config
+            _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
+            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
+            return NemotronHead(inner) if is_nemotron else PredictionHead(inner)
+        case "dflash":
+            from pippin.engines.language.drafters.blocks import block_head
+
+            _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
+            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
+                from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
+
+                return GemmaBlockHead(inner)
+            return block_head(inner)
+        case _:
+            assert_never(kind)
 
 
 def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:

@@ -11,7 +11,7 @@ from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
-from pippin.engines.language.step.speculation.heads import Heads
+from pippin.engines.language.step.speculation.followers import Follower
 
 
 class Batch:
@@ -29,7 +29,7 @@ class Batch:
         sampler: BatchSampler,
         *,
         overlaps: bool = True,
-        heads: Heads | None = None,
+        heads: Follower | None = None,
     ) -> None:
         """`overlaps`: the device computes a pass while the host goes on. `heads` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order

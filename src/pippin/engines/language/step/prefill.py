@@ -16,7 +16,7 @@ from pippin.engines.language.specprefill.policy import SpecPrefill
 from pippin.engines.language.specprefill.positions import placed
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
-from pippin.engines.language.step.speculation.heads import Heads
+from pippin.engines.language.step.speculation.followers import Follower
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # of a chunk, so that a prompt ends with it
@@ -31,7 +31,7 @@ class Prefill:
         scheduler: Scheduler,
         groups: CacheGroups,
         prefixes: PrefixCache | None,
-        heads: Heads | None = None,
+        heads: Follower | None = None,
     ) -> None:
         self._model = model
         self._scheduler = scheduler

@@ -7,7 +7,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -318,12 +318,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
         """Read the tokenizer of a model folder. Raises `ServerError("load_failed")` for one that can't be read."""
-        from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
         try:
-            wrapped: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                folder, trust_remote_code=trust_remote_code, local_files_only=True
-            )
+            wrapped = _from_transformers(folder, trust_remote_code=trust_remote_code)
             backend = wrapped.backend_tokenizer
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
@@ -423,6 +419,21 @@ class Tokenizer:
         return np.array(
             [any(text in self.raw(token) for text in wanted) for token in range(self.size)], np.bool_
         )
+
+
+def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
+    """The tokenizer as transformers reads it. Raises what that raises."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoTokenizer, PretrainedConfig
+
+    load = partial(
+        AutoTokenizer.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True
+    )
+    try:
+        return load()
+    except StrictDataclassError:
+        # It checks the whole configuration of the model, and that of Step 3.5 lists the layers of prediction heads too.
+        return load(config=PretrainedConfig())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.clock import Instant, StepClock
-from pippin.engines.language.step.speculation.heads import Heads
+from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposal, Proposer
 
@@ -47,7 +47,7 @@ class Speculation:
         most: int,
         block: int | None = None,
         always: bool = True,
-        heads: Heads | None = None,
+        heads: Follower | None = None,
         clock: StepClock | None = None,
     ) -> None:
         """`most`: tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, where the

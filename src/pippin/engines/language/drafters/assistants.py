@@ -1,0 +1,44 @@
+"""Assistants, as Gemma 4 has them: a few layers that attend to the model's own keys and values instead of theirs.
+
+Each token is drafted from the state before it, which is at first the model's, and the model's embedding of the last
+token. All of a chain stand at one position, that of the newest token that the model has computed.
+"""
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from pippin.engines.language.kv_cache.slots import PromptCache
+
+
+class Assistant(nn.Module):  # type: ignore[misc] # mlx has no types
+    """An assistant of mlx-vlm, whose weights are float arrays."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        self.own_bytes = 0  # of weights that are not the model's
+        self._layer_types: list[str] = []  # of the model, whose first layers have caches
+
+    def share(self, model: nn.Module, layer_types: list[str]) -> None:
+        """Use the embeddings of the model that it is for. Raises `AttributeError` for one that has none."""
+        self._layer_types = layer_types
+        self.inner.bind(model)
+        if self.inner._input_embed is None:
+            raise AttributeError("it has no embed_tokens")
+
+    def draft(self, last: int, state: mx.array, caches: PromptCache, length: int, most: int) -> mx.array:
+        """`most` tokens [1, most] after the `last`, greedily. `state` [1, 1, size] is the model's after its last norm
+        at the token before that, `caches` what it has of the `length` tokens up to there."""
+        # Of each sort of layer the last one counts, whose keys and values the model's own later layers share.
+        lent = {
+            kind: (cache.keys, cache.values)
+            for kind, cache in zip(self._layer_types[: len(caches)], caches, strict=True)
+        }
+        self.inner.set_shared_kv(lent, length, position=length - 1, kv_valid_len=length)
+        likeliest = partial(mx.argmax, axis=-1)
+        found: mx.array = self.inner.draft_block(last, state, None, most + 1, likeliest, greedy=True)
+        self.inner._shared_kv = None  # the caches write into these arrays where nobody else holds them
+        return found.astype(mx.int32)

@@ -1,0 +1,110 @@
+"""Drafts by an assistant that attends to the model's own keys and values: it has none, and reads no prompt.
+
+Of each sequence it is given the state after the newest token that the model has computed, and what the model's caches
+have of it.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from pippin.engines.language.drafters.assistants import Assistant
+from pippin.engines.language.kv_cache.slots import SlotGroup
+from pippin.engines.language.model.states import HiddenStates
+from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
+from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+
+
+class _End(NamedTuple):
+    """How many tokens of a prompt are computed, and the state [1, 1, size] after the last of them."""
+
+    tokens: int
+    state: mx.array
+
+
+class _Followed(NamedTuple):
+    """A sequence in the batch, and the state [1, 1, size] after the newest token that it keeps."""
+
+    running: Running
+    state: mx.array
+
+
+class Assistants:
+    """Proposes what an assistant says, greedily."""
+
+    is_free = False
+
+    def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
+        self._assistant = assistant
+        self.weight_bytes = assistant.own_bytes
+        self._states = states
+        self.rests = False  # nothing changes by it: there is nothing to read
+        self._prompts: dict[Prefilling, _End] = {}
+        self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
+        self._followed: dict[Sequence, _Followed] = {}
+
+    # What the model's passes tell: see `Follower`
+
+    def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
+        states = self._states.take()
+        for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
+            self._prompts[prompt] = _End(prompt.computed + done + count, _state(states, row, count))
+        return [self._prompts[prompt].state for prompt in prompts]
+
+    def prompt_dropped(self, prompt: Prefilling) -> None:
+        self._prompts.pop(prompt, None)
+
+    def started(self, running: Running, prompt: Prefilling) -> None:
+        end = self._prompts.get(prompt)
+        if end is not None and end.tokens == prompt.length:
+            self._followed[running.sequence] = _Followed(running, end.state)
+
+    def passed(self, group: SlotGroup) -> None:
+        self._passed[group] = self._states.take()
+
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        passed, self._passed = self._passed, {}
+        found: list[mx.array] = []
+        for running, count in counts.items():
+            if running.sequence in self._followed:
+                group = running.slot.group
+                found.append(_state(passed[group], running.slot.index - group.low, count))
+                self._followed[running.sequence] = _Followed(running, found[-1])
+        return found
+
+    # What is asked of it: see `Proposer`
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return sequence in self._followed
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+        # Each by itself: side by side, keys and values of all would have to be copied.
+        drafts = {
+            sequence: self._draft(sequence, most)
+            for sequence, most in wanted
+            if most and self.is_ready(sequence)
+        }
+        mx.eval(list(drafts.values()))
+        return [
+            Proposal(np.array(drafts[sequence])[0].tolist()) if sequence in drafts else NOTHING
+            for sequence, _ in wanted
+        ]
+
+    def _draft(self, sequence: Sequence, most: int) -> mx.array:
+        running, state = self._followed[sequence]
+        length = running.slot.length
+        return self._assistant.draft(sequence.tokens[-1], state, running.slot.view(length), length, most)
+
+    def forget(self, sequence: Sequence) -> None:
+        self._followed.pop(sequence, None)
+
+    def sequence_bytes(self, capacity: int) -> int:
+        return 0
+
+
+def _state(states: mx.array, row: int, count: int) -> mx.array:
+    """The state [1, 1, size] after so many tokens of a row; a copy, so that the others need not be kept for it."""
+    return mx.contiguous(states[row : row + 1, count - 1 : count])

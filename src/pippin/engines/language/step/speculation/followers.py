@@ -1,0 +1,41 @@
+"""What a proposer is told that drafts from the model's hidden states: what each pass of the model leaves."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from typing import Protocol
+
+import mlx.core as mx
+
+from pippin.engines.language.kv_cache.slots import SlotGroup
+from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
+from pippin.engines.language.step.speculation.proposers import Proposer
+
+
+class Follower(Proposer, Protocol):
+    """A proposer that follows the passes of prompts, and then of the sequences in the batch."""
+
+    rests: bool
+    """Hardly asked any more: it need not read prompts that begin now."""
+
+    def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
+        """The next `counts` tokens of these prompts have gone through the model. Gives what is to be evaluated.
+        `done`: tokens before them that the scheduler does not know of yet."""
+        ...
+
+    def prompt_dropped(self, prompt: Prefilling) -> None:
+        """No sequence of the prompt joins the batch any more."""
+        ...
+
+    def started(self, running: Running, prompt: Prefilling) -> None:
+        """A sequence of the prompt joins the batch."""
+        ...
+
+    def passed(self, group: SlotGroup) -> None:
+        """The sequences of a group have gone through the model."""
+        ...
+
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        """Of what has `passed` each sequence keeps so many tokens. Gives what is to be evaluated."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None: ...

@@ -1,0 +1,217 @@
+"""Heads behind a model's last layer: what they propose is what their formula says, and answers are the model's own."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models import deepseek_v3
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversion import DRAFT_HEADS, Quantization
+from pippin.core.errors import ServerError
+from pippin.core.requests import Sampling
+from pippin.engines.language import loading
+from pippin.engines.language.conversion import draft_heads
+from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
+from pippin.engines.language.drafters.loading import find_kind
+from pippin.engines.language.step.speculation.heads import Heads
+from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, checkpoint
+
+PHRASE = tuple(place * 17 % 240 for place in range(12))
+PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 12 + 2 * place) for place in range(4)}
+
+
+@dataclass(frozen=True)
+class Made:
+    architecture: str
+    folder: Path
+    head: dict[str, mx.array]
+
+    def bench(self, **changes: object) -> Bench:
+        given = {"cache_block_tokens": 8, "num_draft_tokens": 3, "mtp": True, **changes}
+        return Bench(self.folder, ModelOptions(**given))
+
+
+QUICK = "step3p5"
+"""The one that differs most, of which all tests are run with the others of the suite."""
+
+EACH = [name if name == QUICK else pytest.param(name, marks=pytest.mark.long) for name in sorted(FAMILIES)]
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def any_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder, head = checkpoint(request.param, tmp_path_factory.mktemp("layers") / request.param)
+    return Made(request.param, folder, head)
+
+
+@pytest.fixture(scope="module", params=EACH)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder, head = checkpoint(request.param, tmp_path_factory.mktemp("layers") / request.param)
+    return Made(request.param, folder, head)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculate in every step, whether it pays or not."""
+    monkeypatch.setattr(loading, "Pace", Eager)
+
+
+@pytest.fixture(autouse=True)
+def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlx-lm knows DeepSeek V3's head as layer 61, whatever the model's depth; a test of that depth takes long."""
+    sanitize = deepseek_v3.Model.sanitize
+
+    def without_head(self: deepseek_v3.Model, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        head = f"model.layers.{self.args.num_hidden_layers}."
+        found: dict[str, mx.array] = sanitize(
+            self, {name: array for name, array in weights.items() if not name.startswith(head)}
+        )
+        return found
+
+    monkeypatch.setattr(deepseek_v3.Model, "sanitize", without_head)
+
+
+def heads_of(bench: Bench) -> Heads:
+    speculation = bench.engine.speculation
+    assert speculation is not None
+    assert speculation.heads is not None
+    return speculation.heads
+
+
+def test_a_head_gives_the_models_own_answer(made: Made) -> None:
+    bench = made.bench()
+    for _ in range(2):  # the second time, most of the prompts are known
+        answers, _ = run_all(bench, PROMPTS)
+        for name, (prompt, count) in PROMPTS.items():
+            assert len(answers[name, 0]) == count
+            bench.judge(prompt, answers[name, 0])
+    assert bench.engine.stats().draft_tokens > 0
+
+
+def test_it_proposes_what_its_formula_says(any_made: Made) -> None:
+    bench = any_made.bench()
+    heads, oracle = heads_of(bench), Oracle(any_made.architecture, any_made.head, bench.model)
+    for name, (prompt, count) in list(PROMPTS.items())[:3]:
+        bench.engine.submit(bench.job(name, prompt, count))
+    compared = 0
+    while bench.engine.busy:
+        bench.engine.step()
+        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
+        if compared >= 9:
+            break
+        if len(running) < 3:
+            continue
+        proposed = heads.propose([(each.sequence, 3) for each in running])
+        for each, (found, _) in zip(running, proposed, strict=True):
+            tokens, first = each.sequence.tokens, heads._followed[each.sequence].first
+            bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
+            states = heads._states.take()[0, first:]
+            assert found == oracle.draft(tokens[first:], states, 3)
+            compared += 1
+    assert compared >= 9
+
+
+def test_seeded_sampling_is_the_same_with_and_without(made: Made) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
+    found = [
+        run_all(made.bench(mtp=mtp), {"a": (PHRASE * 2, 24)}, sampling=sampling)[0] for mtp in (False, True)
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_sequence_that_leaves_changes_nothing_for_the_others(made: Made) -> None:
+    bench = made.bench()
+    judge_others_of_one_that_leaves(bench, PROMPTS, 2)
+    assert not heads_of(bench)._followed
+    assert not heads_of(bench)._prompts
+
+
+@pytest.mark.parametrize("architecture", EACH)
+def test_most_is_accepted_of_a_head_that_says_what_its_model_says(architecture: str, tmp_path: Path) -> None:
+    folder, head = checkpoint(architecture, tmp_path, predictable=True)
+    bench = Made(architecture, folder, head).bench(prefix_cache=False)
+    answers, _ = run_all(bench, PROMPTS)
+    for name, (prompt, _) in PROMPTS.items():
+        bench.judge(prompt, answers[name, 0])
+    stats = bench.engine.stats()
+    assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
+
+
+@pytest.mark.parametrize(("bits", "group_size", "mode"), [(8, 32, "affine"), (4, 32, "mxfp4")])
+def test_a_head_is_read_as_a_conversion_keeps_it(
+    tmp_path: Path, bits: int, group_size: int, mode: Any
+) -> None:
+    folder, head = checkpoint("glm4_moe", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    model, _ = load_model(folder)
+    kept = draft_heads.find(folder, model, config)
+    path = folder / "model.safetensors"
+    weights = {name: array for name, array in mx.load(str(path)).items() if name not in kept.arrays}
+    mx.eval(weights, kept.arrays)
+    mx.save_safetensors(str(path), weights, {"format": "mlx"})
+    draft_heads.write(
+        folder / DRAFT_HEADS, kept, Quantization(bits=bits, group_size=group_size, mode=mode), None
+    )
+    inner = open_layer_head(folder, config).inner
+    assert inner.projection.bits == inner.layer.mlp.switch_mlp.up_proj.bits == bits
+    packed = mx.quantize(head["eh_proj.weight"], group_size, bits, mode)
+    expected = mx.dequantize(*packed, group_size=group_size, bits=bits, mode=mode)
+    assert mx.allclose(inner.projection(mx.eye(128)), expected.T, atol=1e-5)
+    bench = Made("glm4_moe", folder, head).bench()
+    answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
+    bench.judge(PROMPTS["r0"][0], answers["r0", 0])
+    assert bench.engine.stats().draft_tokens > 0
+
+
+def test_weights_in_eight_bits_floating_become_what_the_model_would_make_of_them(tmp_path: Path) -> None:
+    folder, head = checkpoint("deepseek_v3", tmp_path)
+    path, name = folder / "model.safetensors", "model.layers.3.self_attn.o_proj.weight"
+    weights = mx.load(str(path))
+    weights |= {name: mx.to_fp8(weights[name]), f"{name}_scale_inv": mx.array([[2.0]])}
+    mx.save_safetensors(str(path), weights, {"format": "pt"})
+    inner = open_layer_head(folder, json.loads((folder / "config.json").read_text())).inner
+    expected = 2 * head["layer.self_attn.o_proj.weight"]
+    assert mx.abs(inner.layer.self_attn.o_proj.weight - expected).max() < 0.07 * mx.abs(expected).max()
+
+
+def test_a_checkpoint_without_its_head_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    folder, _ = checkpoint("mimo", tmp_path)
+    path = folder / "model.safetensors"
+    mx.save_safetensors(
+        str(path), {name: array for name, array in mx.load(str(path)).items() if "mtp_layers" not in name}
+    )
+    with pytest.raises(
+        ServerError, match="has no head for multi-token prediction: most converted models"
+    ) as refused:
+        find_kind(folder, own=True)
+    assert refused.value.report.param == "mtp"
+
+
+def test_a_head_with_a_weight_missing_is_refused(tmp_path: Path) -> None:
+    folder, head = checkpoint("mimo", tmp_path)
+    path = folder / "model.safetensors"
+    mx.save_safetensors(
+        str(path),
+        {name: array for name, array in mx.load(str(path)).items() if "hidden_layernorm" not in name},
+    )
+    with pytest.raises(ServerError, match="cannot be loaded: ValueError: Missing 1 parameters"):
+        Made("mimo", folder, head).bench()
+
+
+@pytest.mark.long
+def test_a_model_of_deepseeks_own_depth_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # mlx-lm as it is
+    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setitem(CONFIGURATIONS["deepseek_v3"], "num_hidden_layers", 61)
+    folder, head = checkpoint("deepseek_v3", tmp_path)
+    bench = Made("deepseek_v3", folder, head).bench(prefix_cache=False)
+    prompt, _ = PROMPTS["r0"]
+    answers, _ = run_all(bench, {"r0": (prompt, 6)})
+    bench.judge(prompt, answers["r0", 0])
+    assert bench.engine.stats().draft_tokens > 0
