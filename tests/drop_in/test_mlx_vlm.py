@@ -151,6 +151,17 @@ curl http://localhost:8080/health
 """)
     assert (health["status"], health["loaded_model"]) == ("healthy", PRELOADED)
     assert isinstance(health["apc_enabled"], bool)
+    assert {
+        "loaded_adapter",
+        "loaded_models",
+        "loaded_context_size",
+        "configured_context_limit",
+        "effective_context_limit",
+        "loaded_tool_parser",
+        "continuous_batching_enabled",
+    } <= health.keys()
+    told = {"model": PRELOADED, "adapter": None, "model_kind": "text_generation"}
+    assert health["loaded_models"] == {"text_generation": told}
 
 
 def test_server_options_settings(page: Reader) -> None:
@@ -163,9 +174,12 @@ curl -X PATCH http://localhost:8080/v1/settings \\
     assert {"min_pixels", "max_pixels"} <= set(changed["needs_restart"]), "a difference: said, not dropped"
     told = page.json("""
 curl -X PATCH http://localhost:8080/v1/settings -H 'Content-Type: application/json' \\
-  -d '{"draft_kind": "mtp", "max_pixels": 4194304}'
+  -d '{"draft_kind": "mtp", "apc_num_blocks": 4096, "max_pixels": 4194304}'
 """)
-    assert "not needed: the kind is found" in told["notes"]["draft_kind"], "nothing is dropped without a word"
+    assert "draft_kind" in told["needs_restart"]
+    assert "not needed: the cache is sized" in told["notes"]["apc_num_blocks"], (
+        "nothing is dropped without a word"
+    )
     assert "max_pixels" not in told["notes"]
     page.bash("curl -X PATCH http://localhost:8080/v1/settings -d '{\"max_tokens\": 77}'")
     undone = page.json("""
@@ -213,7 +227,8 @@ curl -X POST "http://localhost:8080/v1/chat/completions" \\
     assert cached[1] > 0, "the tenant's own"
     assert cached[2] == 0, "another tenant's are apart"
     assert page.json("curl http://localhost:8080/v1/cache/stats")["lookups_hit"] >= 1
-    assert page.json("curl -X POST http://localhost:8080/v1/cache/reset")["status"] == "success"
+    reset = page.json("curl -X POST http://localhost:8080/v1/cache/reset")
+    assert (reset["enabled"], reset["status"]) == (True, "cleared")
 
 
 def test_automatic_prefix_caching_settings(page: Reader) -> None:
@@ -341,7 +356,7 @@ def test_image_defaults(page: Reader) -> None:
         (PRELOADED, "edit", "model"),
     ):
         assert page.json(asked.format("", model, task))["error"]["param"] == named
-    assert "images" not in page.json("curl http://localhost:8080/health")["loaded_models"]
+    assert "image_generation" not in page.json("curl http://localhost:8080/health")["loaded_models"]
 
 
 @pytest.mark.long
@@ -372,6 +387,13 @@ curl -X POST "http://localhost:8080/v1/rerank" \\
 """)
     [result] = answer["results"]
     assert "France" in json.dumps(result) or "Germany" in json.dumps(result)
+    plain = page.json(
+        f"""
+curl -X POST "http://localhost:8080/v1/rerank" -H "Content-Type: application/json" \\
+  -d '{{"model": "{RANKER}", "query": "France?", "documents": ["Berlin", "Paris"]}}'
+"""
+    )
+    assert all(each.keys() == {"index", "relevance_score"} for each in plain["results"]), "unless asked for"
 
 
 @pytest.mark.long
@@ -415,7 +437,7 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     health = page.json('curl "http://localhost:8080/health"')
     assert health["loaded_model"] == SMALL
     assert health["loaded_adapter"] is None
-    assert PRELOADED not in health["loaded_models"], "one model of a kind at a time, as there"
+    assert health["loaded_models"]["text_generation"]["model"] == SMALL, "one of a kind at a time, as there"
 
 
 @pytest.mark.long
@@ -605,11 +627,12 @@ curl -s http://localhost:8080/chat/completions -H "Content-Type: application/jso
     with reading(tmp_path, typed, *LOOPBACK) as reader:
         health = reader.json("curl http://localhost:8080/health")
         assert health["loaded_adapter"] == str(folder)
-        assert health["loaded_models"][PRELOADED]["adapter"] == str(folder)
+        assert health["loaded_models"]["text_generation"]["adapter"] == str(folder)
         assert reader.json(asked.format(folder))["model"] == PRELOADED
         assert reader.json(asked.format("/somebody/elses"))["error"]["param"] == "adapter_path"
         unloaded = reader.json('curl -X POST "http://localhost:8080/unload"')["unloaded"]
-        assert unloaded == {"model_name": PRELOADED, "adapter_name": str(folder)}
+        assert (unloaded["model_name"], unloaded["adapter_name"]) == (PRELOADED, str(folder))
+        assert unloaded["models"]["text_generation"]["model"] == PRELOADED
 
 
 @pytest.mark.parametrize(

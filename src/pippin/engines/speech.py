@@ -178,7 +178,16 @@ def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -
         "lang_code": ("lang_code", task.language),
         "ref_audio": ("ref_audio", None if reference is None else mx.array(reference)),
         "ref_text": ("ref_text", task.reference_text),
+        "gender": ("gender", task.gender),
+        "pitch": ("pitch", None if task.pitch == 1.0 else task.pitch),
         "temperature": ("temperature", task.temperature),
+        "top_p": ("top_p", task.top_p),
+        "top_k": ("top_k", task.top_k),
+        "repetition_penalty": (
+            "repetition_penalty",
+            None if task.repetition_penalty == 1.0 else task.repetition_penalty,
+        ),
+        "streaming_interval": ("streaming_interval", task.streaming_interval if task.stream else None),
         "max_tokens": ("max_tokens", task.max_tokens),
     }
     arguments: dict[str, Any] = {"text": task.text}
