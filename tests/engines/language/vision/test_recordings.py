@@ -6,10 +6,12 @@ from typing import Any
 
 import openai
 import pytest
+from mlx_vlm.utils import load_processor
 
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
+from pippin.engines.language.vision.processing import audio_rate
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -37,8 +39,8 @@ def bench(folder: Path) -> VisionBench:
     return VisionBench(folder)
 
 
-def decoded(heard: bytes) -> sound.Samples:
-    return sound.decode(heard, 16000, param="sound")
+def decoded(heard: bytes, rate: int = 16000) -> sound.Samples:
+    return sound.decode(heard, rate, param="sound")
 
 
 def judged(bench: VisionBench, heard: bytes) -> list[int]:
@@ -121,7 +123,10 @@ def test_input_audio_is_heard_over_the_wire(bench: VisionBench, folder: Path, tm
 
 
 QUICK_FAMILY = "nemotron_h_nano_omni"
-HEARING = ("gemma3n", "inkling", "mimo_v2", "minicpmo", "nemotron_h_nano_omni", "phi4mm", "qwen3_omni_moe")
+HEARING = (
+    *("gemma3n", "inkling", "mimo_v2", "minicpmo", "muse_spark", "nemotron_h_nano_omni", "phi4mm"),
+    "qwen3_omni_moe",
+)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +138,8 @@ def test_a_recording_is_answered_as_by_mlx_vlm(
     shrink(FAMILIES[family], monkeypatch)
     bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
     assert bench.preparer.info.capabilities.audio
-    expected = [bench.judged("What?", [], sound=decoded(each)) for each in (SHORT, LONG, COARSE)]
+    rate = audio_rate(load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False))
+    expected = [bench.judged("What?", [], sound=decoded(each, rate)) for each in (SHORT, LONG, COARSE)]
     assert len(set(map(tuple, expected))) > 1
     seen, text = bench.judged("What?", [picture(60, 28, 1)]), bench.judged("No sound.", [])
     # Together where the family runs in batches, else one after the other; then once more, from caches if there are any.

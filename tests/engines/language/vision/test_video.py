@@ -72,7 +72,7 @@ def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TINY_WATCHING = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma4", "gemma4_unified")
 WATCHING = (
-    *("glm5_next", "indic_ocr", "llava_onevision", "mage_vl", "mimo_v2", "minimax_m3_vl"),
+    *("glm5_next", "indic_ocr", "llava_onevision", "mage_vl", "mimo_v2", "minimax_m3_vl", "muse_spark"),
     *("nemotron_h_nano_omni", "prism_hadamard_qwen35", "qwen3_5_moe", "qwen3_omni_moe"),
     *("qwen3_vl_moe", "qwen4_exp"),
 )
