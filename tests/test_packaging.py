@@ -117,3 +117,11 @@ def test_ruby_carries_the_formula_out(tmp_path: Path) -> None:
     assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == [
         *("service", "depends", "python3.12", "LIBEXEC/bin/pip", "link", "completion", "test")
     ]
+
+
+def test_no_extra_names_another_of_this_package_under_a_marker() -> None:
+    """Hatchling writes such an extra without its marker: what is for the Mac alone would be asked for on Linux too,
+    where it can't be installed."""
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        for requirement in requirements:
+            assert not (requirement.startswith("pippin[") and ";" in requirement), extra

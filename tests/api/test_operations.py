@@ -4,17 +4,21 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pippin.api.app import create_app
 from pippin.api.live_settings import Reloads
 from pippin.api.routes.models import describe
 from pippin.api.telemetry.metrics import LABELS, VLLM_MLX_NAMES, Metrics
+from pippin.config.load import load
 from pippin.config.options.model import ModelOptions
-from pippin.config.options.server import ModelEntry
+from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.config.options.start import Compat
+from pippin.config.settings import Settings, Sources
 from pippin.core.models import CacheStats, EngineStats, ModelState, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.golden_events import SEQUENCES
@@ -231,7 +235,11 @@ def test_unload_names_what_left_and_says_when_nothing_was_there() -> None:
 
     first, second = asyncio.run(main())
     assert (first["status"], first["models"]) == ("success", [MODEL.id])
-    assert first["unloaded"] == {"model_name": MODEL.id, "adapter_name": None}
+    assert first["unloaded"] == {
+        "model_name": MODEL.id,
+        "adapter_name": None,
+        "models": {MODEL.id: {"model": MODEL.id, "adapter": None, "model_kind": "language"}},
+    }
     assert second["status"] == "no_model_loaded"
 
 
@@ -448,3 +456,41 @@ def test_a_reload_that_fails_is_said_and_keeps_no_later_one_away(caplog: pytest.
 
     assert asyncio.run(play()) == 2
     assert caplog.text.count("could not be read again") == 2
+
+
+@pytest.mark.parametrize(
+    ("compat", "asked", "told"),
+    [
+        (None, {}, [False, False]),
+        ("vllm-mlx", {}, [True, False]),
+        ("mlx-openai-server", {}, [True, False]),
+        ("mlx-server", {}, [True, False]),
+        ("mlx-server", {"stream_options": {"include_usage": False}}, [False, False]),
+        ("vllm-mlx", {"stream_options": {"include_usage": True}}, [False, True]),
+    ],
+)
+def test_streams_tell_their_usage_unasked_under_profiles_that_did(
+    compat: Compat | None, asked: dict[str, Any], told: list[bool]
+) -> None:
+    """In the chunk with `finish_reason`, or in the chunk of its own that OpenAI has for whoever asks."""
+    server = load(Sources(compat=compat), {}).server
+    answer = ask(
+        "POST", "/v1/chat/completions", json=CHAT | asked | {"stream": True}, stream_usage=server.stream_usage
+    )
+    chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    last = next(each for each in chunks if each["choices"] and each["choices"][0]["finish_reason"])
+    apart = [each for each in chunks if not each["choices"]]
+    assert [bool(last.get("usage")), bool(apart)] == told
+
+
+@pytest.mark.parametrize(
+    ("compat", "owner"), [(None, "pippin"), ("mlx-server", "local"), ("vllm-mlx", "vllm-mlx")]
+)
+def test_models_are_owned_by_whom_the_profiles_server_said(compat: Compat | None, owner: str) -> None:
+    app = create_app(cast(Any, FakeService()), Settings(server=ServerOptions(), compat=compat))
+
+    async def main() -> Any:
+        async with client_of(app) as client:
+            return (await client.get("/v1/models")).json()
+
+    assert {each["owned_by"] for each in asyncio.run(main())["data"]} == {owner}

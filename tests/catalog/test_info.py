@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pippin.catalog.info import DEFAULT_WINDOWS, read_info
+from pippin.catalog.kinds import kind_of
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelKind
 from pippin.core.requests import Sampling
@@ -33,6 +34,8 @@ KINDS: list[tuple[str, dict[str, Any], ModelKind]] = [
     ("a", {"model_type": "moss_tts"}, "speech"),
     ("b", {"model_type": "fireredasr2"}, "transcription"),
     ("c", {"model_type": "granite_speech", "architectures": ["GraniteSpeechForCausalLM"]}, "transcription"),
+    ("VibeVoice-1.5B", {"model_type": "vibevoice"}, "speech"),
+    ("VibeVoice-ASR-4bit", {"model_type": "vibevoice"}, "transcription"),
     ("glm-4-9b", {"model_type": "glm", "architectures": ["GlmForCausalLM"]}, "language"),
     ("MiMo-7B", {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]}, "language"),
 ]
@@ -43,6 +46,21 @@ def test_the_kind_is_told_from_the_configuration(
     tmp_path: Path, name: str, config: dict[str, Any], kind: ModelKind
 ) -> None:
     assert read_info(write_model(tmp_path / name, config)).kind == kind
+
+
+TOLD_BY_NAME = {"dense", "llama", "qwen3", "vibevoice"}
+"""Types of mlx-audio's registry that language models have too, or both kinds."""
+
+
+@pytest.mark.parametrize(("library", "kind"), [("tts", "speech"), ("stt", "transcription")])
+def test_every_family_in_the_registry_of_mlx_audio_is_recognised(
+    tmp_path: Path, library: str, kind: ModelKind
+) -> None:
+    registry = pytest.importorskip("mlx_audio.registry")
+    types = sorted(registry.supported_model_types(library) - TOLD_BY_NAME)
+    assert len(types) > 30
+    found = {each: kind_of(tmp_path, "some-model", {"model_type": each}) for each in types}
+    assert found == dict.fromkeys(types, kind)
 
 
 def test_a_sentence_transformer_makes_embeddings_of_its_length(tmp_path: Path) -> None:

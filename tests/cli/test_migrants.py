@@ -66,7 +66,7 @@ VLLM_MLX = [
     "m --kv-cache-quantization --kv-cache-quantization-bits 8 --kv-cache-quantization-group-size 64 "
     "--kv-cache-min-quantize-tokens 256",
     "m --ssd-cache-dir /ssd --ssd-cache-max-gb 20 --warm-prompts warm.json --stream-interval 2",
-    "m --enable-mtp --mtp-num-draft-tokens 1 --mtp-optimistic",
+    "m --enable-mtp --mtp-num-draft-tokens 1",
     "m --specprefill --specprefill-threshold 8192 --specprefill-keep-pct 0.3 --specprefill-backbone-pct 0.1 "
     "--specprefill-draft-model d",
     "m --prefix-trie-cache --prefix-trie-cache-size 32 --prefix-trie-cache-memory-mb 512",

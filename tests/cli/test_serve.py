@@ -6,11 +6,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import structs
 
+from pippin.catalog import Catalog
+from pippin.catalog.scan import CatalogRoots
 from pippin.cli.greeting import EXAMPLES, curl_line
+from pippin.cli.verbs.serve import check_beside
+from pippin.config.errors import ConfigError
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from tests.catalog.folders import write_model
 from tests.cli.serving import SECONDS, Serving, Terminal, terminal
 from tests.engines.speech.recordings import wav
@@ -26,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
 @pytest.fixture(scope="module")
 def running(home: Terminal) -> Iterator[Serving]:
     """One server in `home` for the tests that leave it as it was."""
-    with home.serving("scripted", "--continuous-batching", "--mtp-optimistic") as serving:
+    with home.serving("scripted", "--continuous-batching", "--use-paged-cache") as serving:
         serving.wait_for(r"(scripted) is ready after")
         yield serving
 
@@ -157,9 +165,33 @@ def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["draft_model_path", "specprefill_draft_model", "adapter_path"])
+@pytest.mark.parametrize("words", ["nope", "./nope", "/no/such/folder"])
+def test_a_draft_model_or_an_adapter_that_can_not_be_had_ends_the_start(
+    tmp_path: Path, option: str, words: str
+) -> None:
+    catalog = Catalog(ServerOptions(), CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports"))
+    entry = ModelEntry(path="org/model", options=ModelOptions(**{option: words}))
+    with pytest.raises(ConfigError, match=f"^{option}: '{words}' is no folder and no model"):
+        check_beside(ServerOptions(models=(entry,)), catalog)
+
+
+def test_a_draft_model_that_is_here_or_may_be_fetched_lets_the_server_start(tmp_path: Path) -> None:
+    roots = CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports")
+    offline = ServerOptions(offline=True)
+    for words, server in (("org/draft", ServerOptions()), (str(tmp_path), offline)):
+        check_beside(
+            structs.replace(server, model_defaults=ModelOptions(draft_model_path=words)),
+            Catalog(server, roots),
+        )
+    with pytest.raises(ConfigError, match="without --offline"):
+        named = structs.replace(offline, model_defaults=ModelOptions(adapters={"mine": "org/adapter"}))
+        check_beside(named, Catalog(offline, roots))
+
+
 def test_needless_flags_are_a_line_in_the_log(running: Serving) -> None:
     running.wait_for(r"INFO +(--continuous-batching) is accepted and not needed")
-    running.wait_for(r"INFO +(--mtp-optimistic) is accepted and not needed")
+    running.wait_for(r"INFO +(--use-paged-cache) is accepted and not needed")
 
 
 def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> None:

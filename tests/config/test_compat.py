@@ -37,6 +37,8 @@ SAMPLES = {
     "--chat-template-args": '{"enable_thinking": false}',
     "--embedding-overflow-policy": "truncate",
     "--lora-scales": "0.5,1",
+    "--draft-kind": "mtp",
+    "--mllm-draft-kind": "mtp",
     "--xtc-threshold": "0.1",
     "--temperature": "0.5",
 }
@@ -103,14 +105,17 @@ def test_every_flag_is_taken_or_refused_with_and_without_its_profile(
 
 
 @pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
-def test_every_variable_is_taken(server: Server) -> None:
+def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
     values = {
         "HF_HUB_OFFLINE": "1",
         "MLX_VLM_PRELOAD_MODEL": "m",
         "APC_MEMORY_MAX_GB": "auto",
         "APC_ENABLED": "1",
+        "MLX_VLM_DRAFT_KIND": "mtp",
     }
     for term in server.variables:
+        if term.effect == "refused":
+            continue
         lower = term.name.lower()
         text = values.get(
             term.name, "0.5" if lower.endswith(("_p", "probability", "threshold", "temperature")) else "1"
@@ -118,6 +123,34 @@ def test_every_variable_is_taken(server: Server) -> None:
         text = "4" if lower.endswith("_bits") else text
         text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
         load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["VLLM_MCP_ALLOW_UNSAFE", "APC_DISK_NAMESPACE"])
+def test_a_variable_that_an_operator_would_miss_ends_the_start_and_names_the_way_out(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} is not supported: .*(allow_shell|APC_DISK_PATH)"):
+        load(Sources(), {name: "on"})
+    assert load(Sources(), {name: "0"}).notes == (), "off"
+
+
+def test_unverified_tokens_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"^--mtp-optimistic is not supported: .*`--enable-mtp`"):
+        resolved("--compat=vllm-mlx", "--model=m", "--enable-mtp", "--mtp-optimistic")
+
+
+@pytest.mark.parametrize("compat", [None, "mlx-vlm", "mlx-openai-server"])
+def test_a_batch_without_a_limit_is_not_promised(compat: Any) -> None:
+    settings = resolved("--model=m", "--max-num-seqs=0", compat=compat)
+    assert (
+        settings.server.model_defaults.max_num_seqs
+        == resolved("--model=m", compat=compat).server.model_defaults.max_num_seqs
+    )
+    [note] = settings.notes
+    assert (note.severity, "every batch has a limit" in note.text) == ("warning", True)
+
+
+def test_a_batch_of_none_is_refused_where_the_server_had_no_meaning_for_it() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        resolved("--model=m", "--max-num-seqs=0", compat="vllm-mlx")
 
 
 def test_flags_that_several_servers_know_take_as_many_words_everywhere() -> None:
@@ -271,8 +304,24 @@ def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[ob
 def test_a_draft_model_is_the_profiles() -> None:
     given = defaults("--draft-model=d", "--draft-kind=eagle3", "--draft-block-size=6")
     assert (given.draft_model_path, given.num_draft_tokens) == ("d", 5), "a block has the last token too"
+    assert given.draft_kind == "eagle3"
+    with pytest.raises(ConfigError, match="--draft-kind: `medusa` is not one of dflash, eagle3, mtp"):
+        defaults("--draft-kind=medusa")
     [entry] = resolved("--compat=mlx-lm", "--model=m", "--draft-model=d", "--temp=0.3").server.models
     assert (entry.options.draft_model_path, entry.options.temperature) == ("d", 0.3)
+
+
+def test_the_caches_of_vllm_mlxs_other_engine_keep_their_sizes() -> None:
+    words = (
+        "--compat=vllm-mlx",
+        "--model=m",
+        "--prefix-trie-cache-size=7",
+        "--prefix-trie-cache-memory-mb=9",
+    )
+    given = resolved(*words, "--prefix-trie-cache").server.model_defaults
+    assert (given.prompt_cache_size, given.cache_memory_mb) == (7, 9)
+    without = resolved(*words).server.model_defaults
+    assert (without.prompt_cache_size, without.cache_memory_mb) == (None, None)
 
 
 def test_vllm_mlx_drafts_with_the_head_in_the_checkpoint() -> None:

@@ -130,8 +130,19 @@ def test_other_starts_are_understood(typed: str) -> None:
 def test_start_a_server(text: Reader) -> None:
     health = text.json("curl http://localhost:8000/health")
     assert (health["status"], health["model_id"], health["model_status"]) == ("ok", CODER, "initialized")
-    assert text.json("curl http://localhost:8000/v1/queue/stats")["status"] == "ok"
-    assert [model["id"] for model in text.json("curl http://localhost:8000/v1/models")["data"]] == [CODER]
+    queue = text.json("curl http://localhost:8000/v1/queue/stats")
+    assert queue["status"] == "ok"
+    parts = queue["queue_stats"]["queue_stats"], queue["queue_stats"]["batch_stats"]
+    for part in parts:
+        assert (part["running"], part["queue_size"], part["max_queue_size"], part["active_requests"]) == (
+            True,
+            0,
+            100,
+            0,
+        )
+    assert (parts[1]["completion_batch_size"], parts[1]["disabled"]) == (32, False)
+    [model] = text.json("curl http://localhost:8000/v1/models")["data"]
+    assert (model["id"], model["owned_by"]) == (CODER, "local")
 
 
 def test_chat(text: Reader) -> None:

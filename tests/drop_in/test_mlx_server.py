@@ -50,6 +50,7 @@ def test_api(page: Reader) -> None:
     assert listed.keys() == {GEMMA, QWEN, ABSENT}
     assert all(listed[model]["context_window"] for model in (GEMMA, QWEN))
     assert listed[ABSENT]["state"] == "not_downloaded"
+    assert {each["owned_by"] for each in listed.values()} == {"local"}
     assert page.json("curl http://localhost:1234/health")["status"] == "ok"
 
 
@@ -127,3 +128,12 @@ curl http://localhost:1234/v1/chat/completions \\
 """)
     assert qwen["model"] == QWEN
     assert list(page.json("curl http://localhost:1234/health")["loaded_models"]) == [QWEN], "one at a time"
+
+
+def test_streams_end_with_their_usage(page: Reader) -> None:
+    page.python("""
+for chunk in client.chat.completions.create(
+    model="qwen", messages=[{"role": "user", "content": "Hello"}], max_tokens=4, stream=True):
+    pass
+""")
+    assert page.names["chunk"].usage.total_tokens > 4

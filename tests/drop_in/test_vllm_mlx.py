@@ -113,6 +113,7 @@ def test_models(page: Reader) -> None:
     ids = [model["id"] for model in listed["data"]]
     assert ids[:2] == [LLAMA, RANKER]
     assert set(ids[2:]) == {E5, MINI, "kokoro"}, "what it loads by request, where it is on the disk"
+    assert {model["owned_by"] for model in listed["data"]} == {"vllm-mlx"}
 
 
 def test_embeddings(page: Reader) -> None:
@@ -128,7 +129,18 @@ print(response.data[0].embedding[:5])  # First 5 dimensions
 
 
 def test_health_check(page: Reader) -> None:
-    assert page.json("curl http://localhost:8000/health")["status"] == "healthy"
+    health = page.json("curl http://localhost:8000/health")
+    assert (health["status"], health["model_name"], health["model_type"]) == ("healthy", LLAMA, "llm")
+    assert health["available_models"][:2] == [LLAMA, RANKER]
+    assert {
+        "model_loaded",
+        "engine_type",
+        "mcp",
+        "residency_state",
+        "active_requests",
+        "last_used_at",
+    } <= health.keys()
+    assert {"loaded_at", "auto_unload_idle_seconds", "last_error"} <= health.keys()
 
 
 def test_metrics(page: Reader) -> None:
@@ -301,7 +313,11 @@ def test_server_status(page: Reader) -> None:
     assert shown <= status.keys()
     assert {"active_memory_gb", "peak_memory_gb", "cache_memory_gb"} <= status["metal"].keys()
     assert {"type", "entries", "hit_rate", "memory_mb"} <= status["cache"].keys()
-    assert status["embedding"]["model"] == E5
+    embeds = status["embedding"]
+    assert (embeds["model"], embeds["max_length"], embeds["max_length_ceiling"]) == (E5, 512, None)
+    assert embeds["overflow_policy"] == "truncate"
+    assert (status["residency"]["state"], status["residency"]["model_name"]) == ("loaded", LLAMA)
+    assert status["mtp"]["enabled"] is False
 
 
 def test_curl_examples(page: Reader) -> None:
@@ -326,6 +342,7 @@ curl http://localhost:8000/v1/chat/completions \\
 """)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+    assert chunks[-1]["usage"]["completion_tokens"] > 0, "in the last chunk, unasked, as there"
 
 
 @pytest.mark.long

@@ -15,8 +15,10 @@ from pippin.engines.device import (
     decide,
     evaluate_in_pieces,
     hold_wired_limit,
+    kernels_read_cache,
     share_memory,
 )
+from pippin.engines.language.loading import warn_of_slow_cache
 
 GIB = 2**30
 MAC = DeviceFacts(
@@ -165,3 +167,21 @@ def test_kernels_are_left_out_for_keys_and_values_that_they_cannot_read(
         system="Linux", accelerator="cpu", memory=1 << 34, free=1 << 34, working_set=1 << 34, cores=2
     )
     assert decide(facts, options).kernels is takes
+    assert kernels_read_cache(options) is takes
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        (ModelOptions(kv_bits=3), True),
+        (ModelOptions(kv_key_bits=8, kv_value_bits=4), True),
+        (ModelOptions(kv_bits=4, kv_quant_scheme="turboquant"), True),
+        (ModelOptions(kv_bits=4), False),
+        (ModelOptions(kv_bits=3, cpu_kernels="off"), False),
+    ],
+)
+def test_bits_that_keep_the_kernels_away_are_told_to_the_operator(
+    options: ModelOptions, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_slow_cache(decide(LINUX, options), options)
+    assert ("without the kernels for CPUs" in caplog.text) is warned

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +17,7 @@ from pippin.engines import embeddings
 from pippin.engines.embeddings import EmbeddingPreparer
 from pippin.engines.encoding import EncodingEngine
 from tests.engines.driving import no_progress, run
+from tests.engines.tiny_models import tiny_model
 from tests.oracles.embedding_texts import texts
 
 pytestmark = pytest.mark.model
@@ -25,7 +27,7 @@ Loaded = tuple[EmbeddingPreparer, EncodingEngine]
 
 
 def load(folder: Path, **options: object) -> Loaded:
-    spec = WorkerSpec(info=read_info(folder), options=options, threads=1)
+    spec = WorkerSpec(info=read_info(folder, kind="embeddings"), options=options, threads=1)
     preparer = embeddings.open_preparer(spec)
     return preparer, embeddings.open_engine(spec, preparer, no_progress)
 
@@ -110,3 +112,13 @@ def test_what_cannot_be_embedded_is_refused_by_name(loaded: Loaded, task: Embed 
     with pytest.raises(ServerError) as caught:
         loaded[0].prepare("a", task)
     assert caught.value.report.param == param
+
+
+def test_a_model_with_a_vector_for_each_token_is_refused_at_its_load(tmp_path: Path) -> None:
+    """LFM2-ColBERT is an LFM2 with a dense layer behind it, as mlx-vlm tells the two apart."""
+    folder = tiny_model("lfm2", tmp_path / "colbert")
+    (folder / "1_Dense").mkdir()
+    (folder / "1_Dense" / "config.json").write_text('{"out_features": 8}')
+    mx.save_safetensors(str(folder / "1_Dense" / "model.safetensors"), {"linear.weight": mx.zeros((8, 64))})
+    with pytest.raises(ServerError, match=r"it gives a vector for each token \(ColBERT\)"):
+        load(folder)

@@ -159,6 +159,12 @@ def test_an_instruction_that_leaves_no_room_is_refused_by_name(
     assert read.characters < 100_000
 
 
+@pytest.mark.model
+def test_an_instruction_is_refused_by_a_reranker_that_reads_none(classifier: RerankingPreparer) -> None:
+    told = refusal(classifier, ranking("q", "d", instruction="find it"))
+    assert (told.kind, told.param) == ("unsupported", "instruction")
+
+
 def test_markers_in_an_instruction_are_text(reader: RerankingPreparer) -> None:
     marker = next(iter(reader.tokenizer._tokenizer.get_added_tokens_decoder().values())).content
     (plain,) = job(reader, ranking("q", "d", instruction="find it")).sequences

@@ -1,6 +1,8 @@
 """Sound from clients is decoded within limits or refused, and speech is encoded so that it can be decoded."""
 
 import io
+import math
+import struct
 import wave
 from pathlib import Path
 
@@ -80,9 +82,20 @@ def test_stereo_becomes_mono_at_the_same_pitch() -> None:
     assert abs(found.size - 8000) < 50
 
 
+def floats(*samples: float) -> bytes:
+    """A wav file of samples of 32 bits, repeated to half a second."""
+    data = np.tile(np.array(samples, "<f4"), 8000 // len(samples)).tobytes()
+    described = struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32)
+    body = b"WAVEfmt " + struct.pack("<I", 16) + described + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
 @pytest.mark.parametrize(
     "data",
     [
+        floats(0.1, math.nan),
+        floats(math.inf),
+        floats(3e38, -3e38),
         b"",
         b"RIFF",
         b"not a sound at all" * 50,
@@ -99,6 +112,10 @@ def test_what_is_no_sound_is_refused(data: bytes) -> None:
     with pytest.raises(ServerError) as caught:
         sound.decode(data, 16000, param="file")
     assert (caught.value.report.status, caught.value.report.param) == (400, "file")
+
+
+def test_a_file_of_floats_is_heard_as_it_is() -> None:
+    assert np.abs(sound.decode(floats(0.5, 0.25), 16000, param="file")).max() == pytest.approx(0.5)
 
 
 def test_a_cut_file_is_refused() -> None:

@@ -101,7 +101,7 @@ def shrink() -> None:
     from mflux.models.flux.model.flux_text_encoder.t5_encoder.t5_self_attention import T5SelfAttention
 
     T5SelfAttention.shape = staticmethod(_narrow_heads)
-    for name in ("flux2-klein-4b", "flux2-klein-9b"):
+    for name in (name for name in AVAILABLE_MODELS if name.startswith("flux2-klein-")):
         AVAILABLE_MODELS[name].transformer_overrides = FLUX2_TRANSFORMER
         AVAILABLE_MODELS[name].text_encoder_overrides = FLUX2_TEXT
 

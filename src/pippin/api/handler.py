@@ -275,6 +275,7 @@ class Handler:
             headers=dict(request.headers),
             query=dict(request.query_params),
             history=history,
+            stream_usage=self._options.stream_usage == "always",
         )
         if history is not None and len(body) <= LARGE:  # what it goes on with may be large
             decoded = await asyncio.to_thread(dialect.decode, body, context)

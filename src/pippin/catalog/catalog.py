@@ -153,6 +153,14 @@ class Catalog:
         except ServerError:
             return name
 
+    def can_be_had(self, name: str) -> bool:
+        """Whether the operator's words for a draft model or an adapter stand for something that is here, or for a
+        repository that may be downloaded."""
+        if Path(self._folder_of(name)).expanduser().exists():
+            return True
+        is_path = name.startswith(("/", "~", "./", "../"))
+        return not is_path and self._repository(name) is not None and not self._options.offline
+
     async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
         if self._options.offline:

@@ -92,6 +92,8 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         return "reranking"
     if _sentence_transformer(folder) or model_type in ENCODERS or "embedding" in lower:
         return "embeddings"
+    if model_type == "vibevoice" and "asr" in lower:  # which has both kinds under one name
+        return "transcription"
     if model_type in SPEAKERS or "istftnet" in config or any(part in lower for part in SPOKEN_NAMES):
         return "speech"
     if (

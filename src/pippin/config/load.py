@@ -17,6 +17,7 @@ from pippin.core.requests import Sampling
 OF_NAMED_MODELS = (
     "adapter_path",
     "draft_model_path",
+    "draft_kind",
     "specprefill",
     "specprefill_draft_model",
     "config_name",

@@ -20,6 +20,28 @@ class ImagePreset(Struct, frozen=True, kw_only=True):
     pictures: int = 1  # the most that a request may give it
     pipelines: tuple[str, ...] = ()  # `_class_name` in the folder's model_index.json
     names: tuple[str, ...] = ()  # parts of a repository's name that tell it
+    by_name_alone: bool = (
+        False  # another model's folder has the same pipeline, which is then taken for that one's
+    )
+    others: tuple[str, ...] = ()  # parts that tell a model of another kind, whose name is a longer one
+
+    def is_told_by(self, name: str) -> bool:
+        """Whether a repository's name, in small letters, is one of this model's."""
+        return any(part in name for part in self.names) and not any(part in name for part in self.others)
+
+
+class ImageDefaults(Struct, frozen=True):
+    """Steps and guidance of a picture whose request leaves them out; None for a model that takes no guidance."""
+
+    steps: int
+    guidance: float | None
+
+
+class LibraryDefaults(Struct, frozen=True):
+    """What mlx-vlm says of one model folder; None for what it cannot do with it."""
+
+    generate: ImageDefaults | None
+    edit: ImageDefaults | None
 
 
 PRESETS: Final = (
@@ -50,6 +72,17 @@ PRESETS: Final = (
         names=("flux.1-dev", "flux-dev", "flux1-dev"),
     ),
     ImagePreset(
+        name="qwen-image-edit-2511",
+        steps=20,
+        guidance=4.0,
+        edits=True,
+        negative=True,
+        pictures=3,
+        pipelines=("QwenImageEditPlusPipeline",),
+        names=("qwen-image-edit-2511",),
+        by_name_alone=True,
+    ),
+    ImagePreset(
         name="qwen-image-edit",
         steps=20,
         guidance=4.0,
@@ -66,6 +99,16 @@ PRESETS: Final = (
         negative=True,
         pipelines=("QwenImagePipeline",),
         names=("qwen-image",),
+        others=("qwen-image-2",),
+    ),
+    ImagePreset(
+        name="fibo-lite",
+        steps=8,
+        guidance=None,
+        captions=True,
+        pipelines=("BriaFiboPipeline",),
+        names=("fibo-lite",),
+        by_name_alone=True,
     ),
     ImagePreset(
         name="fibo",
@@ -75,6 +118,7 @@ PRESETS: Final = (
         captions=True,
         pipelines=("BriaFiboPipeline",),
         names=("fibo",),
+        others=("fibo-edit", "fibo-2", "fibo2"),
     ),
     ImagePreset(
         name="z-image-turbo",
@@ -84,9 +128,32 @@ PRESETS: Final = (
         names=("z-image-turbo", "zimage"),
     ),
     ImagePreset(
+        name="z-image",
+        steps=50,
+        guidance=4.0,
+        negative=True,
+        pipelines=("ZImagePipeline",),
+        names=("z-image",),
+        by_name_alone=True,
+    ),
+    ImagePreset(
+        name="flux2-klein-edit-base-4b",
+        steps=50,
+        guidance=4.0,
+        edits=True,
+        pictures=4,
+    ),
+    ImagePreset(
         name="flux2-klein-edit-4b",
         steps=4,
         guidance=1.0,
+        edits=True,
+        pictures=4,
+    ),
+    ImagePreset(
+        name="flux2-klein-edit-base-9b",
+        steps=50,
+        guidance=4.0,
         edits=True,
         pictures=4,
     ),
@@ -98,10 +165,29 @@ PRESETS: Final = (
         pictures=4,
     ),
     ImagePreset(
+        name="flux2-klein-edit-9b-kv",
+        steps=4,
+        guidance=1.0,
+        edits=True,
+        pictures=4,
+    ),
+    ImagePreset(
+        name="flux2-klein-base-4b",
+        steps=50,
+        guidance=4.0,
+        names=("klein-base-4b",),
+    ),
+    ImagePreset(
         name="flux2-klein-4b",
         steps=4,
         guidance=1.0,
         names=("klein-4b",),
+    ),
+    ImagePreset(
+        name="flux2-klein-base-9b",
+        steps=50,
+        guidance=4.0,
+        names=("klein-base-9b",),
     ),
     ImagePreset(
         name="flux2-klein-9b",
@@ -127,12 +213,13 @@ def preset_of(info: ModelInfo, config_name: str | None) -> ImagePreset:
             f"There is no image model preset {config_name!r}; there are {known()}.",
             "config_name",
         )
-    for preset in PRESETS:
-        if info.architecture in preset.pipelines:
-            return preset
     lower = info.id.lower()
-    for preset in PRESETS:
-        if any(part in lower for part in preset.names):
+    alike = [preset for preset in PRESETS if info.architecture in preset.pipelines]
+    for preset in alike or PRESETS:
+        if preset.is_told_by(lower):
+            return preset
+    for preset in alike:
+        if not preset.by_name_alone:
             return preset
     raise ServerError(
         "load_failed",

@@ -134,9 +134,15 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     language: str | None = None
     reference_audio: bytes | None = None
     reference_text: str | None = None
+    gender: str | None = None
+    pitch: float | None = None  # 1 is the voice's own
     temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
     max_tokens: int | None = None
     stream: bool = False
+    streaming_interval: float | None = None  # seconds of sound in a piece
     seed: int | None = None
 
 

@@ -134,9 +134,15 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 def _wants_kernels(options: ModelOptions) -> bool:
     """Whether the options ask for nothing that the kernels lack: these compute in float32, and read keys and values
     of 4 or 8 bits, alike, scaled in groups, where they are quantised."""
+    return (
+        options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and kernels_read_cache(options)
+    )
+
+
+def kernels_read_cache(options: ModelOptions) -> bool:
+    """Whether the kernels for CPUs can read keys and values as the options keep them."""
     keys, values = cache_bits(options)
-    readable = keys == values and (keys is None or (keys in (4, 8) and options.kv_quant_scheme == "uniform"))
-    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and readable
+    return keys == values and (keys is None or (keys in (4, 8) and options.kv_quant_scheme == "uniform"))
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ ENCODERS = frozenset(
 NOT_COMPUTED: dict[str, str] = {
     "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
     "colidefics3": "it gives a vector for each token, and an answer here has one for each input",
+    "late interaction": "it gives a vector for each token (ColBERT), and an answer here has one for each input",
     "siglip": "mlx-vlm computes its text tower alone (mlx_vlm/models/siglip), so that no picture can be compared",
     "llama_nemotron_vl_embedding": "mlx-vlm has no processor of it, and the checkpoint's own is Python code",
     "embedding_gemma2": "mlx-vlm's model of it is called in one piece with all its media, which is not built in",
@@ -240,6 +241,8 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     else:
         forward = _language_model(preparer, pooling, progress)
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
+    if vector.ndim != 2:
+        refuse_unknown(spec.info.id, "late interaction")
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     conversations = preparer.conversations

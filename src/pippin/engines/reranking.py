@@ -98,6 +98,12 @@ class RerankingPreparer:
             return
         if task.query_media:
             raise ServerError("unsupported", "query is not text; this reranker reads text only.", "query")
+        if self.is_classifier and task.instruction is not None:
+            raise ServerError(
+                "unsupported",
+                "This reranker compares two texts and takes no `instruction`; leave it out.",
+                "instruction",
+            )
         build: Build = (
             self._pair if self.is_classifier else partial(self._question, self._start(task.instruction))
         )

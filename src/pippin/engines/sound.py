@@ -47,6 +47,9 @@ RATES: Final = (1000, 768_000)
 
 MOST_CHANNELS: Final = 64
 
+LOUDEST: Final = 1e4
+"""The largest sample of a file of floats, of which 1 is full scale; others make numbers that are none in a model."""
+
 
 def require_extra() -> None:
     """Raises `ServerError("load_failed")` where mlx-audio or PyAV, the packages of the extra `audio`, is missing."""
@@ -79,6 +82,12 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
         ) from error
     if samples.size == 0:
         raise ServerError("invalid_request", f"{param} holds no sound.", param)
+    if not np.abs(samples).max() <= LOUDEST:  # which NaN is not, either
+        raise ServerError(
+            "invalid_request",
+            f"{param} holds samples that are no numbers, or far beyond 1; send sound between -1 and 1.",
+            param,
+        )
     return samples
 
 

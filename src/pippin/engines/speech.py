@@ -20,6 +20,9 @@ from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
 
+RATE = 24000
+"""Samples a second of a recording to imitate, for most models."""
+
 REFERENCE_SECONDS = 60.0
 """The longest recording of a voice to imitate."""
 
@@ -62,11 +65,7 @@ class SpeechPreparer:
                 f"voice is {task.voice!r}; {self.info.id} has {', '.join(self._voices)}.",
                 "voice",
             )
-        reference = None
-        if task.reference_audio is not None:
-            rate = 24000
-            reference = sound.decode(task.reference_audio, rate, param="ref_audio", longest=REFERENCE_SECONDS)
-        return BlockingJob[nn.Module](id, Accepted(len(task.text)), speaker(task, reference))
+        return BlockingJob[nn.Module](id, Accepted(len(task.text)), speaker(task, _reference(task, RATE)))
 
 
 def open_preparer(spec: WorkerSpec) -> SpeechPreparer:
@@ -92,13 +91,25 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return BlockingEngine(load)
 
 
+def _reference(task: Speak, rate: int) -> sound.Samples | None:
+    """The recording of a voice to imitate. Raises `ServerError` naming it."""
+    if task.reference_audio is None:
+        return None
+    return sound.decode(task.reference_audio, rate, param="ref_audio", longest=REFERENCE_SECONDS)
+
+
 def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module, Call], None]:
-    """The call that a job runs on the model's thread: samples from the model, encoded piece by piece as they come."""
+    """The call that a job runs on the model's thread: samples from the model, encoded piece by piece as they come.
+
+    `reference` was decoded at `RATE`; for a model that speaks at another, it is decoded anew, as mlx-audio does.
+    """
 
     def run(model: nn.Module, call: Call) -> None:
         encoder: sound.SpeechEncoder | None = None
         rate, spoken, tokens = 0, 0, 0
-        for piece, rate, count in _pieces(model, task, reference):
+        own = int(getattr(model, "sample_rate", None) or RATE)
+        heard = reference if own == RATE else _reference(task, own)
+        for piece, rate, count in _pieces(model, task, heard):
             call.check()
             tokens += count
             if not piece.size:  # which the encoders refuse
@@ -167,7 +178,16 @@ def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -
         "lang_code": ("lang_code", task.language),
         "ref_audio": ("ref_audio", None if reference is None else mx.array(reference)),
         "ref_text": ("ref_text", task.reference_text),
+        "gender": ("gender", task.gender),
+        "pitch": ("pitch", None if task.pitch == 1.0 else task.pitch),
         "temperature": ("temperature", task.temperature),
+        "top_p": ("top_p", task.top_p),
+        "top_k": ("top_k", task.top_k),
+        "repetition_penalty": (
+            "repetition_penalty",
+            None if task.repetition_penalty == 1.0 else task.repetition_penalty,
+        ),
+        "streaming_interval": ("streaming_interval", task.streaming_interval if task.stream else None),
         "max_tokens": ("max_tokens", task.max_tokens),
     }
     arguments: dict[str, Any] = {"text": task.text}
@@ -177,6 +197,13 @@ def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -
         if keyword not in known:
             raise ServerError("unsupported", f"This model has no `{param}`; leave it out.", param)
         arguments[keyword] = value
+    for param, (keyword, _) in asked.items():
+        if (
+            keyword in known
+            and known[keyword].default is inspect.Parameter.empty
+            and keyword not in arguments
+        ):
+            raise ServerError("invalid_request", f"This model needs `{param}`; send it.", param)
     if "verbose" in known:
         arguments["verbose"] = False
     if task.stream and "stream" in known:

@@ -1,5 +1,7 @@
 """The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
+import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,7 +25,13 @@ from pippin.engines.encoding import cast_weights
 from pippin.engines.whisper.vocabulary import whisper_tokenizer
 
 RATE = 16000
-"""Samples a second that the models of mlx-audio take."""
+"""Samples a second that nearly all models of mlx-audio take, and that are decoded until the model is there."""
+
+LONGEST_AT_ONCE = 120.0
+"""The most seconds that a model hears at once: attention over hours takes more memory than there is."""
+
+CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
+"""The arguments of models that cut long recordings themselves."""
 
 WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 
@@ -37,15 +45,17 @@ class TranscriptionPreparer:
     def __init__(self, info: ModelInfo) -> None:
         sound.require_extra()
         self.info = info
+        self.rate = RATE  # until the loaded model is known to take another
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Transcribe):
             raise ServerError(
                 "invalid_request", f"{self.info.id} turns speech into text; send it audio.", "model"
             )
-        samples = sound.decode(task.audio, RATE, param="file")
-        accepted = Accepted(prompt_tokens=audio_tokens(samples.size / RATE))
-        return BlockingJob[nn.Module](id, accepted, transcriber(task, samples))
+        rate = self.rate
+        samples = sound.decode(task.audio, rate, param="file")
+        accepted = Accepted(prompt_tokens=audio_tokens(samples.size / rate))
+        return BlockingJob[nn.Module](id, accepted, transcriber(task, samples, rate))
 
 
 def open_preparer(spec: WorkerSpec) -> TranscriptionPreparer:
@@ -69,13 +79,33 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
                 raise ServerError(
                     "load_failed", f"mlx-audio can't hear with {spec.info.id}: {error}"
                 ) from error
+        _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
             _prepare_whisper(model, spec.info.id, folder)
+        if isinstance(preparer, TranscriptionPreparer):
+            preparer.rate = rate_of(model)
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)
+
+
+def _require_hearing(model: nn.Module, name: str) -> None:
+    """Raises `ServerError("load_failed")` for a model that does not turn sound alone into text."""
+    problem = None
+    if not callable(getattr(model, "generate", None)):
+        problem = "has no `generate` in mlx-audio"
+    else:
+        _, *others = inspect.signature(model.generate).parameters.values()
+        named = (each for each in others if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
+        needed = [each.name for each in named if each.default is each.empty]
+        if needed:
+            problem = f"needs {' and '.join(needed)} beside the sound"
+    if problem is not None:
+        raise ServerError(
+            "load_failed", f"{name} can't transcribe: it {problem}. Take a model that turns speech into text."
+        )
 
 
 def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
@@ -109,33 +139,79 @@ def is_whisper(model: nn.Module) -> bool:
     return isinstance(model, Model)
 
 
-def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module, Call], None]:
-    """The call that a job runs on the model's thread: it emits segments as they come, then the whole transcript."""
-    duration = samples.size / RATE
+def rate_of(model: nn.Module) -> int:
+    """The samples in a second that a model takes, where it or its package says so."""
+    frontend = getattr(model, "preprocessor_config", None)
+    package = sys.modules[type(model).__module__]
+    candidates = (
+        getattr(model, "sample_rate", None),
+        getattr(frontend, "sample_rate", None),
+        getattr(package, "AUDIO_SAMPLE_RATE", None),
+    )
+    return next((int(each) for each in candidates if isinstance(each, (int, float)) and each > 0), RATE)
+
+
+def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable[[nn.Module, Call], None]:
+    """The call that a job runs on the model's thread: it emits segments as they come, then the whole transcript.
+
+    `samples` were decoded at `rate`; for a model that turned out to take another they are decoded anew.
+    """
 
     def run(model: nn.Module, call: Call) -> None:
-        arguments = _arguments(model, task, call, duration)
-        pieces = split_at_silence(samples) if task.stream else [samples]
+        wanted = rate_of(model)
+        heard = samples if wanted == rate else sound.decode(task.audio, wanted, param="file")
+        duration = heard.size / wanted
+        arguments = _arguments(model, task, call, duration, wanted)
+        cut = task.stream or (duration > LONGEST_AT_ONCE and not _cuts_itself(model))
+        pieces = split_at_silence(heard, wanted) if cut else [heard]
         texts: list[str] = []
         count, begin, tokens = 0, 0.0, 0
         for piece in pieces:
             call.check()
-            result = model.generate(piece, **arguments)
-            for segment in _segments(result.segments or (), task.words, first=count, begin=begin):
+            result = model.generate(_as_heard(model, piece), **arguments)
+            for segment in _segments(_timed(result), task.words, first=count, begin=begin):
                 call.emit(segment)
                 count += 1
                 tokens += len(segment.tokens)
             texts.append(result.text.strip())
-            begin += piece.size / RATE
+            begin += piece.size / wanted
             if "language" in arguments and arguments["language"] is None:
                 # The language that was detected in the first piece holds for the others.
                 arguments["language"] = result.language
         usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
-        language = arguments.get("language") or result.language
+        found = arguments.get("language") or task.language or getattr(result, "language", None)
+        language = found if isinstance(found, str) else None
         text = " ".join(filter(None, texts))
         call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
 
     return run
+
+
+def _as_heard(model: nn.Module, samples: sound.Samples) -> Any:
+    """The samples as the model takes them: as mlx-audio's own `load_audio` gives them, but for two whose own processors
+    take numpy's arrays."""
+    known = _parameters(model).get("audio")
+    return (
+        samples
+        if is_whisper(model) or "List" in str(getattr(known, "annotation", ""))[:12]
+        else mx.array(samples)
+    )
+
+
+def _timed(result: Any) -> list[dict[str, Any]]:
+    """The segments of a result; NeMo's models give sentences of tokens in their place."""
+    sentences = getattr(result, "sentences", None)
+    if sentences is None:
+        return list(getattr(result, "segments", None) or ())
+    return [
+        {
+            "text": each.text,
+            "start": each.start,
+            "end": each.end,
+            "tokens": [token.id for token in each.tokens],
+        }
+        for each in sentences
+    ]
 
 
 def audio_tokens(duration: float) -> int:
@@ -143,11 +219,11 @@ def audio_tokens(duration: float) -> int:
     return max(1, round(duration * 10))
 
 
-def split_at_silence(samples: sound.Samples) -> list[sound.Samples]:
+def split_at_silence(samples: sound.Samples, rate: int = RATE) -> list[sound.Samples]:
     """Cut into pieces of at most `SEGMENT_SECONDS`, each at the quietest tenth of a second of its last third."""
-    frame = RATE // 10
+    frame = rate // 10
     pieces = []
-    while samples.size > SEGMENT_SECONDS * RATE:
+    while samples.size > SEGMENT_SECONDS * rate:
         first, last = int(SEGMENT_SECONDS * 2 / 3 * 10), int(SEGMENT_SECONDS * 10)
         loudness = np.square(samples[first * frame : last * frame]).reshape(-1, frame).mean(axis=1)
         cut = (first + int(loudness.argmin())) * frame + frame // 2
@@ -156,18 +232,56 @@ def split_at_silence(samples: sound.Samples) -> list[sound.Samples]:
     return [*pieces, samples]
 
 
-def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) -> dict[str, Any]:
+def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
+    """The parameters of the model's `generate`; of a wrapper that passes them on, those of the model within."""
+    found = dict(inspect.signature(model.generate).parameters)
+    inner = getattr(model, "_asr", None)
+    return found if inner is None else {**dict(inspect.signature(inner.generate).parameters), **found}
+
+
+def _cuts_itself(model: nn.Module) -> bool:
+    return is_whisper(model) or not _parameters(model).keys().isdisjoint(CUTTING)
+
+
+LANGUAGE_NAMES = ("language", "source_lang")
+"""What the models of mlx-audio call the language that is spoken."""
+
+RATE_NAMES = ("sampling_rate", "sample_rate")
+"""What they call the rate of samples, which those that can resample ask for."""
+
+
+def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str, Any]:
+    """The arguments of any model but Whisper. Raises `ServerError` for a field that it has no argument for."""
+    known = _parameters(model)
+    for name, refused in (("translate", task.translate), ("words", task.words), ("prompt", task.prompt)):
+        if refused:
+            raise ServerError("unsupported", f"This model has no `{name}`; leave it out.", name)
+    # Many take keywords that they do nothing with, so only those that are named count.
+    language = next((name for name in LANGUAGE_NAMES if name in known), "language")
+    asked: dict[str, tuple[str, Any]] = {
+        "language": (language, task.language or None),
+        "temperature": ("temperature", task.temperature),
+        "max_tokens": ("max_tokens", task.max_tokens),
+    }
+    arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in known}
+    if "verbose" in known:
+        arguments["verbose"] = False
+    if "chunk_duration" in known and known["chunk_duration"].default is None:
+        arguments["chunk_duration"] = LONGEST_AT_ONCE
+    for param, (keyword, value) in asked.items():
+        if value is None or (param == "temperature" and value == 0 and keyword not in known):
+            continue  # all of them are certain of what they hear but where they are told otherwise
+        if keyword not in known:
+            raise ServerError("unsupported", f"This model has no `{param}`; leave it out.", param)
+        arguments[keyword] = value
+    return arguments
+
+
+def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, rate: int) -> dict[str, Any]:
     """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
-    arguments: dict[str, Any] = {"verbose": None}
     if not is_whisper(model):
-        for name, asked in (("translate", task.translate), ("words", task.words), ("prompt", task.prompt)):
-            if asked:
-                raise ServerError("unsupported", f"This model has no `{name}`; leave it out.", name)
-        if task.language:
-            arguments["language"] = task.language
-        if task.temperature is not None:
-            arguments["temperature"] = task.temperature
-        return arguments
+        return _plain_arguments(model, task, rate)
+    arguments: dict[str, Any] = {"verbose": None}
     _report_progress(model, call, duration)
     arguments["language"] = _language(model, task.language)
     if task.max_tokens is not None:
@@ -230,9 +344,9 @@ def _segments(
         )
         yield Segment(
             id=number,
-            start=begin + float(segment.get("start", 0.0)),
-            end=begin + float(segment.get("end", 0.0)),
-            text=segment.get("text", ""),
+            start=begin + float(segment.get("start") or 0.0),
+            end=begin + float(segment.get("end") or 0.0),
+            text=str(segment.get("text") or ""),
             tokens=tuple(int(token) for token in segment.get("tokens") or ()),
             temperature=float(segment.get("temperature", 0.0)),
             avg_logprob=float(segment.get("avg_logprob", 0.0)),

@@ -31,7 +31,7 @@ from pippin.core.events import (
     Usage,
     merged,
 )
-from pippin.core.image_presets import ImagePreset, preset_of
+from pippin.core.image_presets import ImageDefaults
 from pippin.core.models import HubModel, ModelInfo, ModelKind, ModelState
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
@@ -40,6 +40,7 @@ from pippin.runtime.pool.pool import Pool, memory_budget
 from pippin.runtime.pool.source import AnyLease, Estimate, Leases, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
+from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.names import Names
 from pippin.service.summaries import with_summary
 from pippin.service.tokenizer_settings import tokenizer_settings
@@ -340,6 +341,7 @@ class Requests:
         self._leases = leases
         self._options = options
         self._names = Names(options, catalog, leases)
+        self._image_defaults = ImageDefaultsReader()
         self._awake = awake
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
@@ -401,12 +403,12 @@ class Requests:
         """What the model's folder says of its tokenizer; None where it says nothing. Reads the disk."""
         return None if info.path is None else tokenizer_settings(Path(info.path))
 
-    def image_preset(self, info: ModelInfo) -> ImagePreset:
-        """What an image model does where a request says nothing. Looks at the disk, and loads nothing.
+    def image_defaults(self, info: ModelInfo, task: Literal["generate", "edit"]) -> ImageDefaults:
+        """What an image model does where a request says nothing. Looks at the disk, and loads nothing; it blocks.
 
-        Raises `ServerError("load_failed")` where neither the operator nor the model says which image model it is.
+        Raises `ServerError`, as `ImageDefaultsReader.find` does.
         """
-        return preset_of(info, self.catalog.options_for(info).config_name)
+        return self._image_defaults.find(info, self.catalog.options_for(info).config_name, task)
 
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""

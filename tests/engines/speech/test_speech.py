@@ -25,6 +25,8 @@ RATE = 24000
 class Speaker:
     """A tone for each word; knows voices, speed and seeds as mlx-audio's models do."""
 
+    sample_rate = RATE
+
     def __init__(self, seconds: float = 0.0) -> None:
         self.asked: list[dict[str, Any]] = []
         self.pieces = 0
@@ -49,6 +51,19 @@ class Speaker:
 class Instructed(Speaker):
     def generate(self, text: str, instruct: str = "", seed: int = 0) -> Iterator[Any]:  # type: ignore[override]
         self.asked.append({"text": text, "instruct": instruct})
+        yield SimpleNamespace(audio=mx.zeros((100,)), sample_rate=RATE, token_count=1)
+
+
+class Imitator(Speaker):
+    def generate(self, text: str, ref_audio: Any) -> Iterator[Any]:  # type: ignore[override]
+        yield from super().generate(text)
+
+
+class Sampled(Speaker):
+    def generate(  # type: ignore[override]
+        self, text: str, gender: str = "", pitch: float = 1.0, top_p: float = 1.0, top_k: int = 0
+    ) -> Iterator[Any]:
+        self.asked.append({"gender": gender, "pitch": pitch, "top_p": top_p, "top_k": top_k})
         yield SimpleNamespace(audio=mx.zeros((100,)), sample_rate=RATE, token_count=1)
 
 
@@ -136,12 +151,29 @@ def test_instructions_reach_a_model_that_is_told(preparer: SpeechPreparer) -> No
     assert model.asked == [{"text": "one two three", "instruct": "whisper"}]
 
 
+def test_settings_of_mlx_vlm_reach_a_model_that_has_them(preparer: SpeechPreparer) -> None:
+    model = Sampled()
+    speak(preparer, model, gender="female", pitch=1.5, top_p=0.9, top_k=4)
+    assert model.asked == [{"gender": "female", "pitch": 1.5, "top_p": 0.9, "top_k": 4}]
+
+
+def test_settings_that_change_nothing_need_no_model_that_has_them(preparer: SpeechPreparer) -> None:
+    neutral = {"pitch": 1.0, "speed": 1.0, "repetition_penalty": 1.0, "streaming_interval": 2.0}
+    assert sound_of(speak(preparer, Speaker(), **neutral))
+
+
 def test_a_recording_to_imitate_is_decoded_beside_the_model(preparer: SpeechPreparer) -> None:
     encoder = sound.SpeechEncoder("flac", 16000)
     recording = encoder.feed(np.zeros(16000, dtype=np.float32)) + encoder.finish()
     model = Speaker()
     speak(preparer, model, reference_audio=recording)
     assert model.asked[0]["ref_audio"].shape == (24000,)
+    deep = Speaker()
+    deep.sample_rate = (
+        44100  # as Dia's and Fish's: mlx-audio reads recordings at the rate at which the model speaks
+    )
+    speak(preparer, deep, reference_audio=recording)
+    assert deep.asked[0]["ref_audio"].shape == (44100,)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +198,10 @@ def test_what_cannot_be_spoken_is_refused_by_name(
         (Speaker(), {"instructions": "whisper"}, "no `instructions`"),
         (Instructed(), {"voice": "af_heart"}, "no `voice`"),
         (Instructed(), {"speed": 1.5}, "no `speed`"),
+        (Imitator(), {}, "needs `ref_audio`"),
+        (Speaker(), {"gender": "male"}, "no `gender`"),
+        (Speaker(), {"top_k": 4}, "no `top_k`"),
+        (Speaker(), {"stream": True, "streaming_interval": 2.0}, "no `streaming_interval`"),
         (Wordless(), {}, "made no sound"),
         (Silent(), {"format": "wav"}, "made no sound"),
         (Phonemes(), {}, "misaki"),

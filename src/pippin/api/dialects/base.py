@@ -42,6 +42,7 @@ class DecodeContext:
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
     history: History | None = None
+    stream_usage: bool = False  # tell it at the end of streams that did not ask, as the operator has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

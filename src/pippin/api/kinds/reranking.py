@@ -163,10 +163,11 @@ def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
     return None if truncate is None else "truncate" if truncate else "error"
 
 
-def draw_ranking(fields: RerankRequest, task: Rerank, found: Ranked, *, id: str, model: str) -> RerankReply:
-    """The reply with documents in the order of their scores; equal ones keep the order of the request."""
+def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, usual: bool) -> RerankReply:
+    """The reply with documents in the order of their scores; equal ones keep the order of the request. `usual`: give
+    documents back where the request does not say."""
     order = sorted(range(len(found.scores)), key=lambda index: -found.scores[index])
-    shown = fields.return_documents is not False
+    shown = usual if fields.return_documents is None else fields.return_documents
     results = []
     for index in order[: fields.top_n]:
         given = fields.documents[index]

@@ -52,6 +52,16 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     stream: Annotated[
         bool | None, Meta(description="Let the model give sound in shorter pieces, where it can.")
     ] = None
+    streaming_interval: Annotated[
+        Annotated[float, Meta(gt=0, le=600)] | None,
+        Meta(description="Seconds of sound in a piece, for models that take it."),
+    ] = None
+    gender: Annotated[
+        Literal["female", "male"] | None, Meta(description="Of the voice, for models that are told.")
+    ] = None
+    pitch: Annotated[
+        Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="1 is the voice's own.")
+    ] = None
     lang_code: Annotated[str | None, Meta(description="Language, for models that are told.")] = None
     ref_audio: Annotated[
         str | None, Meta(description="A recording of the voice to imitate: data URI or address.")
@@ -59,6 +69,15 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     ref_text: Annotated[str | None, Meta(description="What is said in it.")] = None
     temperature: Annotated[
         Annotated[float, Meta(ge=0, le=10)] | None, Meta(description="Of sampling, for models that sample.")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Of sampling, for models that take it.")
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=0, le=10**6)] | None, Meta(description="Of sampling, for models that take it.")
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="Of sampling; 1 is none.")
     ] = None
     max_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=10**6)] | None, Meta(description="Most tokens of sound.")
@@ -68,12 +87,8 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-REFUSED: Final = dict.fromkeys(
-    ("gender", "pitch", "top_p", "top_k", "repetition_penalty", "streaming_interval"),
-    "no model here takes it; leave it out.",
-)
 CONTRACT: Final = Contract(
-    SpeechRequest, {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."}, REFUSED
+    SpeechRequest, {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."}
 )
 CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 
@@ -101,8 +116,14 @@ def task_of(
         language=fields.lang_code or None,
         reference_audio=reference,
         reference_text=fields.ref_text or None,
+        gender=fields.gender,
+        pitch=fields.pitch,
         temperature=fields.temperature,
+        top_p=fields.top_p,
+        top_k=fields.top_k,
+        repetition_penalty=fields.repetition_penalty,
         max_tokens=fields.max_tokens,
+        streaming_interval=fields.streaming_interval,
         stream=bool(fields.stream) or fields.stream_format == "sse",
         seed=fields.seed,
     )

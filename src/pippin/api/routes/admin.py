@@ -12,7 +12,13 @@ from starlette.routing import BaseRoute
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
-from pippin.api.routes.health import current_state, options_of, worker_body
+from pippin.api.routes.health import (
+    adapters_of,
+    current_state,
+    loaded_models,
+    options_of,
+    worker_body,
+)
 from pippin.config.errors import ConfigError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
@@ -99,7 +105,8 @@ class Admin:
                 f'must say which: {len(resident)} are in memory; {{"all": true}} unloads all.',
             )
         names = resident if asked.model is None else [asked.model]
-        current = current_state(pool.states(), self.api.options.models)
+        states = pool.states()
+        current = current_state(states, self.api.options.models)
         unloaded = [each for each in names if await pool.unload(each)]
         if not unloaded:
             return json_reply({"status": "no_model_loaded", "models": [], "message": "No model is loaded."})
@@ -111,6 +118,11 @@ class Admin:
                 "unloaded": {
                     "model_name": told,
                     "adapter_name": options_of(self.api.options, told).adapter_path,
+                    "models": loaded_models(
+                        [state for state in states if state.id in unloaded],
+                        adapters_of(states, self.api.options),
+                        by_kind=self.api.settings.settings.compat == "mlx-vlm",
+                    ),
                 },
                 "models": unloaded,
             }
@@ -124,10 +136,10 @@ class Admin:
         return await self._pinned(request, False)
 
     async def clear_cache(self, request: Request) -> Response:
-        """What was computed, in memory and on disk. `DELETE` says so in vllm-mlx's word, `POST` in mlx_vlm.server's."""
+        """What was computed, in memory and on disk. `enabled` is mlx_vlm.server's, `caches` vllm-mlx's."""
         cleared = await self.api.service.pool.clear_cache(disk=True)
-        status = "cleared" if request.method == "DELETE" else "success"
-        return json_reply({"status": status, "cleared": cleared})
+        body = {"status": "cleared", "enabled": self.api.options.model_defaults.prefix_cache}
+        return json_reply(body | {"cleared": cleared, "caches": ["prefix"]})
 
     async def clear_prefixes(self, request: Request) -> Response:
         """The prompts of `warm_prompts` are computed again, as vllm-mlx does."""

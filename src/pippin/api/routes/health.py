@@ -14,10 +14,21 @@ from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo, ModelState
+from pippin.core.models import ModelInfo, ModelKind, ModelState
 
 SAY_OK: Final = ("mlx-server", "mlx-openai-server")
 """The profiles whose servers called their health `ok`; the others said `healthy`."""
+MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
+    "language": "text_generation",
+    "scripted": "text_generation",
+    "embeddings": "embedding",
+    "reranking": "reranker",
+    "decisions": "decision",
+    "transcription": "stt",
+    "speech": "tts",
+    "images": "image_generation",
+}
+"""mlx_vlm.server's words for kinds of models, by which its pages name those in memory."""
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -65,23 +76,20 @@ class Health:
 
     def _describe(self) -> dict[str, Any]:
         options, pool = self.api.options, self.api.service.pool
+        profile = self.api.settings.settings.compat
         states = pool.states()
         infos = {state.id: pool.info(state.id) for state in states}
         current = current_state(states, options.models)
         info = infos[current.id] if current is not None else None
         window = info.context_window if info is not None else None
         defaults = options.model_defaults
-        adapters = {
-            state.id: name
-            for state in states
-            if (name := options_of(options, state.id).adapter_path) is not None
-        }
+        adapters = adapters_of(states, options)
         return {
-            "status": "ok" if self.api.settings.settings.compat in SAY_OK else "healthy",
+            "status": "ok" if profile in SAY_OK else "healthy",
             "version": __version__,
             "loaded_model": current.id if current is not None else None,
             "loaded_adapter": adapters.get(current.id) if current is not None else None,
-            "loaded_models": loaded_models(states, adapters),
+            "loaded_models": loaded_models(states, adapters, by_kind=profile == "mlx-vlm"),
             "workers": [worker_body(state) for state in states],
             "loaded_context_size": window,
             "configured_context_limit": defaults.context_length,
@@ -91,10 +99,10 @@ class Health:
             "continuous_batching_enabled": True,
             "apc_enabled": defaults.prefix_cache,
             "model_loaded": current is not None,
-            "model_name": current.id if current is not None else None,
+            "model_name": name_of_default(current, options),
             "model_id": current.id if current is not None else None,
             "model_status": "initialized" if current is not None else "uninitialized",
-            "available_models": [state.id for state in states],
+            "available_models": available(states, options),
             "model_type": model_type(info),
             "engine_type": "batched",
             "residency_state": residency(states),
@@ -142,12 +150,42 @@ def options_of(options: ServerOptions, model: str) -> ModelOptions:
     return next(own, options.model_defaults)
 
 
-def loaded_models(states: list[ModelState], adapters: Mapping[str, str]) -> dict[str, Any]:
-    """`adapters`: the operator's own of each model, by the model's id."""
+def name_of_default(current: ModelState | None, options: ServerOptions) -> str | None:
+    """What `default` means to a chat, be it in memory (`current`) or not, as vllm-mlx tells it; None where the operator
+    named no model that writes."""
+    if current is not None:
+        return current.id
+    writes = ("language", "scripted", None)
+    return next((entry.called for entry in options.models if entry.listed and entry.kind in writes), None)
+
+
+def available(states: list[ModelState], options: ServerOptions) -> list[str]:
+    """The names that the operator gave, as vllm-mlx tells them, and what else is in memory."""
+    named = [entry.called for entry in options.models if entry.listed]
+    return list(dict.fromkeys([*named, *(state.id for state in states)]))
+
+
+def adapters_of(states: list[ModelState], options: ServerOptions) -> dict[str, str]:
+    """The operator's own adapter of each model, by the model's id."""
+    found = {state.id: options_of(options, state.id).adapter_path for state in states}
+    return {model: adapter for model, adapter in found.items() if adapter is not None}
+
+
+def loaded_models(
+    states: list[ModelState], adapters: Mapping[str, str], *, by_kind: bool = False
+) -> dict[str, Any]:
+    """The models in memory by their ids. With `by_kind`, the one of each kind that was used last, by mlx_vlm.server's
+    word for the kind, as its own pages have it."""
+    loaded = sorted(
+        (state for state in states if state.state == "loaded"), key=lambda state: state.last_used or 0
+    )
     return {
-        state.id: {"model": state.id, "adapter": adapters.get(state.id), "model_kind": state.kind}
-        for state in states
-        if state.state == "loaded"
+        MLX_VLM_KINDS[state.kind] if by_kind else state.id: {
+            "model": state.id,
+            "adapter": adapters.get(state.id),
+            "model_kind": MLX_VLM_KINDS[state.kind] if by_kind else state.kind,
+        }
+        for state in loaded
     }
 
 

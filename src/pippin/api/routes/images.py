@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,8 @@ from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
 from pippin.core.models import ModelInfo
 from pippin.core.tasks import GenerateImages
+
+TASKS: Final[dict[str, Literal["generate", "edit"]]] = {"generate": "generate", "edit": "edit"}
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -85,13 +88,11 @@ class ImageRoutes:
             request.query_params.get("model") or "default",
             request.query_params.get("task", "generate"),
         )
-        if task not in ("generate", "edit"):
+        if task not in TASKS:
             raise invalid("task", "must be generate or edit.")
         info = await self._described(request, name)
-        preset = await asyncio.to_thread(self.api.service.image_preset, info)
-        if preset.edits and task == "generate":
-            raise invalid("task", f"must be edit: {info.id} edits pictures, and makes none without them.")
-        return json_reply({"steps": preset.steps, "guidance": preset.guidance})
+        found = await asyncio.to_thread(self.api.service.image_defaults, info, TASKS[task])
+        return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _described(self, request: Request, name: str) -> ModelInfo:
         """The image model of a name, be it here or still to be downloaded. Raises `ServerError`."""

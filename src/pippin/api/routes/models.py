@@ -19,10 +19,17 @@ from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.messages.models import as_anthropic
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
+from pippin.config.options.start import Compat
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
+OWNERS: Final[dict[Compat, str]] = {
+    "mlx-server": "local",
+    "mlx-openai-server": "local",
+    "vllm-mlx": "vllm-mlx",
+}
+"""What the replaced servers said for `owned_by`, of which some clients make groups."""
 MOST = 1000  # models in one answer
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 
@@ -113,7 +120,7 @@ class Listing:
         return json_reply(HubModels(data=data))
 
     def _missing(self, request: Request, info: ModelInfo) -> dict[str, Any]:
-        return _for_client(request, info, describe(info, None, downloaded=False))
+        return self._for_client(request, info, describe(info, None, downloaded=False))
 
     async def _described(self, request: Request, info: ModelInfo) -> dict[str, Any]:
         pool = self.api.service.pool
@@ -121,14 +128,17 @@ class Listing:
         fits = 0
         if state is not None and state.state == "loaded":
             fits = (await pool.stats(info.id)).longest_sequence
-        return _for_client(request, info, describe(info, state, fits))
+        return self._for_client(request, info, describe(info, state, fits))
 
-
-def _for_client(request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
-    """`capabilities` is an object of other values at Anthropic's, whose clients say by a header that they are its."""
-    if ANTHROPIC not in request.headers:
-        return described
-    return described | as_anthropic(info, described["context_length"])
+    def _for_client(self, request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
+        """`capabilities` is an object of other values at Anthropic's, whose clients say by a header that they are its;
+        `owned_by` is the word of the profile's server."""
+        compat = self.api.settings.settings.compat
+        if compat in OWNERS:
+            described |= {"owned_by": OWNERS[compat]}
+        if ANTHROPIC not in request.headers:
+            return described
+        return described | as_anthropic(info, described["context_length"])
 
 
 def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[ModelInfo], bool]:

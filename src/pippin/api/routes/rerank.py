@@ -31,7 +31,8 @@ def routes(api: Api) -> list[BaseRoute]:
         stem = exchange_of(request.scope).id
 
         def draw() -> Response:
-            return json_reply(reranking.draw_ranking(fields, task, found, id=stem, model=name))
+            usual = api.options.return_documents
+            return json_reply(reranking.draw_ranking(fields, found, id=stem, model=name, usual=usual))
 
         return await api.handler.large.do(reranking.size_of(task), draw)
 

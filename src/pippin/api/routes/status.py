@@ -1,6 +1,7 @@
 """`/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`: what goes on in the engines."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,10 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.context import Api, both, json_reply
-from pippin.api.routes.health import current_state, residency, worker_body
+from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelState, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelInfo, ModelState, RequestStatus
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -48,8 +49,8 @@ class StatusPages:
         return json_reply(
             {
                 "status": engine_status(states),
-                "model": current.id if current is not None else None,
-                "residency": residency(states),
+                "model": name_of_default(current, options),
+                "residency": residency_body(states, current, options),
                 "uptime_s": round(time.time() - self.api.started, 3),
                 "steps_executed": total.steps,
                 "num_running": total.running,
@@ -67,8 +68,12 @@ class StatusPages:
                 },
                 "kv": {"bytes": total.kv_bytes, "limit_bytes": total.kv_limit_bytes},
                 "cache": cache_body(total.cache),
-                "mtp": {"drafts": total.draft_tokens, "accepted": total.accepted_tokens},
-                "embedding": embedding_body(states, options),
+                "mtp": {
+                    "enabled": total.draft_tokens > 0,
+                    "drafts": total.draft_tokens,
+                    "accepted": total.accepted_tokens,
+                },
+                "embedding": embedding_body(states, options, self.api.service.pool.info),
                 "requests": [
                     request_body(each, model)
                     for model, engine in stats.items()
@@ -85,17 +90,30 @@ class StatusPages:
         )
 
     async def queue(self, request: Request) -> Response:
+        """The sums, again as mlx-openai-server nests them (its parts are the worker's line and the batch, which are one
+        here), and each model's own."""
         stats = await stats_of_loaded(self.api)
         total = EngineStats.total(stats.values())
+        options = self.api.options.model_defaults
+        own = {
+            "queue_size": total.waiting,
+            "max_queue_size": options.queue_size,
+            "active_requests": total.running,
+        }
+        batches = own | {
+            "running": bool(stats),
+            "completion_batch_size": options.max_num_seqs,
+            "disabled": options.max_num_seqs == 1,
+        }
         return json_reply(
             {
                 "status": "ok",
-                "queue_stats": {
+                "queue_stats": own
+                | {
                     "running": total.running,
-                    "queue_size": total.waiting,
-                    "active_requests": total.running,
-                    "max_queue_size": self.api.options.model_defaults.queue_size,
-                    "max_concurrency": self.api.options.model_defaults.max_num_seqs,
+                    "max_concurrency": options.max_num_seqs,
+                    "queue_stats": own | {"running": bool(stats)},
+                    "batch_stats": batches,
                 },
                 "models": {
                     model: {"running": each.running, "waiting": each.waiting, "batch_size": each.batch_size}
@@ -142,17 +160,43 @@ def engine_status(states: list[ModelState]) -> str:
     return "stopped" if any(state.state == "failed" for state in states) else "not_loaded"
 
 
-def embedding_body(states: list[ModelState], options: ServerOptions) -> dict[str, Any] | None:
-    """The embedding model that was used last, of those in memory; None where there is none."""
+def residency_body(
+    states: list[ModelState], current: ModelState | None, options: ServerOptions
+) -> dict[str, Any]:
+    """Whether the model that `default` means is in memory, in the words of vllm-mlx."""
+    name = name_of_default(current, options)
+    state = current or next((each for each in states if each.id == name), None)
+    own = options_of(options, name) if name is not None else options.model_defaults
+    return {
+        "model_key": name,
+        "model_name": name,
+        "state": state.state if state is not None else "unloaded",
+        "active_requests": state.active if state is not None else 0,
+        "last_used_at": state.last_used if state is not None else None,
+        "loaded_at": state.loaded_at if state is not None else None,
+        "last_error": "model_load_failed" if state is not None and state.error is not None else None,
+        "estimated_memory_bytes": state.footprint if state is not None else None,
+        "auto_unload_idle_seconds": own.idle_timeout or 0.0,
+    }
+
+
+def embedding_body(
+    states: list[ModelState], options: ServerOptions, info_of: Callable[[str], ModelInfo | None]
+) -> dict[str, Any] | None:
+    """The embedding model that was used last, of those in memory; None where there is none. `max_length` is what counts
+    for a text, `max_length_ceiling` what the operator asked for."""
     loaded = [state for state in states if state.kind == "embeddings" and state.state == "loaded"]
     if not loaded:
         return None
     last = max(loaded, key=lambda state: state.last_used or 0.0)
+    own, info = options_of(options, last.id), info_of(last.id)
+    window = info.context_window if info is not None else None
     return {
         "model": last.id,
         "loaded": True,
-        "max_length": options.model_defaults.embedding_max_length,
-        "overflow_policy": options.model_defaults.embedding_overflow,
+        "max_length": min(filter(None, (window, own.embedding_max_length)), default=None),
+        "max_length_ceiling": own.embedding_max_length,
+        "overflow_policy": own.embedding_overflow,
         "last_used_at": last.last_used,
     }
 

@@ -19,7 +19,7 @@ from pippin.cli.running import RunningServer, announced, log_file
 from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
-from pippin.config.options.server import ModelEntry
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
 from pippin.config.settings import Settings, Sources
 from pippin.core.errors import ServerError
@@ -79,12 +79,30 @@ def check_folders(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
         raise ConfigError(" ".join(missing))
 
 
+BESIDE: Final = ("draft_model_path", "specprefill_draft_model", "adapter_path")
+
+
+def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
+    """Raises `ConfigError` where a model's options name a draft model or an adapter that is not here and cannot be
+    fetched: its load could only fail."""
+    for options in (server.model_defaults, *(entry.options for entry in server.models)):
+        named = [(name, getattr(options, name)) for name in BESIDE]
+        named += [(f"adapters[{name}]", folder) for name, folder in options.adapters.items()]
+        for option, words in named:
+            if words and not catalog.can_be_had(words):
+                raise ConfigError(
+                    f"{option}: {words!r} is no folder and no model that is here, and no repository that can be "
+                    "fetched (ORG/NAME, without --offline)."
+                )
+
+
 def _serve(settings: Settings, catalog: "Catalog") -> int:
     from pippin.api.server import AddressError, run_server
     from pippin.catalog import footprint
     from pippin.service import open_service
 
     check_folders(settings.server.models, catalog)
+    check_beside(settings.server, catalog)
     service = open_service(settings.server, catalog, footprint)
     preparation = Preparation(settings.server, catalog, service)
     until_the_end = contextlib.ExitStack()

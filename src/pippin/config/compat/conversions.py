@@ -51,6 +51,15 @@ def off_at_zero(option: str) -> Convert:
     return lambda value: Converted({} if number(value) == 0 else {option: value})
 
 
+def sequences(value: Any) -> Converted:
+    """0 meant that a batch has no limit; Pippin's has one, and others wait their turn."""
+    if number(value) != 0:
+        return Converted({"max_num_seqs": value})
+    return Converted(
+        {}, "every batch has a limit here, and what goes beyond it waits: give a number from 1 on"
+    )
+
+
 def block_of_drafts(value: Any) -> Converted:
     """A block of mlx-vlm's drafters is the last token and what is drafted after it: one token at least."""
     size = number(value)
@@ -168,6 +177,13 @@ def json_object(option: str) -> Convert:
         return Converted({option: value})
 
     return convert
+
+
+def debug_of_one(value: Any) -> Converted:
+    """One model's: the log has one level for all."""
+    if truth(value):
+        return Converted({}, "the log has one level for all models: set `server.log_level: DEBUG`")
+    return Converted({})
 
 
 def debug(value: Any) -> Converted:

@@ -107,7 +107,9 @@ KEYS = (
     needless("models[].message_converter", "-", "messages are shaped as the tool format asks"),
     same("models[].trust_remote_code", "trust_remote_code", "false"),
     same("models[].chat_template_file", "chat_template_file", "-"),
-    needless("models[].debug", "false", "the log level is the server's"),
+    equivalent(
+        "models[].debug", "log_level", "false", "one level for all, `server.log_level`", to.debug_of_one
+    ),
     same("models[].prompt_cache_size", "prompt_cache_size", "10", convert=to.cache_entries),
     same("models[].prompt_cache_max_bytes", "cache_memory_mb", "1<<63", convert=to.max_bytes),
     same("models[].prompt_cache_dir", "cache_dir", "a temporary folder"),
@@ -155,6 +157,7 @@ SERVER: Final = Server(
         "allow_downloads": True,
         "served_only": True,
         "any_model_name": True,
+        "stream_usage": "always",
     },
     fallbacks={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
     profile_notes=(
@@ -171,5 +174,13 @@ SERVER: Final = Server(
         ),
         ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
         ("response_format: json_object", "enforced; there it was ignored"),
+        (
+            "pictures of at most 448 pixels a side",
+            "as they are, as after `--disable-auto-resize`; `--max-pixels 200704` makes them small again",
+        ),
+        (
+            "`input_tokens_per_turn`, `cached_tokens_per_turn` in the usage of `/v1/responses`",
+            "the sums alone: an answer is one turn here",
+        ),
     ),
 )

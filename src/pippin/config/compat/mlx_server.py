@@ -38,6 +38,7 @@ SERVER: Final = Server(
         "overflow": "summarize",
         "max_models": 1,
         "allowed_origins": ("*",),
+        "stream_usage": "always",
     },
     known_models=(
         KnownModel(path="mlx-community/gemma-3-4b-it-4bit", listed=True),

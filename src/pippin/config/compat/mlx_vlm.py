@@ -5,13 +5,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, same
+from pippin.config.compat.terms import Server, equivalent, needless, refused, same
 
 DRAFTERS = (
     "EAGLE-3, DFlash, DSpark and the prediction heads of Qwen 3.5, Next and Nemotron-H, in the batch too; "
     "the load refuses others by name"
 )
-KIND = "the kind is found by the drafter's configuration"
+KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
 EXPERTS = "of a checkpoint that `mlx_vlm.moe_offload` repacked; any other is refused with it"
 
@@ -74,18 +74,26 @@ FLAGS = (
     same("--quantized-kv-start", "quantized_kv_start", "5000"),
     same("--expert-cache-gb", "expert_cache_gb", "-", EXPERTS),
     same("--draft-model", "draft_model_path", "-", DRAFTERS),
-    needless("--draft-kind", "-", KIND),
+    same("--draft-kind", "draft_kind", "-", KIND),
     equivalent("--draft-block-size", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
-    same("--max-num-seqs", "max_num_seqs", "unbounded", convert=to.off_at_zero("max_num_seqs")),
+    same("--max-num-seqs", "max_num_seqs", "unbounded", convert=to.sequences),
     needless("--top-logprobs-k", "0", "a request may ask for up to 20 without a setting"),
     same("--api-key", "api_keys", "-"),
-    needless("--reload", "off", "options that can change are read again on SIGHUP", "switch"),
+    needless(
+        "--reload",
+        "off",
+        "it watches mlx-vlm's own source for its developers; options are read again on SIGHUP",
+        "switch",
+    ),
     same("--log-level", "log_level", "INFO", convert=to.log_level),
 )
 
 BY_BYTES = "the cache is sized in bytes"
 SNAPSHOTS = "snapshots of layers that cannot be cut are kept at block borders by themselves"
 WRITER = "the disk tier writes in the background and needs no setting"
+COUNTED = (
+    "hits, misses and evictions are in `GET /v1/cache/stats`, and `cached_tokens` in each answer's usage"
+)
 LAYOUT = "the layout of the cache needs no threshold"
 
 VARIABLES = (
@@ -100,11 +108,15 @@ VARIABLES = (
     same("PRELOAD_MODEL", "model", "-"),
     same("PRELOAD_ADAPTER", "adapter_path", "-"),
     same("MLX_VLM_MODEL_PATHS", "model_dirs", "-", convert=to.folders),
-    needless("MLX_VLM_CACHE_HOME", "~/.cache/mlx-vlm", "Pippin's files are under `PIPPIN_HOME`"),
+    needless(
+        "MLX_VLM_CACHE_HOME",
+        "~/.cache/mlx-vlm",
+        "Pippin's files are under `PIPPIN_HOME`, and the cache's disk tier where `APC_DISK_PATH` says",
+    ),
     same("MLX_VLM_SERVER_API_KEY", "api_keys", "-"),
     same("MLX_TRUST_REMOTE_CODE", "trust_remote_code", "false"),
     same("MLX_VLM_MAX_TOKENS", "max_tokens", "2048"),
-    same("MLX_VLM_MAX_NUM_SEQS", "max_num_seqs", "unbounded", convert=to.off_at_zero("max_num_seqs")),
+    same("MLX_VLM_MAX_NUM_SEQS", "max_num_seqs", "unbounded", convert=to.sequences),
     equivalent(
         "MLX_VLM_TOKEN_QUEUE_TIMEOUT",
         "queue_timeout",
@@ -120,13 +132,17 @@ VARIABLES = (
     same("MLX_VLM_MAX_PIXELS", "max_pixels", "-"),
     same("MLX_VLM_VISION_CACHE_SIZE", "vision_cache_size", "20"),
     same("MLX_VLM_DRAFT_MODEL", "draft_model_path", "-", DRAFTERS),
-    needless("MLX_VLM_DRAFT_KIND", "-", KIND),
+    same("MLX_VLM_DRAFT_KIND", "draft_kind", "-", KIND),
     equivalent("MLX_VLM_DRAFT_BLOCK_SIZE", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
     needless("MLX_VLM_SPEC_BATCH_COALESCE_MS", "5", "requests join the batch at any step"),
     needless("MLX_VLM_BATCH_CACHE_EVAL_INTERVAL", "-", "the batch decides when caches are computed"),
     same("MLX_VLM_RESPONSE_STORE_LIMIT", "response_store_entries", "1024"),
     needless("MLX_VLM_RERANK_BATCH_SIZE", "8", "documents are batched by their length"),
-    needless("MLX_VLM_COMPACTION_KEY_FILE", "-", "compaction needs no key file"),
+    needless(
+        "MLX_VLM_COMPACTION_KEY_FILE",
+        "-",
+        "a compaction is the caller's own and not encrypted; those that mlx-vlm made can't be read",
+    ),
     same("PREFILL_STEP_SIZE", "prefill_step_size", "2048"),
     same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits_or_half),
     same("KV_KEY_BITS", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
@@ -170,7 +186,11 @@ VARIABLES = (
     needless("APC_DISK_QUEUE_MAX_GB", "1", WRITER),
     needless("APC_DISK_SHARD_MAX_BLOCKS", "256", WRITER),
     needless("APC_DISK_WORKERS", "-", WRITER),
-    needless("APC_DISK_NAMESPACE", "-", "files carry the model's fingerprint"),
+    refused(
+        "APC_DISK_NAMESPACE",
+        "-",
+        "servers that share a folder share what it holds: name another folder, `APC_DISK_PATH`",
+    ),
     needless("APC_CHECKPOINT_ENTRIES", "2", SNAPSHOTS),
     needless("APC_CHECKPOINT_INTERVAL_TOKENS", "2048", SNAPSHOTS),
     needless("APC_CHECKPOINT_GUARD_TOKENS", "1", SNAPSHOTS),
@@ -181,10 +201,11 @@ VARIABLES = (
     needless(
         "APC_DEFAULT_TENANT",
         "-",
-        "requests that name no tenant (`X-Tenant-Id`, `cache_salt`) share one part of the cache in any case",
+        "requests that name no tenant (`X-Tenant-Id`, `cache_salt`) share one part of the cache in any case; one that "
+        "names this tenant has its own part",
     ),
-    needless("APC_TRACE", "-", "hits and misses are in the metrics"),
-    needless("APC_DEBUG", "-", "`log_level: debug` shows them"),
+    needless("APC_TRACE", "-", COUNTED),
+    needless("APC_DEBUG", "-", COUNTED),
     same("HF_HUB_OFFLINE", "offline", "-"),
     same("HF_TOKEN", None, "-", "read by the Hugging Face library, as there"),
 )
@@ -242,6 +263,7 @@ SERVER: Final = Server(
         "served_only": False,
         "max_models_per_kind": 1,
         "allowed_origins": ("*",),
+        "return_documents": False,
     },
     profile_notes=(
         "Sampling is the checkpoint's own where it says so, as there.",
@@ -258,6 +280,29 @@ SERVER: Final = Server(
         ),
         ("GET /v1/moe-offload/stats", "the sums over all such models, and each by its name under `models`"),
         ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
+        ("`POST /v1/messages` without `max_tokens`", "400: Anthropic's API requires it"),
+        (
+            "`POST /v1/responses/{id}/cancel`",
+            "ends a response that runs in the background; of others 400, where there only a word was changed",
+        ),
+        (
+            "`GET /v1/cache/stats`",
+            "no `num_blocks`, `stores`, `stored_tokens`, `restored_tokens`, `exact_*`, `prefill_reserve_bytes`, "
+            "`disk_evictions`, `disk_files`, `disk_pending_bytes`, `disk_queue_max_bytes` and `disk_*_indexed`: the "
+            "cache has one kind of entry, counted by `entries`, `pool_used` and `resident_bytes`",
+        ),
+        (
+            "`GET /v1/settings`, `PATCH /v1/settings`",
+            "no `schema` and no `fingerprint`; `reload_kinds` is empty, as no change unloads a model",
+        ),
+        (
+            "`timings.draft_rounds`, `draft_kind`, `peak_memory`",
+            "`draft_n` and `draft_n_accepted` of a request; memory is in `GET /v1/status`",
+        ),
+        (
+            "each request in `GET /metrics`",
+            "without its memory, media, schema, parser and tool calls; queues are in `GET /v1/queue/stats`",
+        ),
         ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
     ),
     other=(

@@ -141,8 +141,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "pictures for embeddings and reranking",
             "partly",
-            "Qwen3-VL-Embedding, Qwen3-VL-Reranker and models of chat take them; ColQwen, ColIdefics, SigLIP, "
-            "Llama-Nemotron-VL and EmbeddingGemma 2 are refused at the load, each with its reason",
+            "Qwen3-VL-Embedding, Qwen3-VL-Reranker and models of chat take them; ColQwen, ColIdefics, "
+            "LFM2-ColBERT, SigLIP, Llama-Nemotron-VL and EmbeddingGemma 2 are refused at the load, each with its "
+            "reason",
         ),
         Promise(
             "image pipelines of its own",

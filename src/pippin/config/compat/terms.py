@@ -8,6 +8,7 @@ from msgspec import Struct
 from pippin.config.errors import ConfigError
 from pippin.config.options.declaration import options
 from pippin.config.settings import Note
+from pippin.config.values import FALSE
 from pippin.config.values import convert as converted_to
 from pippin.core.models import ModelKind
 
@@ -133,6 +134,8 @@ def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[
     match term.effect:
         case "needless":
             return {}, [Note("info", f"{where} is accepted and not needed: {term.note}.")]
+        case "refused" if str(value).strip().lower() in FALSE:
+            return {}, []  # a switch that is off asks for nothing
         case "refused":
             raise ConfigError(f"{where} is not supported: {term.note}.")
         case "same" | "equivalent":

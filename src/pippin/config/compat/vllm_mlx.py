@@ -3,16 +3,19 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, same
+from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, refused, same
 
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
 BY_BYTES = "the prefix cache is always sized in bytes"
 MTP = "the head in the model's own checkpoint, in the batch too; the load refuses a model without one"
 DRAFTER = "EAGLE-3, DFlash, DSpark and heads for multi-token prediction; the load refuses other kinds by name"
-KIND = "the kind is found by the drafter's configuration"
+KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
 MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
+UNVERIFIED = (
+    "tokens that were not verified are never sent; leave it out, and `--enable-mtp` drafts and verifies"
+)
 TRIE = "all requests share one prefix cache"
 
 FLAGS = (
@@ -71,7 +74,7 @@ FLAGS = (
     same("--chunked-prefill-tokens", "prefill_step_size", "0", convert=to.off_at_zero("prefill_step_size")),
     same("--enable-mtp", "mtp", "off", MTP, takes="switch"),
     same("--mtp-num-draft-tokens", "num_draft_tokens", "1", requires="--enable-mtp"),
-    needless("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
+    refused("--mtp-optimistic", "off", UNVERIFIED, "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
     same("--specprefill", "specprefill", "off", takes="switch"),
     same("--specprefill-threshold", "specprefill_threshold", "8192"),
@@ -79,10 +82,16 @@ FLAGS = (
     same("--specprefill-backbone-pct", "specprefill_backbone_pct", "0.0"),
     same("--specprefill-draft-model", "specprefill_draft_model", "-"),
     needless("--prefix-trie-cache", "off", TRIE, "switch"),
-    needless("--prefix-trie-cache-size", "32", TRIE),
-    needless("--prefix-trie-cache-memory-mb", "-", TRIE),
+    same(
+        "--prefix-trie-cache-size",
+        "prompt_cache_size",
+        "32",
+        convert=to.cache_entries,
+        requires="--prefix-trie-cache",
+    ),
+    same("--prefix-trie-cache-memory-mb", "cache_memory_mb", "-", requires="--prefix-trie-cache"),
     same("--mllm-draft-model", "draft_model_path", "-", DRAFTER),
-    needless("--mllm-draft-kind", "-", KIND),
+    same("--mllm-draft-kind", "draft_kind", "-", KIND),
     equivalent("--mllm-draft-block-size", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
     needless(
         "--default-mllm-draft", "off", "with a drafter, every request is drafted for where it pays", "switch"
@@ -136,10 +145,11 @@ FLAGS = (
 
 VARIABLES = (
     same("VLLM_MLX_MCP_CONFIG", "mcp_config", "-"),
-    needless(
+    refused(
         "VLLM_MCP_ALLOW_UNSAFE",
         "off",
-        "every command of the MCP file is started; for a shell its entry says `allow_shell: true`",
+        "no list of commands is kept, so leave it out; an entry of the MCP file that starts a shell says "
+        "`allow_shell: true`",
     ),
     needless("VLLM_MLX_SIMPLE_ENGINE_LOCK_ADMISSION", "fail_fast", "requests wait in a bounded queue"),
     needless("VLLM_MLX_SYSTEM_KV_SLOTS", "4", "system prompts share the prefix cache"),
@@ -182,8 +192,19 @@ KEYS = (
     same("models[].specprefill_backbone_pct", "specprefill_backbone_pct", "-"),
     same("models[].specprefill_draft_model", "specprefill_draft_model", "-"),
     needless("models[].prefix_trie_cache", "-", TRIE),
-    needless("models[].prefix_trie_cache_size", "-", TRIE),
-    needless("models[].prefix_trie_cache_memory_mb", "-", TRIE),
+    same(
+        "models[].prefix_trie_cache_size",
+        "prompt_cache_size",
+        "-",
+        convert=to.cache_entries,
+        requires="models[].prefix_trie_cache",
+    ),
+    same(
+        "models[].prefix_trie_cache_memory_mb",
+        "cache_memory_mb",
+        "-",
+        requires="models[].prefix_trie_cache",
+    ),
 )
 
 IN_FILE = "in the file that `mcp_config` names"
@@ -273,6 +294,7 @@ SERVER: Final = Server(
         "max_upload_mb": 25.0,
         "max_speech_chars": 4096,
         "speech_format": "wav",
+        "stream_usage": "always",
         "allow_downloads": True,
         "served_only": True,
     },
@@ -285,6 +307,16 @@ SERVER: Final = Server(
         "The seven embedding models and the names of speech models that it loads by request (`kokoro`, "
         "`whisper-large-v3` ...) are fetched and loaded when a request names them.",
     ),
-    differences=(("422 and 504", "400 and 408: what is wrong in a request, and what took too long"),),
+    differences=(
+        ("422 and 504", "400 and 408: what is wrong in a request, and what took too long"),
+        (
+            "`generation_metadata` of answers",
+            "`timings`; what a draft brought is `draft_n` and `draft_n_accepted`",
+        ),
+        (
+            "invalid escapes in the JSON of `/v1/messages`",
+            "400 names the place: such a body says no certain text",
+        ),
+    ),
     other=OTHER,
 )

@@ -221,6 +221,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             description="What proposes tokens: a smaller model, or a draft head (EAGLE-3, multi-token prediction)."
         ),
     ] = None
+    draft_kind: Annotated[
+        Literal["dflash", "eagle3", "mtp"] | None,
+        Meta(
+            description="The kind of draft head that `draft_model_path` must be; not set takes what its configuration "
+            "says."
+        ),
+    ] = None
     mtp: Annotated[
         bool, Meta(description="Propose tokens by the prediction head in the model's own checkpoint.")
     ] = False

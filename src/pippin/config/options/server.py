@@ -198,6 +198,18 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         FileFormat,
         Meta(description="Format of speech where a request names none.", extra=HOT),
     ] = "mp3"
+    stream_usage: Annotated[
+        Literal["asked", "always"],
+        Meta(
+            description="Tell the usage at the end of streams of chat that ask for it, or of all but those that "
+            "refuse it.",
+            extra=HOT,
+        ),
+    ] = "asked"
+    return_documents: Annotated[
+        bool,
+        Meta(description="Give ranked documents back where a request does not say.", extra=HOT),
+    ] = True
     max_choices: Annotated[int, Meta(ge=1, description="Most choices in a request.", extra=HOT)] = 16
     max_concurrent: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most requests at once.", extra=HOT)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import mlx.core as mx
+import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
@@ -25,7 +26,17 @@ from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.images.requests import STEPS_FACTOR, decoded, picture_tokens, request_of, written
+from pippin.engines.images import bonsai
+from pippin.engines.images.requests import (
+    SIDE_STEP,
+    STEPS_FACTOR,
+    at_most,
+    decoded,
+    picture_tokens,
+    request_of,
+    size_of,
+    written,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,6 +49,24 @@ OF_MFLUX: Final = ("quantize", "lora_paths", "lora_scales")
 READS_ENCODER_ONCE: Final = ("ming_image",)
 """Families whose pipeline gives its text encoder up after the first picture and never reads it again (mlx-vlm
 0.7.10). Those of the others are read anew for each picture, and take no memory while the rest computes."""
+
+EDITS_BY_ANOTHER_PIPELINE: Final = ("flux2",)
+"""Families whose class for editing wants a pipeline of another kind than that for generating."""
+
+CHOOSES_ITS_SIZE: Final = ("ernie_image", "flux2", "flux3", "llada_image", "qwen_image")
+"""Families that choose a size by the given pictures themselves where an edit names none, and always one that they take.
+The others would take the first picture's own, however large or small."""
+
+LEAST_SIDE: Final = {"mage_flow": 512}
+MOST_SIDE: Final = {"mage_flow": 2048}
+"""The sides that a family takes, for sizes that are chosen here."""
+
+EDIT_STEP: Final = {"qwen_image": 32}
+"""Of what the sides of an edited picture are multiples, where the pipeline would round others down unasked."""
+
+MOST_PROMPTS: Final = 4
+"""How many encoded prompts a pipeline keeps from one request to the next. Those of FLUX.2, Bonsai and Mage-Flow would
+keep all that were ever asked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +99,17 @@ def find_classes(folder: Path) -> Classes | None:
     from mlx_vlm.generate.edit_image import image_edit_model_class
     from mlx_vlm.generate.image import image_generation_model_class
 
-    found = Classes(image_generation_model_class(str(folder)), image_edit_model_class(str(folder)))
-    return None if found.generation is None and found.edit is None else found
+    generation, edit = image_generation_model_class(str(folder)), image_edit_model_class(str(folder))
+    if generation is None and edit is None:
+        return None
+    if generation is None or edit is None:
+        return Classes(generation, edit)
+    if generation.model_type != edit.model_type:
+        # mlx-vlm looks for one that edits in the folder's parts too: the decoder of an Ideogram 4 is FLUX.2's.
+        return Classes(generation, None)
+    # Its search does not ask whether a class takes this very model: a Mage-Flow either generates or edits.
+    able = [each if each.supports_model(str(folder)) else None for each in (generation, edit)]
+    return Classes(*able) if any(able) else Classes(generation, edit)
 
 
 class LibraryImagePreparer:
@@ -96,8 +134,20 @@ class LibraryImagePreparer:
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         wanted = request_of(task, self.info)
         self._check(wanted)
-        wanted, given, words = decoded(wanted)
-        return BlockingJob[LibraryPipeline](id, Accepted(words), painter(wanted, given, words))
+        given, words = decoded(wanted)
+        sized = self._sized(wanted, given)
+        return BlockingJob[LibraryPipeline](id, Accepted(words), painter(sized, given, words))
+
+    def _sized(self, task: GenerateImages, given: "list[Image]") -> GenerateImages:
+        """The task with a size, but for an edit whose size the family chooses itself."""
+        family = self.classes.family
+        if task.width is None and given and family in CHOOSES_ITS_SIZE:
+            return task
+        sides = size_of(task, given)
+        if task.width is None:
+            least, most = LEAST_SIDE.get(family, SIDE_STEP), MOST_SIDE.get(family, max(sides))
+            sides = min(max(sides[0], least), most), min(max(sides[1], least), most)
+        return msgspec.structs.replace(task, width=sides[0], height=sides[1])
 
     def _check(self, task: GenerateImages) -> None:
         """Raises `ServerError` naming the field that this model can't honour."""
@@ -109,7 +159,7 @@ class LibraryImagePreparer:
         if not task.images and self.classes.generation is None:
             raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
         if len(task.images) > most:
-            raise ServerError("unsupported", f"{name} takes {most} pictures at most.", "image")
+            raise ServerError("unsupported", f"{name} takes {at_most(most)}.", "image")
         if task.mask is not None:
             raise ServerError(
                 "unsupported", f"{name} has no masks; say in `prompt` what is to change.", "mask"
@@ -128,6 +178,11 @@ class LibraryImagePreparer:
             )
         if task.partial_images:
             raise ServerError("unsupported", f"{name} shows no previews; leave it out.", "partial_images")
+        step = EDIT_STEP.get(self.classes.family, 1)
+        if task.images and any(side is not None and side % step for side in (task.width, task.height)):
+            raise ServerError(
+                "invalid_request", f"{name} edits pictures whose sides are multiples of {step}.", "size"
+            )
 
     def _guidance(self, task: GenerateImages) -> float:
         """The request's guidance, or else the model's own, which its configuration tells."""
@@ -161,28 +216,47 @@ class LibraryPipeline:
 
     def _as(self, wanted: Any) -> Any:
         """The pipeline under the class for a task: around the same weights, where both classes hold the same."""
-        if not isinstance(self._held, wanted):
-            names = {each.name for each in dataclasses.fields(wanted)}
-            if names <= {each.name for each in dataclasses.fields(self._held)}:
-                self._held = wanted(**{name: getattr(self._held, name) for name in names})
-            else:
-                self._held = None  # before the other is read, so that the weights of both are never there
-                mx.clear_cache()
-                self._held = self._read(wanted)
-        return self._held
+        # Not by `isinstance`: one of the classes may descend from the other, and have other defaults.
+        if type(self._held) is wanted:
+            return self._held
+        held, self._held = self._held, None
+        names = {each.name for each in dataclasses.fields(wanted)}
+        transformer = None
+        if held is not None and self.family in EDITS_BY_ANOTHER_PIPELINE:
+            transformer = held.pipeline.transformer
+        elif held is not None and names <= {each.name for each in dataclasses.fields(held)}:
+            self._held = wanted(**{name: getattr(held, name) for name in names})
+            return self._held
+        del held  # before the other is read, so that the weights of both are never there
+        mx.clear_cache()
+        made = self._read(wanted)
+        if transformer is not None:
+            made.pipeline.transformer = transformer
+        self._held = made
+        return made
+
+    def forget(self) -> None:
+        """Give back what the pipeline keeps of prompts, all but the last `MOST_PROMPTS`."""
+        kept = getattr(getattr(self._held, "pipeline", None), "prompt_cache", {})
+        while len(kept) > MOST_PROMPTS:
+            del kept[next(iter(kept))]
 
     def _read(self, wanted: Any) -> Any:
         kept = {"evict_text_encoder": False} if self._classes.family in READS_ENCODER_ONCE else {}
-        return wanted.from_model_id(str(self._folder), model_path=self._folder, **kept)
+        made = wanted.from_model_id(str(self._folder), model_path=self._folder, **kept)
+        if self._classes.family == "bonsai":
+            made.pipeline.vae = bonsai.load_decoder(self._folder)
+        return made
 
 
 def open_engine(
     spec: WorkerSpec, preparer: LibraryImagePreparer, progress: LoadProgress
 ) -> BlockingEngine[LibraryPipeline]:
     def load() -> LibraryPipeline:
-        configure(decide(find_facts(), preparer.options))
+        facts = find_facts()
+        configure(decide(facts, preparer.options))
         if preparer.classes.family == "bonsai":
-            refuse_without_decoder(spec.info)
+            bonsai.check(spec.info, facts.accelerator)
         progress(0, spec.info.size_bytes, "weights")
         try:
             pipeline = LibraryPipeline(Path(spec.info.path or ""), preparer.classes)
@@ -193,20 +267,6 @@ def open_engine(
         return pipeline
 
     return BlockingEngine(load)
-
-
-def refuse_without_decoder(info: ModelInfo) -> None:
-    """Raises `ServerError("load_failed")` for a Bonsai whose decoder is not on the disk: it lies in another repository,
-    from which mlx-vlm would fetch it when the first picture is done, allowed or not."""
-    from huggingface_hub import try_to_load_from_cache
-    from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
-
-    if not isinstance(try_to_load_from_cache(SMALL_DECODER_REPO, SMALL_DECODER_FILE), str):
-        raise ServerError(
-            "load_failed",
-            f"The model {info.id!r} decodes its pictures with {SMALL_DECODER_FILE} of {SMALL_DECODER_REPO}, which is "
-            f"not here: fetch it first (hf download {SMALL_DECODER_REPO} {SMALL_DECODER_FILE}).",
-        )
 
 
 @contextmanager
@@ -233,18 +293,23 @@ def painter(
 
     def run(pipeline: LibraryPipeline, call: Call) -> None:
         first = secrets.randbelow(2**32) if task.seed is None else task.seed
-        with (
-            tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
-            evaluations_watched(call.check),
-        ):
-            paths = written(given, Path(folder))
-            for index in range(task.n):
-                seed = (first + index) % 2**32
-                image = _painted(pipeline, task, paths, seed)
-                call.emit(Progress(index + 1, task.n))
-                data = pictures.encode(image, task.format, task.quality)
-                call.emit(Picture(index, data, image.size[0], image.size[1], seed))
-        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=picture_tokens(task))))
+        tokens = 0
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
+                evaluations_watched(call.check),
+            ):
+                paths = written(given, Path(folder))
+                for index in range(task.n):
+                    seed = (first + index) % 2**32
+                    image = _painted(pipeline, task, paths, seed)
+                    call.emit(Progress(index + 1, task.n))
+                    data = pictures.encode(image, task.format, task.quality)
+                    call.emit(Picture(index, data, image.size[0], image.size[1], seed))
+                    tokens += picture_tokens(*image.size)
+        finally:
+            pipeline.forget()
+        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=tokens)))
 
     return run
 
@@ -280,5 +345,9 @@ def _painted(pipeline: LibraryPipeline, task: GenerateImages, paths: list[Path],
             result = model.generate(ImageGenerationRequest(**asked))
     except ValueError as error:
         raise ServerError("invalid_request", f"The model cannot paint this: {error}") from error
+    except RecursionError as error:
+        # Ideogram 4 reads prompts that begin as JSON objects.
+        message = "The JSON of the prompt lies too deep in itself; send a flatter one."
+        raise ServerError("invalid_request", message, "prompt") from error
     image: Image = result.image
     return image

@@ -33,9 +33,19 @@ CLASSES: Final = {
     "qwen-image-edit": MfluxClasses(
         "qwen.variants.edit.qwen_image_edit:QwenImageEdit", "qwen_image_edit", QWEN
     ),
+    "qwen-image-edit-2511": MfluxClasses(
+        "qwen.variants.edit.qwen_image_edit:QwenImageEdit", "qwen_image_edit_2511", QWEN
+    ),
     "qwen-image": MfluxClasses("qwen.variants.txt2img.qwen_image:QwenImage", "qwen_image", QWEN),
     "fibo": MfluxClasses("fibo.variants.txt2img.fibo:FIBO", "fibo", FIBO),
+    "fibo-lite": MfluxClasses("fibo.variants.txt2img.fibo:FIBO", "fibo_lite", FIBO),
+    "z-image": MfluxClasses("z_image.variants.z_image:ZImage", "z_image", Z_IMAGE),
     "z-image-turbo": MfluxClasses("z_image.variants.z_image:ZImage", "z_image_turbo", Z_IMAGE),
+    "flux2-klein-edit-base-4b": MfluxClasses(FLUX2_EDIT, "flux2_klein_base_4b", FLUX2),
+    "flux2-klein-edit-base-9b": MfluxClasses(FLUX2_EDIT, "flux2_klein_base_9b", FLUX2),
+    "flux2-klein-edit-9b-kv": MfluxClasses(FLUX2_EDIT, "flux2_klein_9b_kv", FLUX2),
+    "flux2-klein-base-4b": MfluxClasses(FLUX2_TEXT, "flux2_klein_base_4b", FLUX2),
+    "flux2-klein-base-9b": MfluxClasses(FLUX2_TEXT, "flux2_klein_base_9b", FLUX2),
     "flux2-klein-edit-4b": MfluxClasses(FLUX2_EDIT, "flux2_klein_4b", FLUX2),
     "flux2-klein-edit-9b": MfluxClasses(FLUX2_EDIT, "flux2_klein_9b", FLUX2),
     "flux2-klein-4b": MfluxClasses(FLUX2_TEXT, "flux2_klein_4b", FLUX2),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -22,7 +24,15 @@ from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.images.mflux_classes import CLASSES, MFLUX
-from pippin.engines.images.requests import STEPS_FACTOR, decoded, picture_tokens, request_of, written
+from pippin.engines.images.requests import (
+    STEPS_FACTOR,
+    at_most,
+    decoded,
+    picture_tokens,
+    request_of,
+    size_of,
+    written,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,7 +59,9 @@ class ImagePreparer:
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         wanted = request_of(task, self.info)
         self._check(wanted)
-        wanted, given, words = decoded(wanted)
+        given, words = decoded(wanted)
+        width, height = size_of(wanted, given)
+        wanted = msgspec.structs.replace(wanted, width=width, height=height)
         return BlockingJob[Pipeline](id, Accepted(words), painter(wanted, given, words))
 
     def _check(self, task: GenerateImages) -> None:
@@ -60,7 +72,7 @@ class ImagePreparer:
         if task.images and not preset.edits and len(task.images) > 1:
             raise ServerError("unsupported", f"{name} starts from one picture; send one.", "image")
         if len(task.images) > preset.pictures:
-            raise ServerError("unsupported", f"{name} takes {preset.pictures} pictures at most.", "image")
+            raise ServerError("unsupported", f"{name} takes {at_most(preset.pictures)}.", "image")
         if task.mask is not None:
             raise ServerError(
                 "unsupported", f"{name} has no masks; say in `prompt` what is to change.", "mask"
@@ -169,7 +181,8 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
             for index in range(task.n):
                 call.check()
                 _paint(pipeline, call, task, arguments, index, (first + index) % 2**32)
-        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=picture_tokens(task))))
+        tokens = task.n * picture_tokens(arguments["width"], arguments["height"])
+        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=tokens)))
 
     return run
 
@@ -193,7 +206,7 @@ def as_caption(prompt: str) -> str:
     """The prompt of a model that reads JSON objects; any other text becomes the object's `short_description`."""
     try:
         found = json.loads(prompt)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return prompt if isinstance(found, dict) else json.dumps({"short_description": prompt})
 

@@ -4,8 +4,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.tasks import GenerateImages, Task
@@ -31,12 +29,10 @@ def request_of(task: Task, info: ModelInfo) -> GenerateImages:
     return task
 
 
-def decoded(task: GenerateImages) -> "tuple[GenerateImages, list[Image], int]":
-    """The task with its size, the pictures that it starts from, and how many words it has. Raises `ServerError`."""
+def decoded(task: GenerateImages) -> "tuple[list[Image], int]":
+    """The pictures that a task starts from, and how many words it has. Raises `ServerError`."""
     given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
-    width, height = size_of(task, given)
-    words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
-    return msgspec.structs.replace(task, width=width, height=height), given, words
+    return given, len(task.prompt.split()) + len((task.negative_prompt or "").split())
 
 
 def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
@@ -52,18 +48,22 @@ def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
     return min(sides[0], 4096), min(sides[1], 4096)
 
 
+def at_most(pictures: int) -> str:
+    """How many pictures a model takes, as a sentence says it."""
+    return "one picture" if pictures == 1 else f"{pictures} pictures at most"
+
+
 def written(given: "list[Image]", folder: Path) -> list[Path]:
-    """Write the pictures that a request starts from into a folder, from which the libraries read them."""
+    """Write the pictures that a request starts from into a folder, from which the libraries read them. What is
+    transparent stays so: some families see it."""
     paths = []
     for index, image in enumerate(given):
         path = folder / f"{index}.png"
-        image.convert("RGB").save(path, "PNG")
+        image.save(path, "PNG")
         paths.append(path)
     return paths
 
 
-def picture_tokens(task: GenerateImages) -> int:
-    """What a request's pictures count as, in its usage."""
-    assert task.width is not None
-    assert task.height is not None
-    return task.n * (task.width // SIDE_STEP) * (task.height // SIDE_STEP)
+def picture_tokens(width: int, height: int) -> int:
+    """What one picture counts as, in a request's usage."""
+    return (width // SIDE_STEP) * (height // SIDE_STEP)

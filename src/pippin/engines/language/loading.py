@@ -22,7 +22,14 @@ from pippin.engines.cpu import kernels
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
-from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
+from pippin.engines.device import (
+    DevicePlan,
+    configure,
+    decide,
+    find_facts,
+    kernels_read_cache,
+    share_memory,
+)
 from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
@@ -76,6 +83,7 @@ def open_engine(
         return diffusion.open_engine(spec, preparer, progress)
     options = convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
+    warn_of_slow_cache(plan, options)
     configure(plan)
     trusted = options.trust_remote_code
     threads = spec.threads or os.cpu_count() or 1
@@ -374,6 +382,12 @@ def _open_speculation(
     heads: Follower | None = None
     if named is not None:
         kind = drafters.find_kind(named, own=options.mtp)
+        if options.draft_kind not in (None, kind):
+            is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
+            message = (
+                f"The drafter {named.name!r} is {is_a}, and no {options.draft_kind!r}: leave draft_kind out."
+            )
+            raise ServerError("load_failed", message, "draft_kind")
         if kind == "model":
             proposer = Either(proposer, _open_draft_model(named, asked, progress))
         else:
@@ -400,6 +414,26 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
     if options.mtp:
         return folder
     return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
+    """Tell the operator where bits of the KV cache keep the kernels for CPUs away, which is many times slower."""
+    if plan.shares_cores and options.cpu_kernels == "auto" and not kernels_read_cache(options):
+        log.warning(
+            "the model runs in float32, without the kernels for CPUs: they read keys and values of 4 or 8 bits, alike, "
+            "scaled in groups; take kv_bits 4 or 8, or none"
+        )
+
+
+def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
+    """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds.
+    mlx-vlm calls assistants `mtp` too."""
+    if wanted not in (None, "mtp" if kind == "assistant" else kind):
+        is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
+        message = (
+            f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
+        )
+        raise ServerError("load_failed", message, "draft_kind")
 
 
 def _open_follower(

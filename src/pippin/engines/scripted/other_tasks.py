@@ -145,7 +145,7 @@ def _tone(task: Speak, seconds: float) -> bytes:
         return b"\xd5" * int(seconds * G711_RATE)
     rate = task.rate or SAMPLE_RATE
     moments = np.arange(int(seconds * rate)) / rate
-    pcm = (8000 * np.sin(2 * np.pi * 440 * moments)).astype("<i2").tobytes()
+    pcm = (8000 * np.sin(2 * np.pi * 440 * (task.pitch or 1.0) * moments)).astype("<i2").tobytes()
     return pcm if task.format == "pcm" else _wav(pcm)
 
 

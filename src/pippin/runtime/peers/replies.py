@@ -364,6 +364,10 @@ class _Models(Struct):
     data: list[_Model] = field(default_factory=list)
 
 
+PIPPINS: Final = ("pippin", "local", "vllm-mlx")
+"""Who owns the models of a Pippin, by its own word or by those of the profiles; only Pippin tells their `kind` too."""
+
+
 def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
     """The models of a `/v1/models` that can generate text, and whether the server is a Pippin. Raises `BrokenReply`."""
     try:
@@ -374,7 +378,7 @@ def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
         each for each in listed if each.kind in (None, "language", "scripted") and _can_be_named(each.id)
     ]
     return [_info(each) for each in usable], any(
-        each.owned_by == "pippin" and each.kind is not None for each in listed
+        each.owned_by in PIPPINS and each.kind is not None for each in listed
     )
 
 

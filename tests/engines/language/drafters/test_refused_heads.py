@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.drafters.loading import find_kind
+from pippin.engines.language.drafters.loading import HeadKind, Kind, find_kind
+from pippin.engines.language.loading import check_draft_kind
 
 
 def folder_of(folder: Path, config: dict[str, Any]) -> Path:
@@ -51,3 +52,24 @@ def test_an_architecture_for_whose_heads_there_is_no_module_is_named(
         ServerError, match=f"no module for the prediction heads of the architecture '{architecture}'"
     ):
         find_kind(folder_of(tmp_path, {"model_type": architecture, field: 1}), own=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "sentence"),
+    [
+        ("model", "dflash", "'folder' is a smaller model, and draft_kind says 'dflash'"),
+        ("eagle3", "mtp", "'folder' is a head of the kind 'eagle3', and draft_kind says 'mtp'"),
+    ],
+)
+def test_a_drafter_of_another_kind_than_the_operator_wants_is_refused(
+    kind: Kind, wanted: HeadKind, sentence: str
+) -> None:
+    with pytest.raises(ServerError, match=sentence) as refused:
+        check_draft_kind(Path("/some/folder"), kind, wanted)
+    assert refused.value.report.param == "draft_kind"
+
+
+@pytest.mark.parametrize("wanted", [None, "mtp"])
+@pytest.mark.parametrize("kind", ["mtp", "assistant"])
+def test_a_drafter_of_the_wanted_kind_is_taken(kind: Kind, wanted: HeadKind | None) -> None:
+    check_draft_kind(Path("/some/folder"), kind, wanted)

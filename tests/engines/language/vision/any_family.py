@@ -12,6 +12,7 @@ import json
 import re
 import shutil
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,9 @@ class Family:
     """Writes the files of the tokenizer, where it is no `tokenizer.json`, and gives the ids of its tokens."""
     trusted: bool = False  # its processor is code of the checkpoint's own: `trusted_processor.py`
     seed: int = 7
+    beside: Callable[[Path], None] | None = None
+    """Writes what else lies in the folder."""
+
     instead: Json = dataclasses.field(default_factory=dict)
     """What the package fixes and no configuration reaches: by its path below `mlx_vlm.models`, what is there instead.
     A class is given arguments, a dict is given keys. Ours and mlx-vlm's answers come from the package so changed."""
@@ -183,6 +187,8 @@ def write(name: str, made: Family, folder: Path) -> Path:
     if made.processor:
         (folder / "processor_config.json").write_text(json.dumps(numbered(made.processor, ids)))
     write_weights(package, folder, config, made.seed)
+    if made.beside is not None:
+        made.beside(folder)
     return folder
 
 

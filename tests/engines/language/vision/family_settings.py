@@ -1,8 +1,13 @@
 """What each family of mlx-vlm needs beyond its own defaults to be made tiny (`any_family.py`)."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
 from tests.engines.language.vision.tiny.plain_kernels import MUSE_SPARK
@@ -116,6 +121,42 @@ def small_mobilenet() -> list[list[Any]]:
     ]
 
 
+def write_small_frames(folder: Path) -> None:
+    """The sizes of a video's frames, in the file of their own that LLaVA-OneVision has for them."""
+    (folder / "video_preprocessor_config.json").write_text(json.dumps({"size": {"height": 32, "width": 32}}))
+
+
+def write_audio_tokenizer(folder: Path) -> None:
+    """MiMo-V2's tokenizer of sound, a model of mlx-audio in a folder of its own: recordings become its codes."""
+    from mlx_audio.codec.models.mimo_audio_tokenizer import MiMoAudioTokenizer
+    from mlx_audio.codec.models.mimo_audio_tokenizer.config import ModelConfig
+
+    config: Json = {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_skip_layer_id": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 2,
+        "decoder_ffn_dim": 48,
+        "vocoder_dim": 16,
+        "vocoder_intermediate_dim": 32,
+        "vocoder_num_layers": 1,
+        "vocoder_attention_heads": 2,
+        "weights_format": "mlx",
+    }
+    model = MiMoAudioTokenizer(ModelConfig.from_dict(config))
+    spread = [
+        (name, array + 0.1 * mx.random.normal(array.shape))
+        for name, array in tree_flatten(model.parameters())
+    ]
+    own = folder / "audio_tokenizer"
+    own.mkdir()
+    (own / "config.json").write_text(json.dumps(config))
+    mx.save_safetensors(str(own / "model.safetensors"), dict(spread))
+
+
 OMNI_TEXT: Json = {
     "num_hidden_layers": 2,
     "hidden_size": WIDTH,
@@ -205,11 +246,13 @@ FAMILIES: dict[str, Family] = {
         },
         processor={"processor_class": "Idefics2Processor", "image_seq_len": 8},
     ),
-    "glm4v": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
-    "glm_ocr": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
+    "glm4v": Family(image="<|image|>", video="<|video|>", tokens=("<|video|>",), preprocessor=GLM),
+    "glm_ocr": Family(image="<|image|>", video="<|video|>", tokens=("<|video|>",), preprocessor=GLM),
     "llava_onevision": Family(
+        video="<video>",
         tokens=("<video>",),
         config={
+            "video_token_index": "<video>",
             "image_grid_pinpoints": [[32, 64], [64, 32]],
             "vision_feature_layer": -1,
             "vision_aspect_ratio": "anyres_max_9",
@@ -217,6 +260,7 @@ FAMILIES: dict[str, Family] = {
         },
         preprocessor={**ANYRES, "size": {"height": 32, "width": 32}},
         processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
+        beside=write_small_frames,
     ),
     "aya_vision": Family(
         config={
@@ -239,6 +283,7 @@ FAMILIES: dict[str, Family] = {
     "kimi_vl": Family(image="<|media_pad|>"),
     "qwen3_vl_moe": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -254,6 +299,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_5_moe": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -267,6 +313,7 @@ FAMILIES: dict[str, Family] = {
     "locateanything": Family(image="<image-1>", mark="<IMG_CONTEXT>"),
     "indic_ocr": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -283,7 +330,9 @@ FAMILIES: dict[str, Family] = {
         preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
         processor={"patch_size": 8, "downsample_rate": "2/4", "vision_feature_select_strategy": "full"},
     ),
-    "inkling": Family(sound="<|content_audio_input|><|unused_200053|>"),
+    "inkling": Family(
+        sound="<|content_audio_input|><|unused_200053|>", config={"audio_token_id": "<|unused_200053|>"}
+    ),
     "kimi_k25": Family(
         image="<|media_pad|>",
         config={"media_placeholder_token_id": "<|media_pad|>"},
@@ -367,6 +416,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "glm4v_moe": Family(
         image="<|image|>",
+        video="<|video|>",
         tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
         preprocessor=GLM,
         config={
@@ -384,6 +434,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "mage_vl": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         config={
@@ -524,8 +575,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "mimo_v2": Family(
         image=QWEN,
+        sound="<|audio_start|><|audio_pad|><|audio_end|>",
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
-        tokens=QWEN_TOKENS,
+        tokens=(*QWEN_TOKENS, "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"),
         config={
             **QWEN_IDS,
             "text_config": {
@@ -552,8 +605,10 @@ FAMILIES: dict[str, Family] = {
                 "input_local_intermediate_size": 96,
                 "out_hidden_size": WIDTH,
             },
+            "audio_token_id": "<|audio_pad|>",
         },
         preprocessor=QWEN_PIXELS,
+        beside=write_audio_tokenizer,
     ),
     "molmo": Family(
         image="",
@@ -573,10 +628,16 @@ FAMILIES: dict[str, Family] = {
             },
         },
     ),
-    "minimax_m3_vl": Family(image="]<]image[>["),
+    "minimax_m3_vl": Family(
+        image="]<]image[>[",
+        video="]<]video[>[",
+        tokens=("]<]video[>[",),
+        config={"video_token_index": "]<]video[>["},
+    ),
     "muse_glimmer": Family(
         image="<|image_start|><|patch|><|image_end|>",
         mark="<|patch|>",
+        video="<|image_start|><|video|><|image_end|>",
         tokens=("<|video|>",),
         config={
             "text_config": {"num_key_value_heads": 2},
@@ -602,12 +663,25 @@ FAMILIES: dict[str, Family] = {
             "downsample_ratio": 0.5,
             "min_num_patches": 16,
             "max_num_patches": 64,
+            "video_target_num_patches": 16,
         },
         image="<image>",
+        sound="<so_embedding>",
+        video="<video>",
+        tokens=("<so_embedding>", "<so_start>", "<so_end>", "<video>", "<img>", "</img>"),
         config={
             "vit_hidden_size": WIDTH,
             "projector_hidden_size": 96,
             "img_context_token_id": "<image>",
+            "sound_context_token_id": "<so_embedding>",
+            "sound_config": {
+                "hidden_size": WIDTH,
+                "num_attention_heads": 4,
+                "num_hidden_layers": 2,
+                "intermediate_size": 96,
+                "subsampling_conv_channels": 16,
+                "projection_hidden_size": 96,
+            },
             "text_config": {"hybrid_override_pattern": ["M", "*"]},
         },
     ),
@@ -638,6 +712,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen4_exp": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
@@ -670,14 +745,24 @@ FAMILIES: dict[str, Family] = {
                 "min_pixels": 256,
                 "max_pixels": 4096,
                 "size": {"shortest_edge": 256, "longest_edge": 8192},
-            }
+            },
+            "video_processor": {"patch_size": 8, "merge_size": 2},
         },
         image="<|begin_of_image|><|image|><|end_of_image|>",
         mark="<|image|>",
-        tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        video="<|begin_of_video|><|video|><|end_of_video|>",
+        tokens=(
+            "<|video|>",
+            "<|begin_of_image|>",
+            "<|end_of_image|>",
+            "<|begin_of_video|>",
+            "<|end_of_video|>",
+        ),
         preprocessor=GLM,
         config={
             "video_token_id": "<|video|>",
+            "video_start_token_id": "<|begin_of_video|>",
+            "video_end_token_id": "<|end_of_video|>",
             "image_start_token_id": "<|begin_of_image|>",
             "image_end_token_id": "<|end_of_image|>",
             "text_config": {
@@ -964,6 +1049,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "prism_hadamard_qwen35": Family(
         image=QWEN,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
         mark="<|image_pad|>",
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,

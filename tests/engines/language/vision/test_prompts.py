@@ -9,11 +9,12 @@ from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, 
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
+from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.prompt import rendering
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
-from tests.engines.language.bench import watch
+from tests.engines.language.bench import Eager, watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 from tests.engines.tiny_models import tiny_model
@@ -211,7 +212,10 @@ def test_tokens_of_pictures_are_counted(bench: VisionBench) -> None:
     assert counted.tokens == len(bench.job("b", WIDE, "?").prompt)
 
 
-def test_pictures_go_with_speculation(folder: Path, bench: VisionBench) -> None:
+def test_pictures_go_with_speculation(
+    folder: Path, bench: VisionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "Pace", Eager)
     looking = VisionBench(folder, prompt_lookup=True)
     question = "one two one two one two one two"
     for shown in (WIDE, TALL):

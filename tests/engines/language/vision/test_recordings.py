@@ -6,10 +6,12 @@ from typing import Any
 
 import openai
 import pytest
+from mlx_vlm.utils import load_processor
 
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
+from pippin.engines.language.vision.processing import audio_rate
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -27,9 +29,9 @@ def recording(data: bytes) -> Audio:
 SHORT, LONG, COARSE = wav(0.5, 1), wav(1.3, 2), wav(0.7, 3, rate=8000)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_vision_model("gemma4_unified", tmp_path_factory.mktemp("models") / "gemma4_unified")
+@pytest.fixture(scope="module", params=["gemma4_unified", pytest.param("gemma4", marks=pytest.mark.long)])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vision_model(request.param, tmp_path_factory.mktemp("models") / request.param, hears=True)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +39,12 @@ def bench(folder: Path) -> VisionBench:
     return VisionBench(folder)
 
 
+def decoded(heard: bytes, rate: int = 16000) -> sound.Samples:
+    return sound.decode(heard, rate, param="sound")
+
+
 def judged(bench: VisionBench, heard: bytes) -> list[int]:
-    return bench.judged(QUESTION, [], sound=sound.decode(heard, 16000, param="sound"))
+    return bench.judged(QUESTION, [], sound=decoded(heard))
 
 
 def test_a_recording_is_answered_as_mlx_vlm_does(bench: VisionBench) -> None:
@@ -78,7 +84,7 @@ def test_a_picture_beside_a_recording_is_answered_as_mlx_vlm_does(bench: VisionB
     shown = picture(32, 32)
     job = bench.job("a", shown, recording(SHORT), QUESTION)
     # There sound comes first.
-    heard = sound.decode(SHORT, 16000, param="sound")
+    heard = decoded(SHORT)
     first = bench.job("b", recording(SHORT), shown, QUESTION)
     assert bench.alone(first) == bench.judged(QUESTION, [shown], sound=heard)
     together, _ = bench.run(job, first, bench.job("c", "Hello"), engine=bench.new_engine())
@@ -99,7 +105,7 @@ def test_input_audio_is_heard_over_the_wire(bench: VisionBench, folder: Path, tm
         running_server(tmp_path, str(folder)) as address,
         openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=500) as client,
     ):
-        asked = {"model": "gemma4_unified", "temperature": 0, "max_tokens": 12}
+        asked = {"model": folder.name, "temperature": 0, "max_tokens": 12}
         for heard in (SHORT, LONG):
             content: list[Any] = [
                 {
@@ -116,15 +122,15 @@ def test_input_audio_is_heard_over_the_wire(bench: VisionBench, folder: Path, tm
             client.chat.completions.create(messages=[{"role": "user", "content": content}], **asked)
 
 
-QUICK_FAMILY = "phi4mm"
+QUICK_FAMILY = "nemotron_h_nano_omni"
+HEARING = (
+    *("gemma3n", "inkling", "mimo_v2", "minicpmo", "muse_spark", "nemotron_h_nano_omni", "phi4mm"),
+    "qwen3_omni_moe",
+)
 
 
 @pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(name, marks=() if name == QUICK_FAMILY else pytest.mark.long)
-        for name in ("minicpmo", "phi4mm", "qwen3_omni_moe")
-    ],
+    "family", [pytest.param(name, marks=() if name == QUICK_FAMILY else pytest.mark.long) for name in HEARING]
 )
 def test_a_recording_is_answered_as_by_mlx_vlm(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,13 +138,15 @@ def test_a_recording_is_answered_as_by_mlx_vlm(
     shrink(FAMILIES[family], monkeypatch)
     bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
     assert bench.preparer.info.capabilities.audio
-    jobs = [bench.job(f"heard {n}", Audio(Inline(data)), "What?") for n, data in enumerate((SHORT, LONG))]
-    # One after the other in one engine, with a picture and a text between them: nothing is left for the next.
-    between = [bench.job("seen", picture(60, 28, 1), "What?"), bench.job("text", "No sound.")]
-    found, _ = bench.run(jobs[0], *between, jobs[1])
-    decoded = [sound.decode(data, 16000, param="sound") for data in (SHORT, LONG)]
-    expected = [bench.judged("What?", [], sound=each) for each in decoded]
-    assert [found["heard 0"], found["heard 1"]] == expected
-    assert expected[0] != expected[1]
-    assert found["seen"] == bench.judged("What?", [picture(60, 28, 1)])
-    assert found["text"] == bench.judged("No sound.", [])
+    rate = audio_rate(load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False))
+    expected = [bench.judged("What?", [], sound=decoded(each, rate)) for each in (SHORT, LONG, COARSE)]
+    assert len(set(map(tuple, expected))) > 1
+    seen, text = bench.judged("What?", [picture(60, 28, 1)]), bench.judged("No sound.", [])
+    # Together where the family runs in batches, else one after the other; then once more, from caches if there are any.
+    engine = bench.new_engine()
+    for _ in range(2):
+        jobs = [bench.job(str(n), recording(each), "What?") for n, each in enumerate((SHORT, LONG, COARSE))]
+        others = [bench.job("seen", picture(60, 28, 1), "What?"), bench.job("text", "No sound.")]
+        found, _ = bench.run(jobs[0], *others, *jobs[1:], engine=engine)
+        assert [found[job.id] for job in jobs] == expected
+        assert (found["seen"], found["text"]) == (seen, text)

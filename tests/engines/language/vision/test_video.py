@@ -2,14 +2,21 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from mlx_vlm.generate.video import resolve_video_inputs
+from mlx_vlm.utils import load_processor
+from PIL import Image as Pictures
 
-from pippin.core.conversation import Inline, Video
+from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.vision import video as video_module
-from pippin.engines.language.vision.video import FrameRate, read_clip
+from pippin.engines.language.vision.frames import as_frames, frame_rate
+from pippin.engines.language.vision.video import FrameRate, rate_of, read_clip
+from tests.engines.language.vision.any_family import shrink, write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 
@@ -63,22 +70,65 @@ def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read_clip(film, RATE, "x")
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma4"])
-def test_a_video_is_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> None:
-    bench = VisionBench(tiny_vision_model(family, tmp_path / family))
+TINY_WATCHING = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma4", "gemma4_unified")
+WATCHING = (
+    *("glm5_next", "indic_ocr", "llava_onevision", "mage_vl", "mimo_v2", "minimax_m3_vl", "muse_spark"),
+    *("nemotron_h_nano_omni", "prism_hadamard_qwen35", "qwen3_5_moe", "qwen3_omni_moe"),
+    *("qwen3_vl_moe", "qwen4_exp"),
+)
+WITHOUT_BATCHES = ("glm5_next", "minimax_m3_vl", "qwen3_omni_moe", "qwen4_exp")
+ALIKE = (
+    "gemma4_unified",
+    "qwen4_exp",
+)  # tiny random models that may say the same of both films in mlx-vlm, too
+QUICK = ("qwen2_vl", "qwen3_vl", "mage_vl")
+
+
+def opened(family: str, folder: Path, patch: pytest.MonkeyPatch) -> VisionBench:
+    if family in FAMILIES:
+        shrink(FAMILIES[family], patch)
+        return VisionBench(write(family, FAMILIES[family], folder / family))
+    return VisionBench(tiny_vision_model(family, folder / family))
+
+
+def long_but(quick: tuple[str, ...], names: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("family", long_but(QUICK, (*TINY_WATCHING, *WATCHING)))
+def test_a_video_is_answered_as_mlx_vlm_does(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(family, tmp_path, monkeypatch)
     assert bench.preparer.info.capabilities.video
-    film = video(24)
-    clip = read_clip(film, RATE, "x")
-    expected = bench.judged_video("What happens?", clip)
-    job = bench.job("a", Video(Inline(film)), "What happens?")
-    assert bench.alone(job) == expected
+    films = (video(24), video(60, size=(48, 64)))
+    rate = rate_of(load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False))
+    expected = [bench.judged_video("What happens?", read_clip(film, rate, "x")) for film in films]
+    jobs = [bench.job(str(number), Video(Inline(film)), "What happens?") for number, film in enumerate(films)]
+    assert [bench.alone(job) for job in jobs] == expected
+    assert expected[0] != expected[1] or family in ALIKE
+    # In company, or one after the other with a text between them, and once more from caches if there are any.
     engine = bench.new_engine()
-    shown = bench.job("b", picture(60, 28, 1), Video(Inline(film)), "Is it the same?")
-    together, _ = bench.run(job, bench.job("c", "Hello"), shown, engine=engine)
-    assert together["a"] == expected
-    assert together["b"] == bench.alone(shown)
+    for _ in range(2):
+        together, _ = bench.run(jobs[0], bench.job("text", "Hello"), jobs[1], engine=engine)
+        assert [together[job.id] for job in jobs] == expected
     assert engine.vision is not None
-    assert engine.vision.encoded == 2
+    if family not in WITHOUT_BATCHES:
+        assert engine.vision.encoded == 2
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma4"])
+def test_a_video_beside_a_picture_is_answered_together_as_alone(family: str, tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model(family, tmp_path / family))
+    film = video(24)
+    shown = bench.job("b", picture(60, 28, 1), Video(Inline(film)), "Is it the same?")
+    together, _ = bench.run(
+        bench.job("a", Video(Inline(film)), "What?"),
+        bench.job("c", "Hello"),
+        shown,
+        engine=bench.new_engine(),
+    )
+    assert together["b"] == bench.alone(shown)
     fewer = bench.job("d", Video(Inline(film), max_frames=2), "What happens?")
     assert fewer.media is not None
     arrays = fewer.media.placed[0].medium.arrays
@@ -86,3 +136,56 @@ def test_a_video_is_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> Non
         assert list(arrays["num_frames_per_video"]) == [2]
     else:
         assert arrays["video_grid_thw"].tolist()[0][0] == 1
+
+
+def frames_of(*films: bytes, **asked: Any) -> list[bytes]:
+    """The pictures that are shown of videos."""
+    messages = (Message("user", tuple(Video(Inline(film), **asked) for film in films)),)
+    rate = frame_rate(object())
+    assert rate is not None
+    return [part.source.data for part in as_frames(messages, rate)[0].parts]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("lengths", [(24,), (200,), (24, 100)])
+def test_a_video_becomes_the_pictures_that_mlx_vlm_s_server_shows(
+    lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    films = [video(length) for length in lengths]
+    paths = [tmp_path / f"{number}.mp4" for number in range(len(films))]
+    for path, film in zip(paths, films, strict=True):
+        path.write_bytes(film)
+    expected = resolve_video_inputs(object(), [str(path) for path in paths]).images
+    levels = [np.asarray(Pictures.open(io.BytesIO(frame))).mean() for frame in frames_of(*films)]
+    np.testing.assert_allclose(levels, [np.asarray(frame).mean() for frame in expected], atol=3)
+    assert len(levels) <= 16
+    assert len(frames_of(films[0], max_frames=2)) == 2
+
+
+SHOWN_IN_FRAMES = (
+    *("aya_vision", "fastvlm", "gemma3", "glm4v_moe", "idefics2", "idefics3", "internvl"),
+    *("internvl_chat", "kimi_k25", "kimi_k3", "lfm2_vl", "llava", "locateanything", "minicpmo", "mistral3"),
+    *("muse_glimmer", "pixtral", "smolvlm", "unlimited_ocr"),
+)
+
+
+@pytest.mark.parametrize("family", long_but(("gemma3", "internvl"), SHOWN_IN_FRAMES))
+def test_a_model_of_pictures_is_shown_the_frames_of_a_video(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(family, tmp_path, monkeypatch)
+    assert bench.preparer.info.capabilities.video
+    film = video(24)
+    job = bench.job("a", Video(Inline(film)), "What?")
+    assert bench.alone(job) == bench.judged("What?", frames_of(film))
+    with pytest.raises(ServerError) as caught:
+        bench.job("b", picture(8, 8), Video(Inline(film[:300])), "What?")
+    assert caught.value.report.param == "messages[0].content[1]"
+
+
+def test_pictures_whose_positions_a_model_cannot_give_refuse_their_request_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened("glm_ocr", tmp_path, monkeypatch)
+    with pytest.raises(ServerError, match="can't take this set of media"):
+        bench.run(bench.job("a", Video(Inline(video(24))), "What?"))
+    assert bench.run(bench.job("b", picture(60, 28, 1), "What?"))[0]["b"]

@@ -126,6 +126,11 @@ IDEFICS = Family(
     processor={"processor_class": "Idefics3Processor", "image_seq_len": 16},
 )
 
+GEMMA4_TOKENS = (
+    *("<|image>", "<|image|>", "<image|>"),
+    *("<|audio>", "<|audio|>", "<audio|>", "<|video|>"),
+)
+
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": Family(
         tokens=QWEN_TOKENS,
@@ -363,10 +368,7 @@ FAMILIES: dict[str, Family] = {
 
 HEARING: dict[str, Family] = {
     "gemma4_unified": Family(
-        tokens=(
-            *("<|image>", "<|image|>", "<image|>"),
-            *("<|audio>", "<|audio|>", "<audio|>", "<|video|>"),
-        ),
+        tokens=GEMMA4_TOKENS,
         config={
             "image_token_id": "<|image|>",
             "audio_token_id": "<|audio|>",
@@ -396,7 +398,8 @@ HEARING: dict[str, Family] = {
         },
         template=PLAIN_TEMPLATE.replace("IMAGE", "<|image|>").replace(
             "{% elif part.type == 'text' %}",
-            "{% elif part.type == 'audio' %}<|audio|>{% elif part.type == 'text' %}",
+            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'audio' %}<|audio|>"
+            "{% elif part.type == 'text' %}",
         ),
         preprocessor={},
         processor={
@@ -424,10 +427,35 @@ HEARING: dict[str, Family] = {
 }
 """Families that take recordings."""
 
+WITH_SOUND: dict[str, Family] = {
+    "gemma4": replace(
+        FAMILIES["gemma4"],
+        tokens=GEMMA4_TOKENS,
+        config={
+            **FAMILIES["gemma4"].config,
+            "audio_token_id": "<|audio|>",
+            "audio_config": {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "subsampling_conv_channels": [8, 4],
+                "output_proj_dims": 32,
+            },
+        },
+        template=HEARING["gemma4_unified"].template,
+        processor={
+            **FAMILIES["gemma4"].processor,
+            "feature_extractor": {"fft_overdrive": True},  # else it warns of filters without a frequency
+        },
+        tokenizer=HEARING["gemma4_unified"].tokenizer,
+    )
+}
+"""Families whose checkpoints are with a tower for sound or without."""
 
-def tiny_vision_model(family: str, folder: Path, *, seed: int = 7, **text: Any) -> Path:
+
+def tiny_vision_model(family: str, folder: Path, *, seed: int = 7, hears: bool = False, **text: Any) -> Path:
     """Write a random float32 checkpoint of this family into `folder`; `text` changes its text configuration."""
-    made = {**FAMILIES, **HEARING}[family]
+    made = {**FAMILIES, **HEARING, **(WITH_SOUND if hears else {})}[family]
     folder.mkdir(parents=True, exist_ok=True)
     ids = _write_tokenizer(folder, made)
     config = _numbered({"model_type": family, "eos_token_id": EOS, **made.config}, ids)
@@ -469,7 +497,7 @@ def _write_weights(family: str, folder: Path, config: dict[str, Any], seed: int)
     copied.setdefault("text_config", {})
     mx.random.seed(seed)
     settings = module.ModelConfig.from_dict(copied)
-    settings = update_module_configs(settings, module, copied, ["text", "vision"])
+    settings = update_module_configs(settings, module, copied, ["text", "vision", "audio"])
     model = module.Model(settings)
     spread = [
         # Wide enough that the random model answers differently to different pictures.

@@ -38,6 +38,10 @@ WRITTEN_BY_LIBRARY = {
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 
 
+HEARD_AS_BY_LIBRARY = {"gemma3n", "inkling", "minicpmo"}
+"""Families that run whole prompts, where mlx-vlm decides on which side of the text a recording stands."""
+
+
 def tokenizer_of(processor: Any) -> Any:
     """What mlx-vlm loads is a tokenizer alone for families whose pictures their models prepare."""
     return getattr(processor, "tokenizer", processor)
@@ -136,7 +140,7 @@ class VisionBench:
         if sound is not None:
             content = [{"type": "audio"}, *content]
         heard = 0 if sound is None else 1
-        if self.folder.name in WRITTEN_BY_LIBRARY or (heard and self.folder.name == "minicpmo"):
+        if self.folder.name in WRITTEN_BY_LIBRARY or (heard and self.folder.name in HEARD_AS_BY_LIBRARY):
             counts = {"num_images": len(pictures), "num_audios": heard}
             prompt = apply_chat_template(processor, read_config(self.folder), text, **counts)
         else:
@@ -155,6 +159,10 @@ class VisionBench:
             given["mask"] = made["attention_mask"]
         if self.folder.name == "zaya1_vl":
             # mlx-vlm calls the tokens of a chunk `inputs`, and this model does not: its prompts can only be whole.
+            given["prefill_step_size"] = None
+        if self.folder.name == "gemma4" and heard and pictures:
+            # In chunks mlx-vlm computes a picture beside a recording without the attention among its tokens, which it
+            # has alone, and in transformers in company too.
             given["prefill_step_size"] = None
         found = stream_generate(
             self.model.inner, processor, prompt, max_tokens=tokens, temperature=0.0, **given

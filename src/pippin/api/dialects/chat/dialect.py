@@ -404,7 +404,7 @@ class ChatDialect(OpenAIErrors):
         return Decoded(
             requests=(request_of(fields),),
             shape=ChatShape(
-                stream=shared.stream_shape_of(fields),
+                stream=shared.stream_shape_of(fields, usage_unasked=context.stream_usage),
                 n=fields.n or 1,
                 logprobs=bool(fields.logprobs),
                 reasoning=engine.shows_reasoning(fields),

@@ -183,7 +183,10 @@ class ChatEncoder(ChunkEncoder):
         last = len(choices) == self._shape.n
         tail = self._tail_of_chunk()
         if last and not self._shape.stream.usage:
-            tail = b'],"timings":' + _encode(timings_body(choices)) + b"}\n\n"
+            usage = b""
+            if self._shape.stream.usage_unasked:
+                usage = b',"usage":' + _encode(usage_body([[each.usage for each in choices]]))
+            tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + b"}\n\n"
         reason = STOPPED[finished.reason].encode()
         return (
             self._head

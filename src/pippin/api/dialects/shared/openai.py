@@ -148,15 +148,17 @@ class StreamShape(Struct, frozen=True, kw_only=True):
     """How a stream of chunks is to look."""
 
     usage: bool = False  # a chunk of its own at the end
+    usage_unasked: bool = False  # without that one, in the chunk with the last `finish_reason`
     continuous_usage: bool = False  # figures in every chunk
     progress: bool = False  # chunks that tell how far the prompt is
 
 
-def stream_shape_of(fields: OpenAIFields) -> StreamShape:
+def stream_shape_of(fields: OpenAIFields, *, usage_unasked: bool = False) -> StreamShape:
     options = fields.stream_options or StreamOptions()
     continuous = bool(options.continuous_usage_stats)
     return StreamShape(
         usage=bool(options.include_usage) or continuous,
+        usage_unasked=usage_unasked and options.include_usage is None,
         continuous_usage=continuous,
         progress=bool(fields.return_progress),
     )

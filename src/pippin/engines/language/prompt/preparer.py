@@ -213,10 +213,22 @@ class LanguagePreparer:
         if request.messages and not self.tokenizer.chat_templates:
             return True
         known = frozenset() if self._media is None else self._media.modalities
-        return not {modality_of(part) for _, part in media_parts(request.messages or ())} <= known
+        asked = {modality_of(part) for _, part in media_parts(request.messages or ())}
+        if self._media is not None and self._media.frames is not None:
+            asked -= {"video"}
+        return not asked <= known
+
+    def _framed(self, request: GenerationRequest) -> GenerationRequest:
+        """The request with frames in the place of videos, for a model that takes pictures and no video."""
+        processor = self._media if self._whole is None else self._whole
+        if request.messages is None or processor is None or (rate := processor.frames) is None:
+            return request
+        from pippin.engines.language.vision.frames import as_frames
+
+        return msgspec.structs.replace(request, messages=as_frames(request.messages, rate))
 
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
-        return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
+        return self._renderer.prompt(self._framed(request), self._offered(request), most=MOST_COUNTED)
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
@@ -229,7 +241,7 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        prompt = fit_prompt(self._renderer, request, offered, window, reserve)
+        prompt = fit_prompt(self._renderer, self._framed(request), offered, window, reserve)
         if self.needs_media and prompt.media is None:
             message = "This model reads pictures and takes no request without one: add one to a message of the user."
             raise ServerError("unsupported", message, "messages" if request.prompt is None else "prompt")
@@ -374,7 +386,7 @@ class LanguagePreparer:
             reasoning=self._reasoning is not None,
             infill=infill.infill_format(self.tokenizer) is not None,
             images="image" in modalities,
-            video="video" in modalities,
+            video="video" in modalities or (chat and processor is not None and processor.frames is not None),
             audio="audio" in modalities,
         )
         return msgspec.structs.replace(

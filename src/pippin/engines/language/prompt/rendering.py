@@ -84,11 +84,11 @@ class PromptRenderer:
             converter = Converter(probe(template, history), history, tokenizer.literals, style)
             self._templates[name] = (template, converter)
 
-    def sample(self, modality: Modality) -> str:
-        """A message of the user with a medium and a word, rendered. Raises `ServerError`."""
+    def sample(self, modality: Modality, count: int = 1) -> str:
+        """A message of the user with media and a word, rendered. Raises `ServerError`."""
         source = Inline(b"")
         media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
-        message = Message("user", (media[modality], Text("Look")))
+        message = Message("user", (*[media[modality]] * count, Text("Look")))
         return self._render(GenerationRequest(model=""), (message,), (), generation=True)
 
     @property

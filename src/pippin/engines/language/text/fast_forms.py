@@ -29,7 +29,7 @@ def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
         return _plamo(folder)
     if _json(folder / "config.json").get("model_type") in PLAIN_SENTENCEPIECE:
         opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
-            folder, local_files_only=True
+            folder, trust_remote_code=False, local_files_only=True
         )
         return opened
     return None

@@ -320,7 +320,9 @@ class Tokenizer:
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
         """Read the tokenizer of a model folder. Raises `ServerError("load_failed")` for one that can't be read."""
         try:
-            wrapped = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
+            wrapped = open_fast_form(folder) or _from_transformers(
+                folder, trust_remote_code=trust_remote_code
+            )
             backend = wrapped.backend_tokenizer
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.

@@ -16,9 +16,9 @@ from pippin.engines.language.vision.model import VisionModel
 EXTRA_HINT = 'pip install "pippin[vision]"'
 
 PLACEHOLDER_KEYS: dict[Modality, tuple[str, ...]] = {
-    "image": ("image_token_id", "image_token_index"),
-    "video": ("video_token_id", "video_token_index"),
-    "audio": ("audio_token_id", "audio_token_index"),
+    "image": ("image_token_id", "image_token_index", "img_context_token_id"),
+    "video": ("video_token_id", "video_token_index", "video_context_token_id"),
+    "audio": ("audio_token_id", "audio_token_index", "sound_context_token_id"),
 }
 """Keys of config.json that hold the id of a placeholder token, which features of a medium replace."""
 

@@ -207,13 +207,16 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
     def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> RotaryPositions:
-        """The rotary positions of a whole prompt."""
+        """The rotary positions of a whole prompt. Raises `ServerError` for media whose model has none."""
         if not self._three_axes:
             return RotaryPositions(table=None)
         images, videos = media.gathered("image_grid_thw"), media.gathered("video_grid_thw")
-        table, deltas = self.inner.language_model.get_rope_index(
-            mx.array([tokens]), *(None if grid is None else mx.array(grid) for grid in (images, videos))
-        )
+        try:
+            table, deltas = self.inner.language_model.get_rope_index(
+                mx.array([tokens]), *(None if grid is None else mx.array(grid) for grid in (images, videos))
+            )
+        except FAILURES as error:  # as GLM-OCR's, for several pictures
+            raise refusal("set of media", error) from error
         if table.ndim == 2:
             table = mx.broadcast_to(table, (3, *table.shape))
         mx.eval(table)

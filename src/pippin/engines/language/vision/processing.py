@@ -5,6 +5,7 @@ Pictures are brought to a size, and video and audio are decoded, before the proc
 
 import hashlib
 import inspect
+import logging
 import math
 import threading
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
+from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
     MediaPart,
     Medium,
@@ -30,7 +32,9 @@ from pippin.engines.language.vision.media import (
     modality_of,
     place,
 )
-from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
+from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+
+log = logging.getLogger(__name__)
 
 TOKEN_TYPES = "mm_token_type_ids"
 
@@ -39,11 +43,19 @@ TEXT_OUTPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", TOKEN
 
 PLACEHOLDERS: dict[Modality, tuple[tuple[str, ...], ...]] = {
     "image": (("boi_token",), ("image_token",)),
-    "video": (("vision_start_token", "video_token", "vision_end_token"), ("video_token",)),
+    "video": (
+        ("vision_start_token", "video_token", "vision_end_token"),
+        ("<|begin_of_video|>", "video_token", "<|end_of_video|>"),
+        ("video_token",),
+        ("<|vision_start|>", "video_token", "<|vision_end|>"),
+    ),
     "audio": (("boa_token",), ("audio_token",)),
 }
-"""The attributes of processors that together spell a medium's placeholder; of several spellings the first that works is
-taken. Processors that separate the frames of a video repeat the tokens around it for each frame."""
+"""The attributes of processors, and tokens, that together spell a medium's placeholder; of several spellings the first
+that works is taken. Processors that separate the frames of a video repeat the tokens around it for each frame."""
+
+VISION_MARKS = ("<|vision_start|>", "<|vision_end|>")
+"""The tokens that most templates write around a medium, and that some processors replace along with it."""
 
 MOST_KEPT_BYTES = 1 << 28
 """The most bytes of processed media that are kept for follow-up requests."""
@@ -103,19 +115,26 @@ class MediaProcessor:
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, Medium] = OrderedDict()
         self._placeholder_tokens = placeholder_tokens(config)
+        # Some processors write a video as its frames, each with the tokens of a picture.
+        self._placeholder_tokens["video"] |= self._placeholder_tokens["image"]
         self._takes_pixel_limits = "max_pixels" in vars(self._processor.image_processor)
         self._parameters = frozenset(inspect.signature(self._processor.__call__).parameters)
-        sampling = mlx_vlm.utils.resolve_video_sampling(self._processor, {})
-        self._rate = FrameRate(fps=sampling.fps, least=sampling.min_frames, most=sampling.max_frames)
+        self._rate = rate_of(self._processor)
         self._tokenizer: Tokenizer | None = None
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to try the model with
         self.refused: set[Modality] = set()  # modalities whose trial failed
+        self._frame_rate = frame_rate(self._processor)
 
     @property
     def modalities(self) -> frozenset[Modality]:
         """The modalities that the model takes."""
         return frozenset(self.placeholders) - self.refused
+
+    @property
+    def frames(self) -> FrameRate | None:
+        """The rate at which videos are shown as pictures; None for a model that takes video, or no picture."""
+        return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
 
     def use(self, tokenizer: Tokenizer) -> None:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
@@ -125,9 +144,14 @@ class MediaProcessor:
             "video": lambda: self._video_arguments(sample_clip()),
             "audio": lambda: self._audio_arguments(np.zeros(self._audio_rate, np.float32)),
         }
+        if self._frame_rate is not None:
+            del trials["video"]  # which its processor may take in silence, and drop
         for modality, trial in trials.items():
             for attributes in PLACEHOLDERS[modality]:
-                names = [getattr(self._processor, attribute, None) for attribute in attributes]
+                names = [
+                    each if each.startswith("<") else getattr(self._processor, each, None)
+                    for each in attributes
+                ]
                 known = [
                     name for name in names if isinstance(name, str) and tokenizer.single(name) is not None
                 ]
@@ -138,14 +162,20 @@ class MediaProcessor:
                     if sample.placeholders and self._stands_alone("".join(known), sample, trial()):
                         self.placeholders[modality], self.samples[modality] = "".join(known), sample
                         break
-                except FAILURES:
-                    continue
+                except (*FAILURES, ImportError) as error:
+                    log.info("its processor takes no %s: %s: %s", modality, type(error).__name__, error)
 
     def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
-        """Whether the processor leaves the text around a placeholder as it is."""
+        """Whether the processor leaves the text around a placeholder as it is, also the tokens that mark media."""
+        around = [("a", "b")]
+        if all(self._tokenizer and self._tokenizer.single(mark) is not None for mark in VISION_MARKS):
+            around.append(VISION_MARKS)
         with self._lock:
-            self._processor(text=[f"a{placeholder}b"], **arguments)
-            return self._recording.text == f"a{sample.text}b"
+            for before, after in around:
+                self._processor(text=[f"{before}{placeholder}{after}"], **arguments)
+                if self._recording.text != f"{before}{sample.text}{after}":
+                    return False
+        return True
 
     def place(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
         """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens."""
@@ -200,11 +230,7 @@ class MediaProcessor:
             case Image():
                 return self._image_arguments(part, data, param)
             case Video():
-                rate = FrameRate(
-                    fps=part.fps or self._rate.fps,
-                    least=min(self._rate.least, part.max_frames or self._rate.most),
-                    most=min(part.max_frames or self._rate.most, self._rate.most),
-                )
+                rate = self._rate.asked(part.fps, part.max_frames)
                 return self._video_arguments(read_clip(data, rate, param))
             case Audio():
                 samples = sound.decode(data, self._audio_rate, param=param, longest=MOST_AUDIO_SECONDS)
@@ -213,7 +239,7 @@ class MediaProcessor:
     @property
     def _audio_rate(self) -> int:
         """The sample rate of the audio that the model takes."""
-        return int(self._processor.feature_extractor.sampling_rate)
+        return audio_rate(self._processor)
 
     def _audio_arguments(self, samples: sound.Samples) -> dict[str, Any]:
         return {("audios" if "audios" in self._parameters else "audio"): [samples]}
@@ -262,6 +288,13 @@ class MediaProcessor:
             },
             has_token_types=TOKEN_TYPES in outputs,
         )
+
+
+def audio_rate(processor: Any) -> int:
+    """The samples in a second that a processor takes: without a feature extractor that says so, those that mlx-vlm's
+    `prepare_inputs` gives it."""
+    extractor = getattr(processor, "feature_extractor", None)
+    return int(getattr(extractor, "sampling_rate", 16000))
 
 
 def pixel_limits(

@@ -2,7 +2,8 @@
 
 import io
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ MOST_CLIP_PIXELS = 64_000_000
 MOST_RATE = 60.0
 
 
+Sampler = Callable[..., Any]
+"""Chooses the indices of frames, given mlx-vlm's `VideoMetadata` of the file, `fps` and `max_frames`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FrameRate:
     """How many frames are sampled: `fps` in a second, from `least` to `most` in all, a multiple of `group`."""
@@ -28,6 +33,28 @@ class FrameRate:
     least: int
     most: int
     group: int = 2
+    sampler: Sampler | None = None  # of a processor that chooses frames itself
+
+    def asked(self, fps: float | None, most: int | None) -> "FrameRate":
+        """What a request asks for, within the limits."""
+        most = min(most or self.most, self.most)
+        return replace(self, fps=fps or self.fps, least=min(self.least, most), most=most)
+
+
+def rate_of(processor: Any) -> FrameRate:
+    """The rate at which mlx-vlm samples videos for this processor."""
+    from mlx_vlm.utils import resolve_video_sampling
+
+    found = resolve_video_sampling(processor, {})
+    component = getattr(processor, "video_processor", None)
+    samples = getattr(component, "sample_frames_in_loader", False)
+    return FrameRate(
+        fps=found.fps,
+        least=found.min_frames,
+        most=found.max_frames,
+        group=max(found.frame_factor, 1),
+        sampler=component.sample_frames if samples and component is not None else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,8 +72,29 @@ class Clip:
         return len(self.indices) / self.source_frames * self.source_fps
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """Which frames of a video file are shown."""
+
+    indices: list[int]
+    source_frames: int
+    source_fps: float
+
+
 def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
     """Decode the sampled frames of a video. Raises `ServerError` naming `param` if it is unreadable or too large."""
+    sampled = sample(data, rate, param)
+    frames = read_frames(data, sampled.indices, param)
+    return Clip(
+        frames=np.stack(frames),
+        indices=sampled.indices[: len(frames)],
+        source_frames=sampled.source_frames,
+        source_fps=sampled.source_fps,
+    )
+
+
+def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
+    """Choose the frames of a video without decoding it. Raises as `read_clip` does."""
     try:
         import av
     except ImportError as error:
@@ -57,14 +105,26 @@ def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
         raise ServerError("invalid_request", f"{param} is an empty file; send a video.", param)
     try:
         total, fps = _measure(data, param)
-        wanted = _sampled(total, fps, rate)
+    except av.FFmpegError as error:
+        raise _unreadable(param) from error
+    return Sampled(indices=_sampled(total, fps, rate), source_frames=total, source_fps=fps)
+
+
+def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
+    """Decode the frames of these ascending indices, at least one of them; each is uint8 [channels, height, width].
+
+    Raises as `read_clip` does.
+    """
+    import av
+
+    try:
         with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
-            frames = _decode(container, wanted, param)
+            frames = _decode(container, indices, param)
     except av.FFmpegError as error:
         raise _unreadable(param) from error
     if not frames:
         raise _unreadable(param)
-    return Clip(frames=np.stack(frames), indices=wanted[: len(frames)], source_frames=total, source_fps=fps)
+    return frames
 
 
 def _measure(data: bytes, param: str) -> tuple[int, float]:
@@ -94,7 +154,13 @@ def _measure(data: bytes, param: str) -> tuple[int, float]:
 
 
 def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:
-    """The indices of the sampled frames, evenly spread over the file."""
+    """The indices of the sampled frames in their order, evenly spread over the file, or as the processor chooses."""
+    if rate.sampler is not None:
+        from mlx_vlm.utils import VideoMetadata
+
+        told = VideoMetadata(total, fps, list(range(total)), duration=total / fps)
+        chosen = rate.sampler(told, fps=min(rate.fps, MOST_RATE), max_frames=rate.most)
+        return sorted(min(max(int(index), 0), total - 1) for index in chosen) or [0]
     wanted = total / fps * min(rate.fps, MOST_RATE)
     wanted = min(max(wanted, rate.least), rate.most, total)
     count = max(math.floor(wanted / rate.group) * rate.group, 1)
@@ -116,7 +182,9 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
             scale = min(1.0, math.sqrt(MOST_CLIP_PIXELS / (len(wanted) * frame.width * frame.height)))
             size = (max(int(frame.width * scale), 1), max(int(frame.height * scale), 1))
         pixels = frame.reformat(width=size[0], height=size[1], format="rgb24").to_ndarray()
-        frames.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+        shown = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        while len(frames) < len(wanted) and wanted[len(frames)] == index:  # some choose one twice
+            frames.append(shown)
     return frames
 
 

@@ -19,17 +19,19 @@ from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
+from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import MediaPart, Modality, WholePrompt, modality_of
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
+    audio_rate,
     pixel_limits,
     plain_arrays,
     resized,
     sample_clip,
     sample_image,
 )
-from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
+from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 
 log = logging.getLogger(__name__)
 
@@ -170,12 +172,24 @@ class WholeProcessor:
         if hasattr(self._processor, "tokenizer"):
             self._shielded = _ShieldedTokenizer(self._processor.tokenizer)
             self._processor.tokenizer = self._shielded
-        sampling = mlx_vlm.utils.resolve_video_sampling(self._processor, {})
-        self._rate = FrameRate(fps=sampling.fps, least=sampling.min_frames, most=sampling.max_frames)
+        self._rate = rate_of(self._processor)
+        self._frame_rate = frame_rate(self._processor)
         self._tokenizer: Tokenizer | None = None
         self._adds_tokens = False
         self.style = LibraryStyle(str(config.get("model_type", "")).lower())
         self.modalities: frozenset[Modality] = frozenset()  # as found by trying
+        self.takes_several = False  # pictures in one prompt, also found by trying
+
+    @property
+    def frames(self) -> FrameRate | None:
+        """The rate at which videos are shown as pictures; None for a model that takes video, or one picture at most."""
+        seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
+        return self._frame_rate if seen else None
+
+    @property
+    def drops_video(self) -> bool:
+        """Whether the processor takes no video, though it may not say so."""
+        return self._frame_rate is not None
 
     @property
     def chat_template(self) -> str | None:
@@ -248,11 +262,7 @@ class WholeProcessor:
                     resized(pictures.decode(data, param=where).convert("RGB"), part, least, most, where)
                 )
             case Video():
-                rate = FrameRate(
-                    fps=part.fps or self._rate.fps,
-                    least=min(self._rate.least, part.max_frames or self._rate.most),
-                    most=min(part.max_frames or self._rate.most, self._rate.most),
-                )
+                rate = self._rate.asked(part.fps, part.max_frames)
                 _add_clip(read_clip(data, rate, where), given)
             case Audio():
                 if given["audio"] and not getattr(self._processor, "supports_multiple_audio", False):
@@ -267,15 +277,15 @@ class WholeProcessor:
 
     @property
     def _audio_rate(self) -> int:
-        extractor = getattr(self._processor, "feature_extractor", None)
-        return int(getattr(extractor, "sampling_rate", 16000))
+        return audio_rate(self._processor)
 
-    def sample(self, modality: Modality, number: int, text: str) -> WholePrompt:
-        """A rendered prompt with a small medium, of which there are two that differ. Raises `FAILURES`."""
+    def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
+        """A rendered prompt with small media, of which there are two that differ in the last one. Raises `FAILURES`."""
         given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
         match modality:
             case "image":
                 picture = sample_image()
+                given["images"] += [picture] * (count - 1)
                 given["images"].append(ImageOps.invert(picture) if number else picture)
             case "video":
                 clip = sample_clip()
@@ -335,9 +345,9 @@ Evaluate = Callable[[WholePrompt], mx.array]
 
 
 class SampleRenderer(Protocol):
-    """Renders a message with a medium and a word. Raises `ServerError`."""
+    """Renders a message with media and a word. Raises `ServerError`."""
 
-    def sample(self, modality: Modality) -> str: ...
+    def sample(self, modality: Modality, count: int = 1) -> str: ...
 
 
 def try_modalities(
@@ -350,28 +360,36 @@ def try_modalities(
     Messages are written in the first of the `Writing`s that the template takes.
     """
     found: set[Modality] = set()
+    tried = [each for each in MODALITIES if each != "video" or not processor.drops_video]
     for writing in get_args(Writing):
         markers = processor.markers() if writing == "as text" else {}
         processor.style = replace(processor.style, writing=writing, markers=markers)
         renderer = open_renderer(processor)
-        for modality in MODALITIES:
-            try:
-                text = renderer.sample(modality)
-                if _sees_a_difference(processor, modality, text, evaluate):
-                    found.add(modality)
-            except (*FAILURES, ServerError) as error:
-                log.info("a prompt with %s fails: %s: %s", modality, type(error).__name__, error)
+        found = {each for each in tried if _sees_a_difference(processor, renderer, each, evaluate)}
         if found:
             break
     processor.modalities = frozenset(found)
+    if "image" in found and "video" not in found:
+        processor.takes_several = _sees_a_difference(processor, renderer, "image", evaluate, count=2)
     return bool(found)
 
 
-def _sees_a_difference(processor: WholeProcessor, modality: Modality, text: str, evaluate: Evaluate) -> bool:
-    """Whether the model runs a rendered prompt with a sample of the modality, and answers another one otherwise.
+def _sees_a_difference(
+    processor: WholeProcessor,
+    renderer: SampleRenderer,
+    modality: Modality,
+    evaluate: Evaluate,
+    count: int = 1,
+) -> bool:
+    """Whether the model runs a prompt with samples of the modality, and answers otherwise if the last is another one.
 
     A family that leaves the medium out of the prompt would give the same logits for both.
     """
-    first, second = (evaluate(processor.sample(modality, number, text)) for number in (0, 1))
+    try:
+        text = renderer.sample(modality, count)
+        first, second = (evaluate(processor.sample(modality, number, text, count)) for number in (0, 1))
+    except (*FAILURES, ServerError) as error:
+        log.info("a prompt with %s fails: %s: %s", modality, type(error).__name__, error)
+        return False
     finite = bool(mx.all(mx.isfinite(first)).item()) and bool(mx.all(mx.isfinite(second)).item())
     return finite and float(mx.abs(first - second).max()) > 0

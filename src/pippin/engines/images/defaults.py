@@ -1,0 +1,46 @@
+"""What mlx-vlm's pipelines take where a request says nothing: `python -m pippin.engines.images.defaults FOLDER`.
+
+A server asks in a process of its own, since mlx-vlm imports MLX. It reads the folder's JSON files and no weights, and
+writes `LibraryDefaults` as JSON; the exit status is 1 where mlx-vlm knows no such folder.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pippin.core.image_presets import ImageDefaults, LibraryDefaults
+
+
+def find_defaults(folder: Path) -> LibraryDefaults | None:
+    """Raises what mlx-vlm raises for a folder whose files it cannot read."""
+    from pippin.engines.images.library import find_classes
+
+    found = find_classes(folder)
+    if found is None:
+        return None
+    return LibraryDefaults(_of(found.generation, folder), _of(found.edit, folder))
+
+
+def _of(kind: Any, folder: Path) -> ImageDefaults | None:
+    if kind is None:
+        return None
+    found = kind.resolve_defaults(str(folder), model_path=folder)
+    return ImageDefaults(found.steps, found.guidance)
+
+
+def main(folder: Path) -> int:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # libraries print what they do
+    found = find_defaults(folder)
+    if found is None:
+        return 1
+    answers.write(msgspec.json.encode(found))
+    answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

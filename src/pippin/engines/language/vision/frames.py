@@ -1,0 +1,93 @@
+"""Videos for models that take pictures and no video: some of their frames in order, as mlx-vlm's server shows them."""
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+from PIL import Image as PillowImage
+
+from pippin.core.conversation import Image, Inline, Message, Part, ToolResult, Video
+from pippin.core.errors import ServerError
+from pippin.engines.language.vision.placeholders import Frame, media_parts
+from pippin.engines.language.vision.video import FrameRate, read_frames, sample
+
+MOST_FRAMES = 16
+"""The most frames of all videos of a request together (mlx-vlm's `resolve_video_inputs`)."""
+
+
+def frame_rate(processor: Any) -> FrameRate | None:
+    """The rate at which videos are shown as pictures; None for a processor that takes video itself."""
+    from mlx_vlm.generate.video import processor_handles_video
+
+    if processor_handles_video(processor):
+        return None
+    return FrameRate(fps=2.0, least=4, most=768)  # mlx-vlm's own, of which the frames are chosen
+
+
+def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, ...]:
+    """The messages with frames in the place of videos, evenly chosen from those sampled of all videos.
+
+    Raises `ServerError` naming a video that can't be read.
+    """
+    clips = [(where, part) for where, part in media_parts(messages) if isinstance(part, Video)]
+    if not clips:
+        return messages
+    sampled = [
+        (number, index)
+        for number, (where, part) in enumerate(clips)
+        for index in sample(_bytes(part, where), rate.asked(part.fps, part.max_frames), where).indices
+    ]
+    chosen = _evenly(sampled)
+    frames = iter(
+        [
+            _pictures(part, where, [index for each, index in chosen if each == number])
+            for number, (where, part) in enumerate(clips)
+        ]
+    )
+
+    def shown(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        found: list[Part] = []
+        for part in parts:
+            found += next(frames) if isinstance(part, Video) else (part,)
+        return tuple(found)
+
+    # In the order of `media_parts`: first what tools returned, then the message's own.
+    made = []
+    for message in messages:
+        results = {
+            number: replace(part, parts=shown(part.parts))
+            for number, part in enumerate(message.parts)
+            if isinstance(part, ToolResult)
+        }
+        parts = shown(tuple(results.get(number, part) for number, part in enumerate(message.parts)))
+        made.append(replace(message, parts=parts))
+    return tuple(made)
+
+
+def _evenly(sampled: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if len(sampled) <= MOST_FRAMES:
+        return sampled
+    step = (len(sampled) - 1) / (MOST_FRAMES - 1)
+    return [sampled[round(number * step)] for number in range(MOST_FRAMES)]
+
+
+def _pictures(part: Video, where: str, indices: list[int]) -> list[Part]:
+    if not indices:
+        return []
+    return [_picture(frame, where) for frame in read_frames(_bytes(part, where), indices, where)]
+
+
+def _picture(frame: npt.NDArray[np.uint8], where: str) -> Image:
+    """A frame uint8 [channels, height, width] as the bytes of a file that is quick to write and loses nothing."""
+    written = io.BytesIO()
+    PillowImage.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0))).save(written, "BMP")
+    return Frame(Inline(written.getvalue()), where=where)
+
+
+def _bytes(part: Video, where: str) -> bytes:
+    if not isinstance(part.source, Inline):
+        message = f"{where} was not fetched; send the bytes as a data: URI."
+        raise ServerError("invalid_request", message, where)
+    return part.source.data

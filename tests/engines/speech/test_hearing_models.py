@@ -1,0 +1,283 @@
+"""Tiny models of several families of mlx-audio, with random weights, from disk: the same text as by mlx-audio alone."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_audio
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from mlx_audio.stt.utils import load_model
+
+from pippin.catalog.info import read_info
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, Failed, Segment, Transcribed
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Transcribe
+from pippin.engines import transcription
+from pippin.engines.blocking import BlockingEngine
+from pippin.engines.transcription import TranscriptionPreparer, rate_of, transcriber
+from tests.engines.driving import no_progress, run
+from tests.engines.speech.recordings import wav
+
+LETTERS = ["▁", *"abcdefghijklmnopqrstuvwxyz", "."]
+CONFORMER = {
+    "feat_in": 80,
+    "n_layers": 2,
+    "d_model": 32,
+    "n_heads": 2,
+    "ff_expansion_factor": 2,
+    "subsampling_factor": 8,
+    "subsampling_conv_channels": 8,
+    "conv_kernel_size": 9,
+    "pos_emb_max_len": 500,
+}
+PREDICTION = {"pred_hidden": 16, "pred_rnn_layers": 1}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "parakeet": {
+        "target": "nemo.collections.asr.models.rnnt_bpe_models.EncDecRNNTBPEModel",
+        "model_defaults": {"tdt_durations": [0, 1, 2]},
+        "preprocessor": {
+            "sample_rate": 16000,
+            "normalize": "per_feature",
+            "window_size": 0.025,
+            "window_stride": 0.01,
+            "window": "hann",
+            "features": 80,
+            "n_fft": 512,
+            "dither": 0.0,
+        },
+        "encoder": {
+            **CONFORMER,
+            "self_attention_model": "rel_pos",
+            "subsampling": "dw_striding",
+            "causal_downsampling": False,
+        },
+        "decoder": {"blank_as_pad": True, "vocab_size": len(LETTERS), "prednet": PREDICTION},
+        "joint": {
+            "num_classes": len(LETTERS),
+            "num_extra_outputs": 3,
+            "vocabulary": LETTERS,
+            "jointnet": {"joint_hidden": 16, "activation": "relu", "encoder_hidden": 32, "pred_hidden": 16},
+        },
+        "decoding": {"model_type": "tdt", "durations": [0, 1, 2], "greedy": {"max_symbols": 4}},
+    },
+    "nemotron_asr": {
+        "model_type": "nemotron_asr",
+        "preprocessor": {"features": 80, "n_fft": 512, "normalize": "NA"},
+        "encoder": {
+            **CONFORMER,
+            "causal_downsampling": True,
+            "conv_context_size": "causal",
+            "conv_norm_type": "layer_norm",
+            "att_context_style": "chunked_limited",
+            "att_context_size": [[56, 13]],
+            "use_bias": False,
+        },
+        "prompt": {
+            "num_prompts": 4,
+            "prompt_hidden": 16,
+            "prompt_dictionary": {"en-US": 0, "de-DE": 2, "auto": 1},
+        },
+        "decoder": {**PREDICTION, "vocab_size": len(LETTERS), "blank_as_pad": True},
+        "joint": {
+            "joint_hidden": 16,
+            "activation": "relu",
+            "encoder_hidden": 32,
+            "pred_hidden": 16,
+            "num_classes": len(LETTERS),
+        },
+        "vocabulary": LETTERS,
+        "default_language": "auto",
+        "default_att_context_size": [56, 13],
+        "max_symbols": 5,
+    },
+    "moonshine": {
+        "model_type": "moonshine",
+        "vocab_size": 128,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "encoder_num_hidden_layers": 2,
+        "decoder_num_hidden_layers": 2,
+        "encoder_num_attention_heads": 2,
+        "decoder_num_attention_heads": 2,
+    },
+    "mms": {
+        "model_type": "mms",
+        "vocab_size": 32,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "conv_dim": [16] * 7,
+        "num_conv_pos_embeddings": 16,
+        "num_conv_pos_embedding_groups": 2,
+    },
+}
+SHORT, LONG = wav(0.6, 1), wav(1.7, 2)
+
+
+def write_model(family: str, folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS[family]))
+    package = importlib.import_module(f"mlx_audio.stt.models.{family}")
+    mx.random.seed(3)
+    model = package.Model(package.ModelConfig.from_dict(CONFIGS[family]))
+    spread = [
+        (name, array + 0.3 * mx.random.normal(array.shape) if array.ndim > 1 else array)
+        for name, array in tree_flatten(model.parameters())
+    ]
+    if family in ("moonshine", "mms"):  # which are read in the layout of torch
+        spread = [
+            (name, array.swapaxes(1, 2) if _is_convolution(name, array) else array) for name, array in spread
+        ]
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(spread), {"format": "mlx"})
+    return folder
+
+
+def _is_convolution(name: str, array: mx.array) -> bool:
+    return "conv" in name and array.ndim == 3
+
+
+Loaded = tuple[TranscriptionPreparer, BlockingEngine[Any], Path]
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+    folder = write_model(request.param, tmp_path_factory.mktemp("models") / f"{request.param}-tiny")
+    info = read_info(folder)
+    assert info.kind == "transcription"
+    spec = WorkerSpec(info=info, threads=1)
+    preparer = transcription.open_preparer(spec)
+    engine = transcription.open_engine(spec, preparer, no_progress)
+    yield preparer, engine, folder
+    engine.close()
+
+
+def hear(loaded: Loaded, data: bytes, **fields: Any) -> list[Event]:
+    preparer, engine, _ = loaded
+    job = preparer.prepare("one", Transcribe(audio=data, **fields))
+    assert not isinstance(job, tuple)
+    return run(engine, job)["one"]
+
+
+def test_a_model_hears_through_pippin_as_by_itself(loaded: Loaded, tmp_path: Path) -> None:
+    model = load_model(loaded[2])
+    model.set_dtype(mx.float32)
+    heard = []
+    for data in (SHORT, LONG):
+        file = tmp_path / "speech.wav"
+        file.write_bytes(data)
+        expected = model.generate(str(file))
+        done = hear(loaded, data)[-1]
+        assert isinstance(done, Transcribed), done
+        assert done.text == expected.text.strip()
+        heard.append(done.text)
+    assert heard[0] != heard[1]
+
+
+def test_what_a_family_has_no_argument_for_is_refused_by_name(loaded: Loaded) -> None:
+    for fields in ({"prompt": "Pippin"}, {"words": True}, {"translate": True}):
+        [failed] = hear(loaded, SHORT, **fields)
+        assert isinstance(failed, Failed)
+        assert "This model has no" in failed.error.message
+    takes_language = loaded[2].name.startswith("nemotron")
+    last = hear(loaded, SHORT, language="de-DE")[-1]
+    assert isinstance(last, Transcribed) == takes_language
+    assert isinstance(hear(loaded, SHORT, temperature=0.0)[-1], Transcribed)
+    takes_length = loaded[2].name.startswith("moonshine")
+    assert isinstance(hear(loaded, SHORT, max_tokens=3)[-1], Transcribed) == takes_length
+
+
+@pytest.mark.parametrize("loaded", ["parakeet"], indirect=True)
+def test_sentences_of_nemo_s_models_become_segments(loaded: Loaded) -> None:
+    *events, done = hear(loaded, LONG)
+    segments = [event for event in events if isinstance(event, Segment)]
+    assert isinstance(done, Transcribed)
+    assert "".join(each.text for each in segments).strip() == done.text
+    times = [time for each in segments for time in (each.start, each.end)]
+    assert times == sorted(times)
+    assert 0 < times[-1] < 3
+    assert done.usage.completion_tokens > 0
+
+
+class Recorder(nn.Module):  # type: ignore[misc]
+    """A model that notes what it is given."""
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__()
+        self.sample_rate = sample_rate
+
+    def generate(self, audio: Any, *, source_lang: str = "en", sampling_rate: int | None = None) -> Any:
+        self.given = (audio.size, source_lang, sampling_rate)
+        return SimpleNamespace(text=" heard ", segments=[{"text": None, "start": None}], language=["en"])
+
+
+@pytest.mark.parametrize("rate", [16000, 24000])
+def test_a_model_hears_at_its_own_rate(rate: int) -> None:
+    model, events = Recorder(rate), []
+    data = wav(1.0, 1, rate=48000)
+    task = Transcribe(audio=data, language="de")
+    call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
+    transcriber(task, transcription.sound.decode(data, 16000, param="file"), 16000)(model, call)
+    size, language, told = model.given
+    assert rate_of(model) == told == rate
+    assert abs(size - rate) < 100
+    assert language == "de"
+    done = events[-1]
+    assert (done.text, done.language) == ("heard", "de")
+    assert done.duration == pytest.approx(1.0, abs=0.01)
+    with pytest.raises(ServerError, match="no `max_tokens`"):
+        transcriber(Transcribe(audio=data, max_tokens=3), mx.zeros(16000), 16000)(model, call)
+
+
+def test_a_long_recording_is_heard_in_pieces_by_a_model_that_does_not_cut_it() -> None:
+    heard: list[int] = []
+
+    class Listener(Recorder):
+        def generate(self, audio: Any) -> Any:  # type: ignore[override]
+            heard.append(audio.size)
+            return SimpleNamespace(text="and", segments=None)
+
+    samples = np.random.default_rng(1).normal(size=16000 * 150).astype(np.float32)
+    events: list[Any] = []
+    call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
+    transcriber(Transcribe(audio=b""), samples, 16000)(Listener(16000), call)
+    assert sum(heard) == samples.size
+    assert max(heard) <= 30 * 16000
+    assert events[-1].text == " ".join(["and"] * len(heard))
+
+
+class Aligner(nn.Module):  # type: ignore[misc]
+    def generate(self, audio: Any, text: str, language: str = "English", **others: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"), [(nn.Module(), "no `generate`"), (Aligner(), "needs text beside the sound")]
+)
+def test_a_model_that_does_not_transcribe_is_refused_when_it_is_loaded(
+    model: nn.Module, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlx_audio.stt.utils.load_model", lambda *_, **__: model)
+    info = ModelInfo(id="odd", kind="transcription", path=str(tmp_path))
+    spec = WorkerSpec(info=info, threads=1)
+    with pytest.raises(ServerError, match=problem) as caught:
+        transcription.open_engine(spec, TranscriptionPreparer(info), no_progress).close()
+    assert caught.value.report.kind == "load_failed"
+
+
+def test_the_page_on_speech_names_every_family_of_the_library() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "audio.md").read_text("utf-8")
+    families = {
+        folder.name
+        for kind in ("stt", "tts")
+        for folder in (Path(mlx_audio.__file__).parent / kind / "models").iterdir()
+        if folder.is_dir() and not folder.name.startswith("__")
+    }
+    assert {name for name in families if f"`{name}`" not in page} == set()
