@@ -114,7 +114,7 @@ def test_an_assistant_gives_the_models_own_answer(pair: Pair) -> None:
     assert bench.engine.stats().draft_tokens > 0
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_it_proposes_what_mlx_vlm_drafts(any_pair: Pair, cached: bool) -> None:
     bench = any_pair.bench(prefix_cache=cached)
     if cached:
