@@ -11,8 +11,9 @@ MODEL ?=
 ARGS ?=
 # What MLX runs on: `cpu` or `cuda` on Linux; nothing on macOS, where MLX comes with Metal.
 DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
-# How many processes share the tests, a file at a time. Two fit two cores and 8 GiB; three took as long.
-TEST_PROCESSES ?= 2
+# How many processes share the tests, a file at a time. Three keep two cores busy, where two wait
+# now and then, and fit into 8 GiB.
+TEST_PROCESSES ?= 3
 # What else to install, as in `make serve EXTRAS="mkl vision"`.
 EXTRAS ?=
 
