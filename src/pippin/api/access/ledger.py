@@ -20,9 +20,8 @@ from pippin.core.errors import ServerError
 LOCKED: Final = 10.0
 """Seconds to wait for another process, which holds the file for some microseconds, or until it is dead. One that is
 stopped is ended before that (`api/processes/owner.py`)."""
-LOOK_AGAIN: Final = (
-    0.001  # seconds from the first try to have the file to the second; then twice as long each time
-)
+LOOK_AGAIN: Final = 0.001
+"""Seconds from the first try to have the file to the second; then twice as long each time, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE: Final = 0.02
 TRY_AGAIN: Final = 1.0  # seconds, for clients
 FORGET_EVERY: Final = 1024  # draws between two looks at how many callers there are
@@ -96,9 +95,8 @@ class SharedLedger:
         self._process = process
         self._own = 0
         self._turn = Turn()
-        self._late: list[
-            Callable[[], object]
-        ] = []  # changes that nobody waits for, while another has the file
+        # Changes that nobody waits for, while another has the file.
+        self._late: list[Callable[[], object]] = []
         self._settling: asyncio.Task[None] | None = None
         self._line = asyncio.Lock()  # of those who wait, one tries
         self._database = sqlite3.connect(path, timeout=LOCKED, isolation_level=None)
@@ -141,9 +139,8 @@ class SharedLedger:
         if most is None:
             return self._own
         try:
-            return (
-                self._all()
-            )  # readers wait for no writer, but for one that repairs what a dead process left
+            # Readers wait for no writer, but for one that repairs what a dead process left.
+            return self._all()
         except sqlite3.OperationalError:
             return self._own
 

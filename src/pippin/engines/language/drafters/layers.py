@@ -58,9 +58,8 @@ def _a_sliding_layer(config: Config) -> dict[str, Any]:
 class Family:
     """How an architecture names the parts of a head, and what it does otherwise than DeepSeek V3."""
 
-    layer: Callable[
-        [Config], dict[str, Any]
-    ]  # changes of a configuration, whose first layer is then the head's
+    # Changes of a configuration, whose first layer is then the head's.
+    layer: Callable[[Config], dict[str, Any]]
     prefix: str = "model.layers.{layers}."
     token_norm: str = "enorm"
     state_norm: str = "hnorm"
@@ -70,9 +69,8 @@ class Family:
     renamed: Mapping[str, str] = field(default_factory=dict)
     states_first: bool = False  # into the projection
     before_norm: bool = False  # it starts from states before the last norm, the model's and its own
-    norms_from_zero: bool = (
-        False  # their weights are stored less one, which mlx-lm sees by other layers' names
-    )
+    # Weights of norms are stored less one, which mlx-lm sees by other layers' names.
+    norms_from_zero: bool = False
 
 
 FAMILIES: dict[str, Family] = {
