@@ -298,6 +298,18 @@ def test_other_numbers_of_sequences_tell_what_as_many_tokens_take() -> None:
     assert times.expected(4, 8) == pytest.approx(0.025)
 
 
+def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:
+    """Five vectors take as long as six. By a line through that, four sequences would not pay for their right proposals
+    at all, and nothing was proposed for the rest of their answers."""
+    pace = Pace(8, pads=False)
+    for _ in range(3):
+        pace.observe(4, 4, 0.010, 4)
+    pace.observe(4, 5, 0.0173, 5)
+    assert pace.times.expected(4, 6) < 0.018
+    assert pace.times.expected(4, 8) < 0.024
+    assert sum(pace.lengths([0.9] * 4, [8] * 4)) > 4
+
+
 def test_a_first_pass_that_was_held_up_does_not_speak_for_longer_ones() -> None:
     times = StepTimes(pads=False)
     for _ in range(2):
