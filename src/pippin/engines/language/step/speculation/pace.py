@@ -11,7 +11,7 @@ whosesoever they are: a sequence that has none to offer takes nothing from one t
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil, log
@@ -158,14 +158,20 @@ class _Ratios:
 
     def __post_init__(self) -> None:
         self._known = _ascending(self.transferred)
-        self._first = _factors(self._known, self._shaped)
+        self._first = [
+            (1.0, 1.0),
+            *((each, ratio / self._shaped(each)) for each, ratio in self._known.items()),
+        ]
         self.widest = max(self._known, default=1.0)
 
     def observe(self, width: float, ratio: float) -> None:
         self._measured.setdefault(width, _last()).append(ratio)
         self.widest = max(self.widest, width)
         self._known = _ascending({each: median(found) for each, found in self._measured.items()})
-        self._second = _factors(self._known, self._corrected)
+        self._second = [
+            (1.0, 1.0),
+            *((each, self._factor(each, known)) for each, known in self._known.items()),
+        ]
         self._found.clear()
 
     @property
@@ -189,6 +195,12 @@ class _Ratios:
         shorter = [ratio for each, ratio in self.measured.items() if each < width]
         return max(min([taken, *longer]), 1.0, *shorter)
 
+    def _factor(self, width: float, ratio: float) -> float:
+        """How many times as long as was to be expected passes like those of this width take: the shape stands for one
+        more measurement, so that the first one does not decide alone."""
+        count = len(self._measured[width])
+        return float((ratio / self._corrected(width)) ** (count / (count + 1)))
+
     def _corrected(self, width: float) -> float:
         return self._shaped(width) * _between(self._first, width)
 
@@ -201,11 +213,6 @@ def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
     known = sorted(ratios.items(), reverse=True)
     least = accumulate((ratio for _, ratio in known), min)
     return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
-
-
-def _factors(known: Mapping[float, float], guess: Callable[[float], float]) -> Points:
-    """How many times the guess was measured, by width."""
-    return [(1.0, 1.0), *((width, ratio / guess(width)) for width, ratio in known.items())]
 
 
 @dataclass
