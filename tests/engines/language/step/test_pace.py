@@ -327,6 +327,18 @@ def test_one_pass_that_was_held_up_does_not_make_its_length_look_dear() -> None:
     assert times.expected(1, 4) == pytest.approx(0.016), "as much as for eight, at most"
 
 
+@pytest.mark.parametrize("pads", [True, False])
+def test_no_pass_is_expected_to_take_less_than_a_plain_step(pads: bool) -> None:
+    """Plain steps that were held up made a line that fell, and beyond its zero times below none."""
+    times = StepTimes(pads)
+    for _ in range(2):
+        times.observe(2, 2, 0.1)
+    for _ in range(3):
+        times.observe(2, 4, 0.01)
+        times.observe(2, 10, 0.01)
+    assert all(times.expected(2, 2 * width) >= times.plain(2) for width in range(1, 12))
+
+
 def test_a_plain_step_is_measured_before_anything_is_proposed_and_now_and_then_again() -> None:
     pace = Pace(4)
     assert pace.lengths([1.0], [4]) == [0]

@@ -179,8 +179,9 @@ class _Ratios:
         return self._known if self._measured else {}
 
     def at(self, width: float) -> float:
+        """At least 1: where a longer pass seems to take less than a plain step, that one was held up."""
         if (found := self._found.get(width)) is None:
-            found = self._found[width] = min(self._expected(width), _useless(width))
+            found = self._found[width] = max(1.0, min(self._expected(width), _useless(width)))
         return found
 
     def _expected(self, width: float) -> float:
@@ -193,13 +194,13 @@ class _Ratios:
         # A pass over fewer tokens takes no longer than one over more.
         longer = [ratio for each, ratio in self.measured.items() if each > width]
         shorter = [ratio for each, ratio in self.measured.items() if each < width]
-        return max(min([taken, *longer]), 1.0, *shorter)
+        return max([min([taken, *longer]), *shorter])
 
     def _factor(self, width: float, ratio: float) -> float:
         """How many times as long as was to be expected passes like those of this width take: the shape stands for one
         more measurement, so that the first one does not decide alone."""
         count = len(self._measured[width])
-        return float((ratio / self._corrected(width)) ** (count / (count + 1)))
+        return float((max(1.0, ratio) / self._corrected(width)) ** (count / (count + 1)))
 
     def _corrected(self, width: float) -> float:
         return self._shaped(width) * _between(self._first, width)
