@@ -108,11 +108,6 @@ VARIABLES = (
     same("PRELOAD_MODEL", "model", "-"),
     same("PRELOAD_ADAPTER", "adapter_path", "-"),
     same("MLX_VLM_MODEL_PATHS", "model_dirs", "-", convert=to.folders),
-    needless(
-        "MLX_VLM_CACHE_HOME",
-        "~/.cache/mlx-vlm",
-        "Pippin's files are under `PIPPIN_HOME`, and the cache's disk tier where `APC_DISK_PATH` says",
-    ),
     same("MLX_VLM_SERVER_API_KEY", "api_keys", "-"),
     same("MLX_TRUST_REMOTE_CODE", "trust_remote_code", "false"),
     same("MLX_VLM_MAX_TOKENS", "max_tokens", "2048"),
@@ -169,7 +164,22 @@ VARIABLES = (
     same("QUANTIZED_KV_START", "quantized_kv_start", "5000"),
     same("EXPERT_CACHE_GB", "expert_cache_gb", "-", EXPERTS),
     needless("TOP_LOGPROBS_K", "0", "a request may ask for up to 20 without a setting"),
-    same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin"),
+    equivalent(
+        "APC_ENABLED",
+        "prefix_cache",
+        "0",
+        "with its tier on disk, in `apc` under `MLX_VLM_CACHE_HOME`, as there: prompts are kept in files, and "
+        "`APC_DISK_ENABLED=0` leaves them in memory alone, where Pippin's cache is on by default",
+        to.apc_enabled,
+    ),
+    same(
+        "MLX_VLM_CACHE_HOME",
+        "cache_dir",
+        "~/.cache/mlx-vlm",
+        "its folder `apc`; Pippin's other files are under `PIPPIN_HOME`",
+        convert=to.apc_home,
+        requires="APC_ENABLED",
+    ),
     same("APC_BLOCK_SIZE", "cache_block_tokens", "16"),
     needless("APC_NUM_BLOCKS", "2048", BY_BYTES),
     same("APC_MEMORY_MAX_GB", "cache_memory_mb", "auto", convert=to.gibibytes("cache_memory_mb")),
@@ -179,7 +189,7 @@ VARIABLES = (
         "APC_DISK_ENABLED",
         "cache_dir",
         "1",
-        "0 leaves the disk tier off; it is on where `cache_dir` names a folder",
+        "0 leaves the disk tier off; it is on with `APC_ENABLED`, and where `APC_DISK_PATH` names a folder",
         to.disk_enabled,
     ),
     same("APC_DISK_MAX_GB", "cache_disk_max_gb", "20"),
@@ -242,7 +252,11 @@ _KNOBS = {
     "max_pixels": "MLX_VLM_MAX_PIXELS",
 }
 
-SETTINGS = tuple(replace(_BY_NAME[variable], name=knob) for knob, variable in _KNOBS.items())
+_LIVE = _BY_NAME | {
+    # A setting of a running server moves no files.
+    "APC_ENABLED": same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin, in memory")
+}
+SETTINGS = tuple(replace(_LIVE[variable], name=knob) for knob, variable in _KNOBS.items())
 
 SERVER: Final = Server(
     name="mlx-vlm",
