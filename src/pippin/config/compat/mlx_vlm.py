@@ -7,10 +7,7 @@ from msgspec.structs import replace
 from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import Server, equivalent, needless, refused, same
 
-DRAFTERS = (
-    "EAGLE-3, DFlash, DSpark and the prediction heads of Qwen 3.5, Next and Nemotron-H, in the batch too; "
-    "the load refuses others by name"
-)
+DRAFTERS = "those of docs/engine.md (EAGLE-3, DFlash, DSpark, prediction heads), in the batch too; others are refused"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
 EXPERTS = "of a checkpoint that `mlx_vlm.moe_offload` repacked; any other is refused with it"
