@@ -10,6 +10,7 @@ from pippin.config.compat.terms import Server, equivalent, needless, refused, sa
 DRAFTERS = "those of docs/engine.md (EAGLE-3, DFlash, DSpark, prediction heads), in the batch too; others are refused"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
+PROGRESS = "no such lines unless it is given: progress is live in `GET /v1/status`"
 EXPERTS = "of a checkpoint that `mlx_vlm.moe_offload` repacked; any other is refused with it"
 
 FLAGS = (
@@ -29,7 +30,7 @@ FLAGS = (
     same("--min-pixels", "min_pixels", "-"),
     same("--max-pixels", "max_pixels", "-"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
-    needless("--log-progress-interval", "10", "progress of every request is live in `GET /v1/status`"),
+    same("--log-progress-interval", "log_progress_interval", "10", PROGRESS),
     same("--max-tokens", "max_tokens", "2048"),
     same("--enable-thinking", "enable_thinking", "off", takes="switch"),
     same("--thinking-budget", "thinking_budget", "-"),
@@ -115,7 +116,7 @@ VARIABLES = (
         "600",
         "the longest wait for the first token's turn; a running answer is not cut by it",
     ),
-    needless("MLX_VLM_LOG_PROGRESS_INTERVAL", "10", "progress is live in `GET /v1/status`"),
+    same("MLX_VLM_LOG_PROGRESS_INTERVAL", "log_progress_interval", "10", PROGRESS),
     same("MLX_VLM_ENABLE_THINKING", "enable_thinking", "-"),
     same("MLX_VLM_THINKING_BUDGET", "thinking_budget", "-"),
     same("MLX_VLM_THINKING_START_TOKEN", "thinking_start_token", "-"),
