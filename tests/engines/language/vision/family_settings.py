@@ -371,6 +371,8 @@ FAMILIES: dict[str, Family] = {
                 "attention_chunk_size": 64,
             },
             "vision_config": {
+                "image_size": 56,
+                "patch_size": 14,  # mlx-vlm's processor reads no other from the folder
                 "vision_feature_select_strategy": "default",
                 "pixel_shuffle_ratio": 0.5,
                 "intermediate_size": 4 * WIDTH,
@@ -383,11 +385,10 @@ FAMILIES: dict[str, Family] = {
         },
         preprocessor={
             "image_processor_type": "Llama4ImageProcessor",
-            "size": {"height": 32, "width": 32},
+            "size": {"height": 56, "width": 56},
             "max_patches": 4,
             **HALVES,
         },
-        processor={"patch_size": 8, "pixel_shuffle_ratio": 0.5},
     ),
     "lfm2_vl": Family(
         tokens=("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
