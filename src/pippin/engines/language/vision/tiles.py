@@ -1,8 +1,8 @@
 """Pictures of Llama 4 as tiles, as transformers cuts them (`Llama4ImageProcessor`, on which its weights were trained).
 
-mlx-vlm 0.7.10 writes a prompt for the tiles and, of more than one tile, for the whole picture beside them, and leaves the
-whole picture out of the pixels: its model then reads the features of the next picture in its place, and past the end of
-the array for the last one. It also knows eight of the sizes and stretches pictures to them.
+mlx-vlm 0.7.10 writes a prompt for the tiles and, of more than one tile, for the whole picture beside them, and leaves
+the whole picture out of the pixels: its model then reads the features of the next picture in its place, and past the
+end of the array for the last one. It also knows eight of the sizes alone, and stretches pictures to them.
 """
 
 import math
@@ -44,8 +44,9 @@ class TileProcessor:
         return {"pixel_values": np.stack(tiles), "aspect_ratios": grids}
 
     def _scaled(self, tile: PillowImage.Image) -> npt.NDArray[np.float32]:
-        scaled = (np.asarray(tile, np.float32) / 255.0 - self._own.image_mean) / self._own.image_std
-        return scaled.astype(np.float32).transpose(2, 0, 1)
+        mean, spread = (np.asarray(each, np.float32) for each in (self._own.image_mean, self._own.image_std))
+        pixels = np.asarray(tile).astype(np.float32) / np.float32(255)
+        return ((pixels - mean) / spread).transpose(2, 0, 1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
