@@ -39,7 +39,7 @@ WRITTEN_BY_LIBRARY = {
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 
 
-HEARD_AS_BY_LIBRARY = {"gemma3n", "inkling", "minicpmo"}
+HEARD_AS_BY_LIBRARY = {"inkling", "minicpmo"}
 """Families that run whole prompts, where mlx-vlm decides on which side of the text a recording stands."""
 
 
