@@ -233,3 +233,23 @@ def test_each_tile_of_a_prompt_has_pixels(tmp_path: Path) -> None:
     found = theirs(text=["<|image|>"], images=[Pictures.new("RGB", (120, 28))])
     patches = int((found["input_ids"] == bench.preparer.tokenizer.single("<|patch|>")).sum().item())
     assert patches == (len(found["pixel_values"]) + 1) * features
+
+
+@pytest.mark.parametrize("raised", [AssertionError, OverflowError, ZeroDivisionError, StopIteration])
+def test_whatever_a_processor_raises_refuses_its_picture_alone(
+    raised: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = VisionBench(write("llama4", FAMILIES["llama4"], tmp_path / "llama4"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise raised("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TileProcessor, "__call__", fail)
+        with pytest.raises(ServerError) as caught:
+            bench.job("a", picture(60, 28, 1), "What?")
+    assert (caught.value.report.kind, caught.value.report.param) == (
+        "invalid_request",
+        "messages[0].content[0]",
+    )
+    assert bench.alone(bench.job("b", picture(60, 28, 1), "What?"))

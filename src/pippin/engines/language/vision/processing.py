@@ -76,7 +76,9 @@ FAILURES = (
     KeyError,
     AttributeError,
     RuntimeError,
-    ZeroDivisionError,
+    ArithmeticError,
+    AssertionError,
+    StopIteration,
     OSError,
 )
 """What processors raise for sizes and shapes that they can't take."""
