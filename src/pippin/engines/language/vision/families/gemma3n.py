@@ -29,10 +29,12 @@ class ScaledGemma3n(Model):  # type: ignore[misc] # mlx-vlm has no types
         embeddings = found.inputs_embeds
         if pixel_values is None and given.get("input_features") is None:
             embeddings = self._with_markers(input_ids, embeddings)
-        words = (input_ids < self.embed_vision.vocab_offset)[..., None]
-        scaled = embeddings * self.language_model.model.hidden_size**0.5
+        is_word = (input_ids < self.embed_vision.vocab_offset)[..., None]
+        text = self.language_model.model
+        # Made anew, and not from what was found: a later mlx-vlm may have scaled that.
+        words = text.embed_tokens(input_ids) * text.hidden_size**0.5
         return InputEmbeddingsFeatures(
-            inputs_embeds=mx.where(words, scaled, embeddings), per_layer_inputs=found.per_layer_inputs
+            inputs_embeds=mx.where(is_word, words, embeddings), per_layer_inputs=found.per_layer_inputs
         )
 
     def _with_markers(self, ids: mx.array, embeddings: mx.array) -> mx.array:
