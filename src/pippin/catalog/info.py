@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pippin.catalog.companions import companions_of
 from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
 from pippin.catalog.kinds import hears, kind_of, sees, watches
 from pippin.catalog.names import is_repository
@@ -96,6 +97,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         if found == "language"
         else Sampling(),
         dimensions=whole(config.get("hidden_size")) if found == "embeddings" else None,
+        companions=companions_of(folder, config) if found == "speech" else (),
     )
 
 
