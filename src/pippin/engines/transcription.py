@@ -1,6 +1,8 @@
 """The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
 import inspect
+import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,7 +24,10 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.packages import missing_package
 from pippin.engines.whisper.vocabulary import whisper_tokenizer
+
+logger = logging.getLogger(__name__)
 
 RATE = 16000
 """Samples a second that nearly all models of mlx-audio take, and that are decoded until the model is there."""
@@ -32,6 +37,9 @@ LONGEST_AT_ONCE = 120.0
 
 CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 """The arguments of models that cut long recordings themselves."""
+
+MISFIT = re.compile(r"(Received \d+ parameters not in model|Missing \d+ parameters)")
+"""How MLX's `load_weights` begins when it is strict."""
 
 WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 
@@ -67,18 +75,11 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     options = convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
-        from mlx_audio.stt.utils import load_model
-
         progress(0, spec.info.size_bytes, "weights")
         with warnings.catch_warnings():
             # A folder without a tokenizer is none of the operator's concern: `_give_tokenizer` has one.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
-            try:
-                model = load_model(folder, strict=True)
-            except ValueError as error:
-                raise ServerError(
-                    "load_failed", f"mlx-audio can't hear with {spec.info.id}: {error}"
-                ) from error
+            model = _load(folder, spec.info.id)
         _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
@@ -89,6 +90,28 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         return model
 
     return BlockingEngine(load)
+
+
+def _load(folder: Path, name: str) -> nn.Module:
+    """mlx-audio's model. Raises `ServerError("load_failed")` for what it can't make one of.
+
+    mlx-audio asks for no exact set of weights, because some of its models have parameters that are computed, and some
+    published checkpoints weights that are not used. Here the log says so: what is missing may be a broken conversion.
+    """
+    from mlx_audio.stt.utils import load_model
+
+    try:
+        try:
+            return load_model(folder, strict=True)
+        except ValueError as error:
+            if MISFIT.match(str(error)) is None:
+                raise
+            logger.warning("The weights of %s are not just those of its architecture: %.500s", name, error)
+        return load_model(folder)
+    except ValueError as error:
+        raise ServerError("load_failed", f"mlx-audio can't hear with {name}: {error}") from error
+    except ImportError as error:
+        raise missing_package(error) from error
 
 
 def _require_hearing(model: nn.Module, name: str) -> None:

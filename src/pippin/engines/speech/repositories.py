@@ -13,6 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import Companion, ModelInfo
+from pippin.engines.packages import missing_package
 
 NAMES_A_TOKENIZER: Final = ("llama", "outetts", "indextts")
 """Families whose configuration names the tokenizer, which they fetch even where it lies beside the weights."""
@@ -76,26 +77,3 @@ def _naming_its_tokenizer(folder: Path) -> Iterator[Path]:
                 (view / each.name).symlink_to(each.resolve())
         (view / "config.json").write_text(json.dumps({**config, "tokenizer_name": str(folder.resolve())}))
         yield view
-
-
-PHONEMES: Final = ("misaki", "phonemizer", "espeakng_loader", "num2words", "spacy")
-"""Packages that turn text into phonemes, of the extra `kokoro`."""
-
-
-def missing_package(error: ImportError) -> ServerError:
-    """The refusal of a model that needs a package which mlx-audio does not require.
-
-    mlx-audio raises errors of its own, without a name, from those that name the package.
-    """
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 10:
-        causes.append(cause)
-    names = [each.name for each in causes if isinstance(each, ImportError) and each.name]
-    if not names:
-        return ServerError(
-            "load_failed", f"This voice needs a Python package that is not installed: {error}.", "voice"
-        )
-    package = names[-1].partition(".")[0]
-    way = 'pip install "pippin[kokoro]"' if package in PHONEMES else f"pip install {package}"
-    message = f"This voice needs the Python package {package!r}, which is not installed: {way}."
-    return ServerError("load_failed", message, "voice")

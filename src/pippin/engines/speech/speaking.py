@@ -19,8 +19,9 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.packages import missing_package
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
-from pippin.engines.speech.repositories import load_speaker, missing_package
+from pippin.engines.speech.repositories import load_speaker
 from pippin.engines.speech.voices import FolderVoices, voices_of
 
 logger = logging.getLogger(__name__)
