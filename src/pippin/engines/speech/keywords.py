@@ -54,9 +54,13 @@ class Keywords:
     needed: frozenset[str]
     choices: dict[str, tuple[float, ...]]
 
+    def first_of(self, names: tuple[str, ...]) -> str | None:
+        """What this model calls a field, of several names; None if it does nothing with it."""
+        return next((each for each in names if each in self.read | self.needed), None)
+
     def name_of(self, field: str) -> str | None:
-        """What this model calls a field; None if it does nothing with it."""
-        return next((each for each in KEYWORDS[field] if each in self.read | self.needed), None)
+        """What this model calls a field of a request for speech."""
+        return self.first_of(KEYWORDS[field])
 
 
 def keywords_of(model: Any) -> Keywords:
@@ -87,11 +91,13 @@ def _read_by(model: Any, function: Callable[..., Any], depth: int) -> Iterator[s
     used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     yield from named & used - {"self"}
     rest = arguments.kwarg.arg if arguments.kwarg else None
+    dropped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if not isinstance(node, ast.Call) or rest is None:
             continue
         if (taken := _taken(node, rest)) is not None:
-            yield taken
+            if id(node) not in dropped:
+                yield taken
         elif depth and (method := _handed_to(node, rest)) is not None:
             yield from _read_by(model, getattr(model, method), depth - 1)
 

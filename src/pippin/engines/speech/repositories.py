@@ -13,7 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import Companion, ModelInfo
-from pippin.engines.packages import missing_package
+from pippin.engines.refusals import missing_package
 
 NAMES_A_TOKENIZER: Final = ("llama", "outetts", "indextts")
 """Families whose configuration names the tokenizer, which they fetch even where it lies beside the weights."""

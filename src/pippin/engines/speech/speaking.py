@@ -1,10 +1,9 @@
 """A request for speech, from its check to encoded sound."""
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -19,21 +18,16 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
-from pippin.engines.packages import missing_package
+from pippin.engines.refusals import library_refusals
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
 from pippin.engines.speech.repositories import load_speaker
 from pippin.engines.speech.voices import FolderVoices, voices_of
-
-logger = logging.getLogger(__name__)
 
 RATE = 24000
 """Samples a second of a recording to imitate, for most models."""
 
 REFERENCE_SECONDS = 60.0
 """The longest recording of a voice to imitate."""
-
-MOST_WORDS: Final = 400
-"""The most letters of a library's error that a client is told."""
 
 
 @dataclass(frozen=True)
@@ -154,24 +148,7 @@ def _pieces(model: Any, task: Speak, arguments: dict[str, Any]) -> Iterator[tupl
     """Yield samples, their rate per second and the count of their tokens, as the model generates them."""
     if task.seed is not None:
         mx.random.seed(task.seed)
-    try:
+    with library_refusals("input"):
         for result in model.generate(**arguments):
             samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
             yield samples, int(result.sample_rate), int(result.token_count)
-    except ImportError as error:
-        raise missing_package(error) from error
-    except (ValueError, AssertionError, KeyError, NotImplementedError) as error:
-        if str(error).startswith(
-            "["
-        ):  # MLX's own way to begin: arrays that do not fit, which is no fault of a client
-            raise
-        logger.warning("the model refused a request", exc_info=True)
-        message = f"The model refuses this request: {refusal(error)}"
-        raise ServerError("invalid_request", message, "input") from error
-
-
-def refusal(error: Exception) -> str:
-    """A library's error as a sentence of at most some lines."""
-    words = str(error).strip() or type(error).__name__
-    named = f"it does not know {words}" if isinstance(error, KeyError) else words
-    return f"{named[:MOST_WORDS].rstrip('.')}."
