@@ -22,14 +22,15 @@ S3_TOKENIZER: Final = "mlx-community/S3TokenizerV2"
 BERT: Final = ("bert-base-uncased", "bert-base-multilingual-cased")
 """Repositories of the time when the Hub's names had no organisation."""
 OWN_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+LANGUAGE_MODELS: Final = ("", "llama", "qwen2", "qwen3")
 SMALL_QWEN: Final = 151936
 """The largest vocabulary of KugelAudio that is told by the tokenizer of the small Qwen 2.5."""
 
 
-def companions_of(folder: Path, config: Json) -> tuple[Companion, ...]:
-    """What a speech model needs beside its folder; nothing for other kinds. Paths that a configuration names for a
-    repository count as present."""
-    family = text(config.get("model_type")) or ""
+def companions_of(folder: Path, name: str, config: Json) -> tuple[Companion, ...]:
+    """What the speech model `name` needs beside its folder. Paths that a configuration names for a repository count as
+    present."""
+    family = _family(name, config)
     return tuple(
         each
         for each in _needed(family, folder, config)
@@ -37,13 +38,23 @@ def companions_of(folder: Path, config: Json) -> tuple[Companion, ...]:
     )
 
 
+def _family(name: str, config: Json) -> str:
+    """The family as mlx-audio tells it: by the type, or, of language models and where there is none, by the name."""
+    named = text(config.get("model_type")) or ""
+    if named in LANGUAGE_MODELS and "outetts" in name.lower():
+        return "outetts"
+    if not named and "delay_pattern" in table(config.get("data")):
+        return "dia"
+    return "tada" if named == "llama" and "acoustic_dim" in config else named
+
+
 def _needed(family: str, folder: Path, config: Json) -> Iterator[Companion]:
     match family:
-        case "llama" | "qwen3" if "acoustic_dim" not in config:  # Orpheus and its like
+        case "llama" | "qwen3":  # Orpheus and its like
             yield Companion(SNAC, WEIGHTS)
             if family == "llama":
                 yield from _tokenizer(folder, config, "mlx-community/orpheus-3b-0.1-ft-bf16")
-        case "tada" | "llama":
+        case "tada":
             yield Companion("HumeAI/tada-codec", WEIGHTS)
             yield Companion("meta-llama/Llama-3.2-1B-Instruct", TOKENIZER)
         case "sesame" | "csm" | "marvis":

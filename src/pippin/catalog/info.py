@@ -100,7 +100,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         if found == "language"
         else Sampling(),
         dimensions=whole(config.get("hidden_size")) if found == "embeddings" else None,
-        companions=companions_of(folder, config) if found == "speech" else (),
+        companions=companions_of(folder, name, config) if found == "speech" else (),
     )
 
 

@@ -107,6 +107,8 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         return voice
     if model_type or named:
         return "language"
+    if "delay_pattern" in table(config.get("data")):  # Dia's configuration names no type
+        return "speech"
     return None
 
 

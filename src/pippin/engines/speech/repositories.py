@@ -15,7 +15,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import Companion, ModelInfo
 from pippin.engines.refusals import missing_package
 
-NAMES_A_TOKENIZER: Final = ("llama", "outetts", "indextts")
+NAMES_A_TOKENIZER: Final = ("llama", "qwen2", "qwen3", "outetts", "indextts")
 """Families whose configuration names the tokenizer, which they fetch even where it lies beside the weights."""
 
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
@@ -26,7 +26,7 @@ def load_speaker(info: ModelInfo) -> Any:
     from mlx_audio.tts.utils import load_model
 
     require_companions(info)
-    with _naming_its_tokenizer(Path(info.path or "")) as folder:
+    with _naming_its_tokenizer(Path(info.path or ""), info.id) as folder:
         try:
             return load_model(folder)
         except ValueError as error:
@@ -57,7 +57,7 @@ def _is_here(companion: Companion) -> bool:
 
 
 @contextmanager
-def _naming_its_tokenizer(folder: Path) -> Iterator[Path]:
+def _naming_its_tokenizer(folder: Path, name: str) -> Iterator[Path]:
     """The folder, or one of links to its files whose configuration names the tokenizer in it. It is needed while the
     model is loaded."""
     try:
@@ -70,7 +70,7 @@ def _naming_its_tokenizer(folder: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="pippin-speech-") as made:
         # The name tells mlx-audio the family, where a configuration says no more than `llama`.
-        view = Path(made) / folder.name
+        view = Path(made) / name.rpartition("/")[2]
         view.mkdir()
         for each in folder.iterdir():
             if each.name != "config.json":
