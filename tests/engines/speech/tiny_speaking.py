@@ -107,7 +107,6 @@ def orpheus(folder: Path, hub: Path) -> None:
 def qwen3_tts(folder: Path, hub: Path) -> None:
     words = write_tokenizer(folder, (*CHATML, "<tts_pad>", "<tts_bos>", "<tts_eos>"))
     layers = {
-        "vocab_size": 64,
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": 1,
@@ -120,17 +119,11 @@ def qwen3_tts(folder: Path, hub: Path) -> None:
         **layers,
         "text_hidden_size": 32,
         "text_vocab_size": len(words),
-        "codec_eos_token_id": 40,
-        "codec_think_id": 41,
-        "codec_nothink_id": 42,
-        "codec_think_bos_id": 43,
-        "codec_think_eos_id": 44,
-        "codec_pad_id": 45,
-        "codec_bos_id": 46,
-        "codec_language_id": {"english": 47, "chinese": 48},
-        "spk_id": {"vivian": 50, "ryan": 51},
+        "vocab_size": 3072,  # the library forbids the last 1024
+        "codec_language_id": {"english": 2050, "chinese": 2055},
+        "spk_id": {"vivian": 3065, "ryan": 3061},
         "spk_is_dialect": {"vivian": False, "ryan": False},
-        "code_predictor_config": {**layers, "vocab_size": 32},
+        "code_predictor_config": {**layers, "vocab_size": 2048},
     }
     config = {
         "model_type": "qwen3_tts",
@@ -150,10 +143,10 @@ def qwen3_tts(folder: Path, hub: Path) -> None:
     codec = folder / "speech_tokenizer"
     codec.mkdir()
     decoder = {
-        "latent_dim": 16,
-        "codebook_dim": 16,
-        "codebook_size": 64,
-        "decoder_dim": 16,
+        "latent_dim": 80,  # narrower layers the library takes for those of torch
+        "codebook_dim": 160,
+        "codebook_size": 2048,
+        "decoder_dim": 320,
         "hidden_size": 16,
         "intermediate_size": 16,
         "head_dim": 8,
@@ -161,8 +154,8 @@ def qwen3_tts(folder: Path, hub: Path) -> None:
         "num_hidden_layers": 1,
         "num_key_value_heads": 2,
         "num_quantizers": 4,
-        "vector_quantization_hidden_dimension": 16,
-        "semantic_codebook_size": 64,
+        "vector_quantization_hidden_dimension": 160,
+        "semantic_codebook_size": 2048,
         "upsample_rates": [2, 2],
         "upsampling_ratios": [2],
     }
@@ -284,7 +277,9 @@ def pocket_tts(folder: Path, hub: Path) -> None:
     voices = folder / "embeddings"
     voices.mkdir()
     for name, loudness in (("alba", 0.1), ("marius", -0.3)):
-        mx.save_safetensors(str(voices / f"{name}.safetensors"), {"audio_prompt": mx.full((1, 4, 8), loudness)})
+        mx.save_safetensors(
+            str(voices / f"{name}.safetensors"), {"audio_prompt": mx.full((1, 4, 8), loudness)}
+        )
 
 
 def write_library_model(folder: Path, family: str, config: Json, hub: Path | None = None) -> None:
