@@ -39,6 +39,9 @@ RATE = 16000
 LONGEST_AT_ONCE = 120.0
 """The most seconds that a model hears at once: attention over hours takes more memory than there is."""
 
+SHORTEST = 0.1
+"""The least seconds that a model hears at once."""
+
 CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 """The arguments of models that cut long recordings themselves."""
 
@@ -219,7 +222,11 @@ def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable
 @contextmanager
 def _as_heard(model: nn.Module, samples: sound.Samples, rate: int) -> Iterator[Any]:
     """The samples as the model takes them: as mlx-audio's own `load_audio` gives them, but that Whisper takes numpy's
-    arrays, and Voxtral the path of a file, since its processor refuses arrays."""
+    arrays, and Voxtral the path of a file, since its processor refuses arrays.
+
+    What is shorter than `SHORTEST` is followed by silence: several models fail on less than one of their windows.
+    """
+    samples = np.pad(samples, (0, max(0, int(SHORTEST * rate) - samples.size)))
     known = inspect.signature(model.generate).parameters.get("audio")
     if is_whisper(model):
         yield samples
@@ -338,9 +345,13 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     """
     from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
 
-    listed = getattr(model, "lid_dict", None) or getattr(
-        getattr(model, "config", None), "support_languages", None
+    config = getattr(model, "config", None)
+    lists = (
+        getattr(model, "lid_dict", None),
+        getattr(config, "support_languages", None),
+        getattr(config, "supported_languages", None),
     )
+    listed = next(filter(None, lists), None)
     if not listed:
         return language
     known = {each.lower(): each for each in listed}

@@ -114,10 +114,15 @@ def test_qwen_is_told_a_language_by_its_name_and_words_that_may_be_heard(loaded:
 
 
 @pytest.mark.parametrize(
-    "loaded", ["sensevoice", pytest.param("qwen3_asr", marks=pytest.mark.long)], indirect=True
+    "loaded", ["sensevoice", "canary", pytest.param("qwen3_asr", marks=pytest.mark.long)], indirect=True
 )
 def test_a_language_that_a_model_does_not_know_is_refused_with_its_list(loaded: Loaded) -> None:
     [failed] = hear(loaded, SHORT, language="tlh")
     assert isinstance(failed, Failed)
     assert (failed.error.kind, failed.error.param) == ("invalid_request", "language")
     assert "this model knows" in failed.error.message
+
+
+def test_a_recording_of_a_few_samples_is_heard(loaded: Loaded) -> None:
+    for count in (1, 10, 160):
+        assert isinstance(hear(loaded, wav(count / 16000, 1))[-1], Transcribed), count
