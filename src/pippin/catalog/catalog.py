@@ -1,6 +1,7 @@
 """Knows every model on this machine, and what a name means."""
 
 import asyncio
+import logging
 import shutil
 import threading
 import time
@@ -28,7 +29,9 @@ from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, sc
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import HubModel, ModelInfo, ModelKind
+from pippin.core.models import Companion, HubModel, ModelInfo, ModelKind
+
+logger = logging.getLogger(__name__)
 
 RECENT: Final = 2.0  # seconds
 NAMED_ONLY: Final = "This server serves the models that it was started with, and no others."
@@ -123,12 +126,29 @@ class Catalog:
     async def complete(
         self, info: ModelInfo, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> None:
-        """Download what the model's options name beside it, its draft model and its adapters, where that is missing and
-        may be downloaded. What stays missing is said by the load."""
-        if (by_operator or self.downloads_allowed) and not self._options.offline:
-            for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
-                if (repository := self._repository(name)) is not None:
-                    await self._fetch(repository, on_progress)
+        """Download what a model needs beside it, where that is missing and may be downloaded: the draft model and the
+        adapters that its options name, and codecs and tokenizers of speech models. What stays missing is said by the
+        load."""
+        if not (by_operator or self.downloads_allowed) or self._options.offline:
+            return
+        for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
+            if (repository := self._repository(name)) is not None:
+                await self._fetch(repository, on_progress)
+        for companion in info.companions:
+            if not self._has(companion):
+                await self._fetch_companion(companion, on_progress)
+
+    def _has(self, companion: Companion) -> bool:
+        snapshot = snapshot_of(hub_folder(self._roots.hub, companion.repository))
+        return snapshot is not None and any(snapshot.rglob(companion.files[0]))
+
+    async def _fetch_companion(self, companion: Companion, on_progress: DownloadProgress) -> None:
+        try:
+            await self._fetch(companion.repository, on_progress, companion.files)
+        except ServerError as error:
+            if companion.needed:
+                raise
+            logger.warning("%s Some requests need it.", error.report.message)
 
     def _with_folders(self, options: ModelOptions) -> ModelOptions:
         """The options with the folders of the draft model and the adapters, which may be named by other words."""
@@ -206,12 +226,15 @@ class Catalog:
             self._view = None  # from before the download
         return self.resolve(repository)
 
-    async def _fetch(self, repository: str, on_progress: DownloadProgress) -> None:
+    async def _fetch(
+        self, repository: str, on_progress: DownloadProgress, files: tuple[str, ...] = ()
+    ) -> None:
         wanted = Download(
             repository=repository,
             cache=str(self._roots.hub),
             timeout=self._options.download_timeout,
             retries=self._options.download_retries,
+            files=files,
         )
         await download(wanted, on_progress)
 

@@ -24,6 +24,15 @@ class Capabilities(Struct, frozen=True, kw_only=True, omit_defaults=True):
     embeddings: bool = False
 
 
+class Companion(Struct, frozen=True):
+    """A repository that a model needs beside its own: some of its files, by patterns of their names, of which the first
+    tells whether they are here."""
+
+    repository: str
+    files: tuple[str, ...]
+    needed: bool = True  # or else the model does without, for some requests
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model as clients and operators see it. The catalog fills it from files; a worker, which has
     read tokenizer and template, sends a truer one."""
@@ -42,6 +51,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_format: str | None = None
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
+    companions: tuple[Companion, ...] = ()
     remote: bool = False  # runs on other servers, whose defaults hold
 
 
