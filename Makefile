@@ -17,6 +17,10 @@ TEST_PROCESSES ?= 3
 # What else to install, as in `make serve EXTRAS="mkl vision"`.
 EXTRAS ?=
 
+# Containers often forbid Python to keep what it compiled. Then each process of the tests, and there are hundreds,
+# compiles all that it imports again, which takes longer than most tests do.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
 # A low temperature suits so small a model; the limit ends what it would repeat.
