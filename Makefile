@@ -70,6 +70,10 @@ test: prepare lint ## Run the checks and the tests, in minutes
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS)
 
+.PHONY: collect
+collect: $(TO_TEST) $(TEST_MODELS) ## Import every test, which keeps what the processes of `make test` would each compile
+	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
+
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python PIPPIN_IMAGES_PYTHON=$(CURDIR)/.venv-images/bin/python \
