@@ -47,7 +47,14 @@ def embed(folder: Path, *texts: str, **options: Any) -> np.ndarray[Any, Any]:
     return np.frombuffer(found.vectors, "<f4").reshape(len(texts), -1)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# One of each way to keep what was computed: windows, rotary positions in three parts, states of a recurrence, neither.
+QUICK = ("gemma3", "llava", "qwen2_vl", "qwen3_5")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in FAMILIES],
+)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     name: str = request.param
     return tiny_vision_model(name, tmp_path_factory.mktemp("models") / name)

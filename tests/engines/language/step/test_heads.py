@@ -108,7 +108,7 @@ def test_a_head_gives_the_models_own_answer(pairs: dict[str, Pair], kind: str) -
 @pytest.mark.parametrize(
     ("cached", "kind"),
     [
-        *((False, kind) for kind in KINDS),
+        *(pytest.param(False, kind, marks=pytest.mark.long if kind in QUICK else ()) for kind in KINDS),
         *(pytest.param(True, *each.values, marks=each.marks) for each in QUICK_OR_LONG),
     ],
 )
@@ -171,7 +171,7 @@ def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], ki
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_OR_LONG)
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
 )
