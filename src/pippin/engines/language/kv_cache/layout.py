@@ -11,11 +11,12 @@ from typing import Any, Self
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import CacheList, make_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
@@ -38,8 +39,12 @@ def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
     """An empty cache of one sequence, as the model makes it."""
-    caches: PromptCache = make_prompt_cache(model)
-    return caches
+    return [_with_index(each) if type(each) is CacheList else each for each in make_prompt_cache(model)]
+
+
+def _with_index(caches: CacheList) -> CacheList:
+    """A layer's several caches, of which some may be those of an index: a model does not tell before it is called."""
+    return CacheList(*(IndexCache() if type(each) is KVCache else each for each in caches.caches))
 
 
 def leaves(caches: Iterable[Any]) -> Iterator[Any]:
@@ -190,8 +195,7 @@ class CacheLayout:
     @property
     def joins(self) -> bool:
         """Whether several prompts can be computed together."""
-        layers = new_prompt_cache(self._model)
-        return layers == list(leaves(layers)) and all(kind.joins for kind in self.kinds)
+        return all(kind.joins for kind in self.kinds)
 
     def tell_calls(self) -> None:
         """Have the model tell the caches that replay what they are called with, which they need to rewind."""
@@ -237,8 +241,9 @@ class CacheLayout:
 
     def joined(self, caches: Sequence[PromptCache], counts: Sequence[int]) -> list[Any]:
         """What the model takes to compute the next `counts` tokens of several prompts together."""
-        layers = zip(*caches, strict=True)
-        return [kind.joined(layer, counts) for kind, layer in zip(self.kinds, layers, strict=True)]
+        layers = zip(*map(leaves, caches), strict=True)
+        parts = (kind.joined(layer, counts) for kind, layer in zip(self.kinds, layers, strict=True))
+        return regrouped(caches[0], parts)
 
 
 def probe_prompt(model: nn.Module, length: int) -> PromptCache:
