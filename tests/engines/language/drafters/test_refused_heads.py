@@ -39,7 +39,6 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
 @pytest.mark.parametrize(
     ("architecture", "field"),
     [
-        ("deepseek_v32", "num_nextn_predict_layers"),
         ("exaone_moe", "num_nextn_predict_layers"),
         ("bailing_moe_v3", "num_nextn_predict_layers"),
     ],
