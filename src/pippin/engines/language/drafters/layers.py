@@ -14,12 +14,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.cache import CacheList
 from mlx_lm.utils import _get_classes
 
 from pippin.core.safetensors import read_header
 from pippin.engines.language.drafters.heads import DraftHead
-from pippin.engines.language.kv_cache.layout import mlx_lm_twin, new_prompt_cache
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 Config = Mapping[str, Any]
@@ -126,7 +125,7 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
         """States [sequences, count, size] before the norm."""
         parts = [self.token_norm(embedded), self.state_norm(states)]
         joined = self.projection(mx.concatenate(parts[::-1] if self._states_first else parts, axis=-1))
-        first = cache[0] if isinstance(cache, CacheList) else cache
+        first = next(leaves([cache]))
         mask = create_attention_mask(joined, first, window_size=self._window, return_array=True)
         found: mx.array = self.layer(joined, mask, cache)
         return found

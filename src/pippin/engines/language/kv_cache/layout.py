@@ -11,7 +11,7 @@ from typing import Any, Self
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
@@ -39,18 +39,24 @@ def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
     """An empty cache of one sequence, as the model makes it."""
-    return [_with_index(each) if type(each) is CacheList else each for each in make_prompt_cache(model)]
+    return [_with_index(each) if _is_list(each) else each for each in make_prompt_cache(model)]
 
 
-def _with_index(caches: CacheList) -> CacheList:
+def _is_list(cache: Any) -> bool:
+    """Whether it is several caches of one layer. mlx-vlm has a class of its own for these, which its models ask for."""
+    name: str = type(cache).__name__
+    return name == "CacheList"
+
+
+def _with_index(caches: Any) -> Any:
     """A layer's several caches, of which some may be those of an index: a model does not tell before it is called."""
-    return CacheList(*(IndexCache() if type(each) is KVCache else each for each in caches.caches))
+    return type(caches)(*(IndexCache() if type(each) is KVCache else each for each in caches.caches))
 
 
 def leaves(caches: Iterable[Any]) -> Iterator[Any]:
     """The caches of all layers, mlx-lm's lists of several caches for one layer taken apart."""
     for each in caches:
-        if type(each) is CacheList:
+        if _is_list(each):
             yield from leaves(each.caches)
         else:
             yield each
@@ -58,9 +64,7 @@ def leaves(caches: Iterable[Any]) -> Iterator[Any]:
 
 def regrouped(like: Iterable[Any], parts: Iterator[Any]) -> list[Any]:
     """`parts` in the place of the `leaves` of `like`, in lists of several where those are."""
-    return [
-        CacheList(*regrouped(each.caches, parts)) if type(each) is CacheList else next(parts) for each in like
-    ]
+    return [type(each)(*regrouped(each.caches, parts)) if _is_list(each) else next(parts) for each in like]
 
 
 def arrays_of(caches: PromptCache) -> list[mx.array]:
@@ -103,8 +107,8 @@ def mlx_lm_twin(cache: Any) -> Any:
     """mlx-vlm has twins of mlx-lm's caches, which have the same names. A new cache of mlx-lm's own class, where a kind
     serves that; `cache` itself, where none does."""
     name = type(cache).__name__
-    if name == CacheList.__name__:
-        return CacheList(*map(mlx_lm_twin, cache.caches))
+    if _is_list(cache):
+        return type(cache)(*map(mlx_lm_twin, cache.caches))
     kind = next((kind for served, kind in find_kinds().items() if served.__name__ == name), None)
     return cache if kind is None else kind.like(cache)
 

@@ -111,6 +111,7 @@ class BatchedAttention(BatchedCache):
         super().__init__(slots)
         self.buffers: list[mx.array] = []
         self._step = 0  # the last step in which the model has added tokens
+        self._added = 0  # of that step: some models of mlx-vlm add the tokens of a short step one by one
 
     # What models ask for.
 
@@ -141,10 +142,12 @@ class BatchedAttention(BatchedCache):
         """mlx-lm's indexes put zeros here, which nobody reads and which are not kept."""
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self._step = self.slots.step
+        if self._step != self.slots.step:
+            self._step, self._added = self.slots.step, 0
         new = self._encoded(*stored(keys, values))
         self._allot(new)
         self.buffers = [self._written(buffer, added) for buffer, added in zip(self.buffers, new, strict=True)]
+        self._added += keys.shape[2]
         return self.keys_and_values()
 
     def keys_and_values(self) -> Any:
@@ -157,12 +160,20 @@ class BatchedAttention(BatchedCache):
             window_size = None
             if slots.level and not return_array:
                 return None if N == 1 else "causal"
-        queries = slots.positions()[..., None]
+        queries = self._positions(N)[..., None]
         keys = mx.arange(self._reach())
         mask = keys <= queries
         if window_size is not None:
             mask = mask & (keys > queries - window_size)
         return mask[:, None]
+
+    def _positions(self, count: int) -> mx.array:
+        """Indexes of the step's next tokens in their sequences, [computed slots, count] or [1, count]."""
+        positions = self.slots.positions()
+        if count == self.slots.count:
+            return positions
+        start = self._added if self._step == self.slots.step else 0
+        return positions[:, start : start + count]
 
     # How tokens are laid out. Other kinds with keys and values change these.
 
@@ -198,7 +209,7 @@ class BatchedAttention(BatchedCache):
         slots = self.slots
         if not new.size:
             return buffer
-        if self._in_pieces():
+        if new.shape[2] == slots.count and self._in_pieces():
             for low, high, length in slots.runs:
                 start = self._at(length)
                 buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
@@ -209,7 +220,8 @@ class BatchedAttention(BatchedCache):
             buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
         else:
             rows = mx.arange(slots.low, slots.high)
-            buffer[rows[:, None], :, self._at(slots.positions())] = new.transpose(0, 2, 1, 3)
+            places = self._at(self._positions(new.shape[2]))
+            buffer[rows[:, None], :, places] = new.transpose(0, 2, 1, 3)
         return buffer
 
     def _allot(self, new: list[mx.array]) -> None:
@@ -260,7 +272,7 @@ class BatchedAttention(BatchedCache):
         return cache
 
     def grow(self, slots: int, capacity: int) -> None:
-        self.buffers = [_enlarged(buffer, slots, self._size(capacity)) for buffer in self.buffers]
+        self.buffers = [enlarged(buffer, slots, self._size(capacity)) for buffer in self.buffers]
 
     def pack(self, kept: Sequence[int], capacity: int) -> None:
         picked = mx.array(list(kept))
@@ -270,7 +282,8 @@ class BatchedAttention(BatchedCache):
         return self.buffers
 
 
-def _enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
+def enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
+    """A buffer [slots, heads, size, ...] with zeros in as many slots and places as are missing."""
     for axis, more in ((2, size - buffer.shape[2]), (0, slots - buffer.shape[0])):
         if more > 0:
             shape = list(buffer.shape)
