@@ -20,8 +20,8 @@ def folder_of(folder: Path, config: dict[str, Any]) -> Path:
     ("kind", "reason"),
     [
         ("glm4_moe_lite_mtp", "start the model that it was split off from"),
-        ("deepseek_v4_dspark", "one at a time"),
-        ("hy_v4_mtp", "one at a time"),
+        ("deepseek_v4_dspark", "several sequences that go on together"),
+        ("inkling_mtp", "one at a time"),
         ("of_next_year_mtp", "cannot run: take a smaller model"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Heads of GLM 5, split off, and of DeepSeek V4: they propose what mlx-vlm drafts, and answers are the model's own."""
+"""Heads of GLM 5 and HY V4, split off, and of DeepSeek V4: they propose what mlx-vlm drafts."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,9 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
+from pippin.engines.language.vision.checkpoint import with_exact_index
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.kv_cache.test_hy_v4 import HY_V4
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.step.test_heads import drafted, heads_of
 from tests.engines.language.tiny_heads import _written, spread
@@ -45,12 +47,27 @@ def with_glm_head(folder: Path) -> tuple[Path, dict[str, Any]]:
     return model, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
 
 
-@pytest.fixture(scope="module", params=[with_v4_head, with_glm_head])
+def with_hy_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+    from mlx_vlm.speculative.drafters.hy_v4_mtp import Model, ModelConfig
+
+    write("hy_v4", HY_V4, folder)
+    config = json.loads((folder / "config.json").read_text())
+    text = {**config, **config.get("text_config", {})}
+    head = with_exact_index(Model(ModelConfig.from_dict({"text_config": text})))
+    weights = spread(head, 5)
+    found = {"model_type": "hy_v4_mtp", "text_config": text}
+    return folder, {"draft_model_path": str(_written(folder / "head", weights, found))}
+
+
+MADE = [with_v4_head, with_glm_head, pytest.param(with_hy_head, marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=MADE)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
     name = request.param.__name__.split("_")[1]
-    folder = tmp_path_factory.mktemp(name) / {"v4": "deepseek_v4", "glm": "glm_moe_dsa"}[name]
+    folder = tmp_path_factory.mktemp(name) / {"v4": "deepseek_v4", "glm": "glm_moe_dsa", "hy": "hy_v4"}[name]
     found: tuple[Path, dict[str, Any]] = request.param(folder)
     return found
 

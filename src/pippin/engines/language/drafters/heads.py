@@ -13,7 +13,7 @@ import numpy as np
 from mlx_lm.models.base import create_attention_mask
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.layout import mlx_lm_twin
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 
@@ -68,7 +68,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         if states is None:
             states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
         self.inner._cache = cache
-        self.inner._next_position = cache[0].offset
+        self.inner._next_position = next(leaves(cache)).offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
         return found
 

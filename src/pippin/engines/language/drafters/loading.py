@@ -26,6 +26,7 @@ from pippin.engines.language.drafters.heads import (
 )
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.vision.checkpoint import with_exact_index
 from pippin.engines.language.vision.model import VisionModel
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
@@ -45,6 +46,7 @@ PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "nemotron_h_mtp": NemotronHead,
     "glm_moe_dsa_mtp": IndexedHead,
     "deepseek_v4_mtp": HyperHead,
+    "hy_v4_mtp": PredictionHead,
 }
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
@@ -63,8 +65,7 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "deepseek_v4_dspark": ONE_BY_ONE,
-    "hy_v4_mtp": ONE_BY_ONE,
+    "deepseek_v4_dspark": "it drafts from caches of several sequences that go on together",
     "glm5_next_mtp": ONE_BY_ONE,
     "qwen4_exp_mtp": ONE_BY_ONE,
     "inkling_mtp": ONE_BY_ONE,
@@ -271,7 +272,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            return PREDICTION_HEADS[inner.config.model_type](inner)
+            return PREDICTION_HEADS[inner.config.model_type](with_exact_index(inner))
         case "dflash":
             from pippin.engines.language.drafters.blocks import block_head
 

@@ -103,14 +103,15 @@ def open_in_place(cache: Any, token: TokenArray, shape: tuple[int, int]) -> list
     return found
 
 
-def mlx_lm_twin(cache: Any) -> Any:
+def mlx_lm_twin(cache: Any, beside: Sequence[Any] = ()) -> Any:
     """mlx-vlm has twins of mlx-lm's caches, which have the same names. A new cache of mlx-lm's own class, where a kind
-    serves that; `cache` itself, where none does."""
+    serves that; `cache` itself, where none does. `beside`: all of its layer, where that has several."""
     name = type(cache).__name__
     if _is_list(cache):
-        return type(cache)(*map(mlx_lm_twin, cache.caches))
-    kind = next((kind for served, kind in find_kinds().items() if served.__name__ == name), None)
-    return cache if kind is None else kind.like(cache)
+        return type(cache)(*(mlx_lm_twin(each, cache.caches) for each in cache.caches))
+    kinds = find_kinds().items()
+    kind = next((kind for served, kind in kinds if name in (served.__name__, *kind.twins)), None)
+    return cache if kind is None or not kind.serves_beside(beside) else kind.like(cache)
 
 
 @dataclass(frozen=True)

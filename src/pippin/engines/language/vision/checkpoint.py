@@ -134,7 +134,19 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
             f"The model {folder.name!r} is a diffusion language model, which writes many tokens at once: here one that "
             "writes token by token is needed. Take another.",
         )
-    return VisionModel(model), read_config(folder)
+    return VisionModel(with_exact_index(model)), read_config(folder)
+
+
+def with_exact_index(model: nn.Module) -> nn.Module:
+    """The model, whose index takes the tokens of highest scores.
+
+    HY V4's of mlx-vlm 0.7.10 is compiled for all shapes with the place of the last token of the first one: it takes
+    others, and reads past the end of shorter texts. The class that it is of computes the same, and is not compiled.
+    """
+    for module in model.modules():
+        if type(module).__name__ == "HyV4Indexer":
+            module.__class__ = type(module).__base__
+    return model
 
 
 def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:

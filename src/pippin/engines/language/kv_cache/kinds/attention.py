@@ -13,6 +13,7 @@ from pippin.engines.language.kv_cache.kinds.turboquant import TurboQuantKind
 @dataclass(frozen=True, kw_only=True)
 class AttentionKind(KeysAndValuesKind):
     serves = (KVCache, IndexCache)
+    twins = ("HyV4KVCache",)  # which takes memory in other steps
     in_slots = host_fills = True
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> CacheKind:

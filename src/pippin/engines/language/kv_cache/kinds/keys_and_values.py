@@ -36,7 +36,8 @@ class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
             self._values = values
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        return super().update_and_fetch(*stored(keys, values))
+        found = super().update_and_fetch(*stored(keys, values))
+        return (found[0], found[0]) if values is keys else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,8 @@ class BatchedAttention(BatchedCache):
         self._allot(new)
         self.buffers = [self._written(buffer, added) for buffer, added in zip(self.buffers, new, strict=True)]
         self._added += keys.shape[2]
-        return self.keys_and_values()
+        found = self.keys_and_values()
+        return (found[0], found[0]) if values is keys else found
 
     def keys_and_values(self) -> Any:
         slots, reach = self.slots, self._reach()
@@ -342,7 +344,8 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         self._batched.write(self._slot.index, *stored(keys, values), self._tokens)
         self.offset = self._tokens + keys.shape[2]
-        return self.keys_and_values()
+        found = self.keys_and_values()
+        return (found[0], found[0]) if values is keys else found
 
 
 class JoinedAttention:

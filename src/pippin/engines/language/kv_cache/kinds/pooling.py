@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import mlx.core as mx
+from mlx_lm.models.cache import RotatingKVCache
 
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
 from pippin.engines.language.kv_cache.kinds.keys_and_values import enlarged
@@ -110,6 +111,11 @@ class PoolingKind(CacheKind):
     @classmethod
     def like(cls, cache: Any) -> PoolingCache:
         return PoolingCache(cache.ratio)
+
+    @classmethod
+    def serves_beside(cls, caches: Sequence[Any]) -> bool:
+        # GLM 5 Next pools keys of an index in another way, beside full attention.
+        return any(type(each).__name__ == RotatingKVCache.__name__ for each in caches)
 
     @property
     def size(self) -> int:
