@@ -65,7 +65,7 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "deepseek_v4_dspark": "it drafts from caches of several sequences that go on together",
+    "deepseek_v4_dspark": "it attends to what it has read without a mask, which sequences of different lengths need",
     "glm5_next_mtp": ONE_BY_ONE,
     "qwen4_exp_mtp": ONE_BY_ONE,
     "inkling_mtp": ONE_BY_ONE,
