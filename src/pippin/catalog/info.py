@@ -203,7 +203,8 @@ def full_attention_layers(config: dict[str, Any]) -> tuple[tuple[int, ...], int]
     text: dict[str, Any] = config.get("text_config") or config
     count = int(text.get("num_hidden_layers") or text.get("n_layers") or text.get("n_layer") or 0)
     family = text.get("model_type") or config.get("model_type")
-    if family in RECURRENT or family in WITH_SINKS:
+    # Attention that takes tokens by an index has none that could: it takes latent vectors apart.
+    if family in RECURRENT or family in WITH_SINKS or "index_topk" in text:
         return (), count
     return tuple(place for place in range(count) if _is_full(text, place)), count
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx_lm.models.base import create_attention_mask
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.layout import mlx_lm_twin
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 
@@ -67,7 +68,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         if states is None:
             states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
         self.inner._cache = cache
-        self.inner._next_position = cache[0].offset
+        self.inner._next_position = next(leaves(cache)).offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
         return found
 
@@ -130,3 +131,40 @@ class NemotronHead(PredictionHead):
             0
         ]
         return found
+
+
+class IndexedHead(PredictionHead):
+    """As GLM 5 has it, split off: latent attention that takes tokens by an index."""
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        embedded = self.inner._input_embed(tokens)
+        # Its own method has no mask for single tokens, which sequences of different lengths need.
+        mask = create_attention_mask(embedded, cache[0][0], return_array=True)
+        found: mx.array = self.inner.mtp(states, embedded, mask, cache[0])
+        return found
+
+
+class HyperHead(PredictionHead):
+    """As DeepSeek V4 has it: from the streams that the model's last layer leaves, several for each token, which it goes
+    on with."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        text = inner.config.text_config
+        self.layers_read = (text.num_hidden_layers - 1,)
+        self.state_size = text.hc_mult * text.hidden_size
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        self.inner._next_position = cache[0].offset
+        _, streams = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)
+        found: mx.array = streams.flatten(2)
+        return found
+
+    def draft(self, states: mx.array) -> mx.array:
+        inner = self.inner
+        merged = inner.norm(inner.hc_head(inner._target_hidden(states)))
+        return mx.argmax(inner._lm_head_fn(merged), axis=-1)

@@ -109,6 +109,9 @@ class CacheKind(ABC):
     serves: ClassVar[tuple[type, ...]]
     """Classes of mlx-lm's caches, by identity: a subclass may behave otherwise."""
 
+    twins: ClassVar[tuple[str, ...]] = ()
+    """Names of classes of mlx-vlm that keep the same as those, beside those of the same name."""
+
     rewinds: ClassVar[bool] = False
     """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
     replays: ClassVar[bool] = False
@@ -148,6 +151,11 @@ class CacheKind(ABC):
     def like(cls, cache: Any) -> Any:
         """A new cache of a class that is served, for a layer that mlx-vlm made its twin of that class for."""
         return cls.serves[0]()
+
+    @classmethod
+    def serves_beside(cls, caches: Sequence[Any]) -> bool:
+        """Whether it serves a twin that is among these caches of a layer, of which there are none where it is alone."""
+        return True
 
     @abstractmethod
     def slot_bytes(self, capacity: int, slack: int) -> int:
