@@ -113,7 +113,12 @@ class Subject:
         assert speculation.heads is not None
         heads, propose = speculation.heads, speculation.heads.propose
         object.__setattr__(
-            heads, "propose", lambda wanted: [[token ^ 1 for token in draft] for draft in propose(wanted)]
+            heads,
+            "propose",
+            lambda wanted, trees=False: [
+                draft._replace(tokens=[token ^ 1 for token in draft.tokens])
+                for draft in propose(wanted, trees)
+            ],
         )
 
     def remember(self, sequences: int, tokens: int) -> None:

@@ -181,11 +181,12 @@ class Knowing:
         self._said: dict[Sequence, list[int]] = {}  # its text and how that goes on
 
     is_free = True
+    grows_trees = False
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         return [Proposal(self._known(sequence, most)) for sequence, most in wanted]
 
     def _known(self, sequence: Sequence, most: int) -> list[int]:

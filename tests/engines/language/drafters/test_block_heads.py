@@ -101,7 +101,7 @@ def test_it_proposes_what_mlx_vlm_drafts(kind: str, folders: tuple[Path, Path]) 
         if len(running) < 3:
             continue
         proposed = heads.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
+        for each, (found, *_) in zip(running, proposed, strict=True):
             tokens, first = each.sequence.tokens, heads._followed[each.sequence].first
             bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
             assert found == drafted(kind, heads._head, heads._states.take()[:, first:], tokens[-1])

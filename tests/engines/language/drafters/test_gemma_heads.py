@@ -79,7 +79,7 @@ def test_it_proposes_what_mlx_vlm_drafts_with_its_own_embeddings(bench: Bench) -
         if len(running) < 3 or compared >= 12:
             continue
         proposed = heads.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
+        for each, (found, *_) in zip(running, proposed, strict=True):
             tokens, first = each.sequence.tokens, heads._followed[each.sequence].first
             bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
             assert found == drafted(head, states.take()[:, first:], tokens[-1])

@@ -221,17 +221,20 @@ class BatchSampler:
         masks: Sequence[NDArray[np.int32] | None] = (),
         masked_rows: Sequence[list[int] | None] = (),
     ) -> list[Sampled]:
-        """Choose a token at each of T places of `logits` [B, T, V], as if the `proposals` [B, T - 1] before it had been
-        chosen, and remember nothing: `commit` says what became of them. What stands at a place is what `sample`
-        would have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
+        """Choose a token at each of T places of `logits` [B, T, V], as if the proposals before it had been chosen, and
+        remember nothing: `commit` says what became of them. The last place follows all `proposals` [B, N]. What stands
+        at a place is what `sample` would have chosen there, so accepting proposals while they are equal keeps the
+        distribution exact."""
         plan = self._planned()
         history, found = self._history, []
-        for place in range(logits.shape[1]):
-            if place and plan.tracked:
-                history = history.extended(mx.array(proposals[plan.tracked, place - 1]))
-            bits = masks[place] if masks else None
-            rows = masked_rows[place] if masked_rows else None
-            found.append(self._choose(logits[:, place], history, place, bits, rows))
+        before = proposals.shape[1] + 1 - logits.shape[1]
+        for place in range(-before, logits.shape[1]):
+            if place > -before and plan.tracked:
+                history = history.extended(mx.array(proposals[plan.tracked, before + place - 1]))
+            if place >= 0:
+                bits = masks[place] if masks else None
+                rows = masked_rows[place] if masked_rows else None
+                found.append(self._choose(logits[:, place], history, before + place, bits, rows))
         return found
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:

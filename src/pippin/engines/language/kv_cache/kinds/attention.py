@@ -13,7 +13,7 @@ from pippin.engines.language.kv_cache.kinds.turboquant import TurboQuantKind
 @dataclass(frozen=True, kw_only=True)
 class AttentionKind(KeysAndValuesKind):
     serves = (KVCache,)
-    in_slots = host_fills = True
+    in_slots = host_fills = branches = True
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> CacheKind:
         return quantized.kind_of(self, key_bits, value_bits, group_size)

@@ -85,6 +85,11 @@ class BatchedCache(ABC):
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
         Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
+    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
+        """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
+        among them. Where the kind `branches`, after the table of slots is told of the step."""
+        raise NotImplementedError
+
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
 
@@ -113,6 +118,8 @@ class CacheKind(ABC):
     """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
     replays: ClassVar[bool] = False
     """Whether that is done by calling the layer's modules again: see `replay.py`."""
+    branches: ClassVar[bool] = False
+    """Whether a step's tokens can be ways on from the same place, of which `BatchedCache.gather` keeps one."""
     trims: ClassVar[bool] = False
     """Whether mlx-lm's own cache can forget its last tokens, however long it is."""
     in_slots: ClassVar[bool] = False

@@ -17,6 +17,7 @@ class QuantizedKind(KeysAndValuesKind):
     are stored there; so are blocks of the prefix cache."""
 
     packed_arrays = 3
+    branches = True
 
     bits: int
     group_size: int
