@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,9 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.cpu.blas import accelerate_blas
+
+if TYPE_CHECKING:  # it imports mlx
+    from pippin.engines.language.step.sequences import Sequence
 
 Work = Literal["edit", "again", "predicted", "prose"]
 
@@ -146,6 +149,15 @@ class Subject:
         prepared = self.preparer.prepare(name, Generate(request_of(work, number, tokens)))
         assert not isinstance(prepared, tuple)
         self.engine.submit(prepared)
+
+    def begin(self, work: Work, number: int, tokens: int) -> "Sequence":
+        """The sequence of one request, once it decodes."""
+        self._submit(work, number, tokens)
+        [request] = self.engine.lifecycle.live
+        [sequence] = request.sequences
+        while not self.engine.batch.running:
+            self.engine.step()
+        return sequence
 
     def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
         """From the first step in which all decode on; and the answers."""

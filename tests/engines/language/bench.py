@@ -33,7 +33,10 @@ TIE = 1e-3  # logits closer than this may come in either order
 
 
 class Bench:
-    def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
+    def __init__(
+        self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN, *, whole_layers: bool = True
+    ) -> None:
+        """`whole_layers`: kernels for CPUs may compute them, which takes no trees of proposals."""
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.model, _ = load_weights(
             info,
@@ -41,7 +44,7 @@ class Bench:
             lambda *_: None,
             trust_remote_code=False,
             kernel_threads=2 if options.adapter_path is None or is_low_rank(options.adapter_path) else None,
-            whole_layers=not options.specprefill,
+            whole_layers=whole_layers and not options.specprefill,
         )
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan

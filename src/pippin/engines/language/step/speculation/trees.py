@@ -113,7 +113,7 @@ class TreePace:
         self._checks += 1
         if size:
             share = tokens / self._hoped(chances, size)
-            known = self._gained.get(size, share)
+            known = self._gained.get(size, 1.0)
             self._gained[size] = known + SMOOTHING * (share - known)
 
     def _hoped(self, chances: Sequence[float], size: int) -> float:
