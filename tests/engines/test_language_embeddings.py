@@ -54,7 +54,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_vision_language_model_embeds_what_its_head_reads(family: Path) -> None:
-    model, _ = load_weights(read_info(family), PLAN, no_progress, trust_remote_code=False)
+    model, _ = load_weights(read_info(family), PLAN, no_progress)
     assert isinstance(model, VisionModel)
     language = model.inner.language_model
     tokens = mx.array([list(range(1, 30)), [5] * 29])
@@ -79,7 +79,7 @@ def test_a_pictures_state_is_what_the_head_reads_in_mlx_vlm(family: Path) -> Non
     assert preparer.conversations is not None
     sequence = preparer.conversations.sequence((asked,), "input[0]")
     assert sequence.media is not None
-    model, _ = load_weights(read_info(family), PLAN, no_progress, trust_remote_code=False)
+    model, _ = load_weights(read_info(family), PLAN, no_progress)
     assert isinstance(model, VisionModel)
     preparer.conversations.try_media(model)
     states = ConversationStates(model, ModelOptions()).states(sequence)

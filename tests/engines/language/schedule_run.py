@@ -25,7 +25,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import build_engine
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -81,8 +81,7 @@ class Subject:
             info,
             msgspec.structs.replace(PLAN, kernels=kernel_threads is not None),
             lambda *_: None,
-            trust_remote_code=False,
-            kernel_threads=kernel_threads,
+            use=None if kernel_threads is None else KernelUse(threads=kernel_threads),
         )
         return model
 

@@ -104,6 +104,12 @@ def assistants_of(bench: Bench) -> Assistants:
     return speculation.heads
 
 
+def test_mlx_vlms_name_for_an_assistant_is_taken_and_another_refused(pair: Pair) -> None:
+    assistants_of(pair.bench(draft_kind="mtp"))
+    with pytest.raises(ServerError, match="draft_kind says 'eagle3'"):
+        pair.bench(draft_kind="eagle3")
+
+
 def test_an_assistant_gives_the_models_own_answer(pair: Pair) -> None:
     bench = pair.bench()
     for _ in range(2):  # the second time, most of the prompts are known

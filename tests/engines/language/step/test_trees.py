@@ -93,7 +93,7 @@ def options(**changes: Any) -> ModelOptions:
 
 
 def open_bench(pair: tuple[Path, Path], **changes: Any) -> Bench:
-    bench = Bench(pair[0], options(draft_model_path=str(pair[1]), **changes), whole_layers=False)
+    bench = Bench(pair[0], options(draft_model_path=str(pair[1]), **changes))
     speculation = bench.engine.speculation
     assert speculation is not None
     assert speculation.trees is not None
@@ -148,7 +148,7 @@ def test_those_beside_one_that_leaves_go_on(pair: tuple[Path, Path]) -> None:
 def test_seeded_sampling_is_the_same_with_and_without(
     pair: tuple[Path, Path], changes: dict[str, Any]
 ) -> None:
-    plain, expected = run_all(Bench(pair[0], options(), whole_layers=False), PROMPTS, **changes)
+    plain, expected = run_all(Bench(pair[0], options()), PROMPTS, **changes)
     for bench in (open_bench(pair), knowing(open_bench(pair), plain)):
         answers, ends = run_all(bench, PROMPTS, **changes)
         assert answers == plain
@@ -197,7 +197,7 @@ def proposed_anew(bench: Bench, tokens: list[int]) -> Proposal:
 def test_what_is_allowed_on_a_way_is_what_is_allowed_without(
     pair: tuple[Path, Path], manner: str, temperature: float
 ) -> None:
-    plain, trees = Bench(pair[0], options(), whole_layers=False), open_bench(pair)
+    plain, trees = Bench(pair[0], options()), open_bench(pair)
     changes: dict[str, Any] = {"stops": ("7",), "max_tokens": 17}
     if manner == "grammar":
         grammar = GrammarCompiler(plain.tokenizer).compile(Regex("([a-f]{2,5} ){1,9}"))
@@ -258,7 +258,7 @@ def test_what_is_not_allowed_is_cut_with_what_follows_it() -> None:
 def test_a_model_that_computes_ways_wrongly_is_given_chains(
     pair: tuple[Path, Path], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Bench(pair[0], options(), whole_layers=False).model
+    model = Bench(pair[0], options()).model
     shape = choose_batching(model, options()).shape
     assert shape is not None
     assert can_branch(model, shape)

@@ -20,7 +20,7 @@ from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine, choose_way
 from pippin.engines.language.model.experts import memory_for_experts
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
@@ -67,7 +67,10 @@ class VisionBench:
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
         experts = memory_for_experts(info, self.options.expert_cache_gb, plan.memory_limit)
         loaded, _ = load_weights(
-            info, plan, lambda *_: None, trust_remote_code=self.options.trust_remote_code, experts=experts
+            info,
+            plan,
+            lambda *_: None,
+            Reading(trust_remote_code=self.options.trust_remote_code, experts=experts),
         )
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
