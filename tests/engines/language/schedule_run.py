@@ -31,7 +31,7 @@ from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN, Eager
+from tests.engines.language.bench import PLAN, Eager, TreesInTurn
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -51,7 +51,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.multiple(loading, Pace=Eager))
+            stack.enter_context(patch.multiple(loading, Pace=Eager, TreePace=TreesInTurn))
         yield
 
 

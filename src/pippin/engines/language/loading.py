@@ -497,7 +497,8 @@ def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> Dr
     if not layout.trims:
         message = f"The draft model {folder.name!r} has layers that cannot take tokens back: choose another."
         raise ServerError("load_failed", message, "draft_model_path")
-    return DraftModel(draft, asked.plan.prefill_chunk, layout)
+    grows_trees = can_branch(draft, BatchShape(layout=layout))
+    return DraftModel(draft, asked.plan.prefill_chunk, layout, grows_trees=grows_trees)
 
 
 def _load_draft(

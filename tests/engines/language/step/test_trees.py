@@ -1,6 +1,5 @@
 """Trees of proposals change the number of steps, and nothing that a client sees; and are checked where that pays."""
 
-from collections.abc import Sequence as Many
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
@@ -26,7 +25,14 @@ from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.pace import Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.trees import LikeliestTree, TreePace
-from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all, watch
+from tests.engines.language.bench import (
+    Bench,
+    Eager,
+    EagerTrees,
+    judge_others_of_one_that_leaves,
+    run_all,
+    watch,
+)
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
 from tests.engines.tiny_models import tiny_model
@@ -36,13 +42,6 @@ PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 24 + 3 * place) for 
 
 
 Answers = dict[tuple[str, int], list[int]]
-
-
-class Eagerly(TreePace):
-    """Checks trees in every step, whether they pay or not."""
-
-    def size(self, chances: Many[float], chains: Many[int], room: int) -> int:
-        return room
 
 
 class Branching(Knowing):
@@ -79,7 +78,7 @@ class Branching(Knowing):
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "Pace", Eager)
-    monkeypatch.setattr(loading, "TreePace", Eagerly)
+    monkeypatch.setattr(loading, "TreePace", EagerTrees)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +129,46 @@ def test_a_head_proposes_trees_and_changes_no_answer(pair: tuple[Path, Path]) ->
     for name, (prompt, _) in PROMPTS.items():
         bench.judge(prompt, answers[name, 0])
     assert bench.engine.stats().draft_tokens > 100
+
+
+def test_a_draft_model_proposes_trees_and_changes_no_answer(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    other = tiny_model("llama", tmp_path, seed=8)
+    for draft, share in ((pair[0], 0.9), (other, 0.0)):
+        bench = open_bench((pair[0], draft))
+        answers, ends = run_all(bench, PROMPTS)
+        for name, (prompt, count) in PROMPTS.items():
+            bench.judge(prompt, answers[name, 0])
+            # The model itself has the first choice right, and a tree of six tokens is two deep at least.
+            assert ends[name, 0].usage.accepted_tokens >= share * count / 2
+
+
+def test_a_draft_models_tree_has_what_it_says_after_each_token(pair: tuple[Path, Path]) -> None:
+    bench = open_bench((pair[0], pair[0]), prefix_cache=False)
+    prompt, _ = PROMPTS["r2"]
+    bench.engine.submit(bench.job("r2", prompt, 12))
+    while not bench.engine.batch.running:
+        bench.engine.step()
+    [running] = bench.engine.batch.running
+    proposer = bench.engine.speculation.proposer  # type: ignore[union-attr]
+    # Nothing is left in its cache of what it has computed: the second tree is the first one again.
+    [nothing], [first], [tree] = (proposer.propose([(running.sequence, 12)], trees=True) for _ in range(3))
+    assert not nothing.tokens, "it has read a chunk of the prompt"
+    assert tree == first
+    assert len(tree.tokens) == 12
+    said: dict[tuple[int, ...], mx.array] = {}
+    chances: list[float] = []
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.ways, strict=True):
+        before = paths[parent] if parent >= 0 else ()
+        if before not in said:
+            logits = bench.model(mx.array([[*running.sequence.tokens, *before]]))[0, -1]
+            said[before] = logits - mx.logsumexp(logits)
+        paths.append((*before, token))
+        own = said[before][token].item()
+        chances.append(own + (chances[parent] if parent >= 0 else 0.0))
+        ranked = mx.argsort(-said[before])[: sum(each == parent for each in tree.ways)].tolist()
+        assert token in ranked
+    assert chances == pytest.approx(sorted(chances, reverse=True), abs=1e-4)
 
 
 def test_those_beside_one_that_leaves_go_on(pair: tuple[Path, Path]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.sampling.sampler import best
+from pippin.engines.language.sampling.filters import likeliest
 
 
 class Drafted(NamedTuple):
@@ -94,12 +94,8 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
     def likeliest(self, states: mx.array, choices: int) -> tuple[mx.array, mx.array]:
         """The likeliest next tokens by its own states, the best first, and the logarithms of their chances, both
         [sequences, count, choices]."""
-        logits = self.logits(states).astype(mx.float32)
-        choices = min(choices, logits.shape[-1])
-        ids, values = best(logits.reshape(-1, logits.shape[-1]), choices)
-        shape = (*logits.shape[:-1], choices)
-        chances = values.reshape(shape) - mx.logsumexp(logits, axis=-1, keepdims=True)
-        return self.tokens_of(ids.reshape(shape)), chances
+        words, chances = likeliest(self.logits(states), choices)
+        return self.tokens_of(words), chances
 
     def logits(self, states: mx.array) -> mx.array:
         """Of the next tokens [sequences, count, words] by its own states, of the words that it knows."""

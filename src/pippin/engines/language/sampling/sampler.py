@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pippin.core.events import TopToken
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.filters import Drawing, Filters, draw, mask
+from pippin.engines.language.sampling.filters import Drawing, Filters, best, draw, mask
 from pippin.engines.language.sampling.penalties import PENALTIES, Bias, History, Penalties
 from pippin.engines.language.text.tokenizer import Tokenizer
 
@@ -102,16 +102,6 @@ def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> S
         return Sampled(tokens, scored, logprobs)
     ids, values = best(asked, count)
     return Sampled(tokens, scored, logprobs, ids.astype(mx.int32), values - norm)
-
-
-def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The ids and values [R, count] of the best of `x` [R, N], best first."""
-    width = x.shape[-1]
-    ids = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
-    values = x if ids is None else mx.take_along_axis(x, ids, axis=-1)
-    order = mx.argsort(-values, axis=-1)
-    values = mx.take_along_axis(values, order, axis=-1)
-    return (order if ids is None else mx.take_along_axis(ids, order, axis=-1)), values
 
 
 SHORT = 256
