@@ -78,8 +78,9 @@ class Judge:
         sampled = [each.read(self._tokenizer, wanted) for each in drawn]
         found = []
         for index, proposed in enumerate(proposals):
-            agreed = _agreed(proposed, [each[index].token for each in sampled])
-            found.append(Way([each[index] for each in sampled[: agreed + 1]], range(agreed + 1)))
+            chosen = [each[index] for each in sampled]
+            count = 1 + agreed(proposed, [each.token for each in chosen])
+            found.append(Way(chosen[:count], range(count)))
         return found
 
     def _through_trees(
@@ -116,7 +117,7 @@ class Judge:
         return masked, masks
 
 
-def _agreed(proposed: list[int], chosen: list[int]) -> int:
-    """How many of the proposed tokens are what was chosen, up to the first that is not."""
-    pairs = enumerate(zip(proposed, chosen, strict=False))
-    return next((place for place, (ours, its) in pairs if ours != its), len(proposed))
+def agreed(proposed: list[int], chosen: list[int]) -> int:
+    """How many of the proposed tokens are what was chosen, up to the first that is not, or that nobody knows of."""
+    pairs = list(zip(proposed, chosen, strict=False))
+    return next((place for place, (ours, its) in enumerate(pairs) if ours != its), len(pairs))

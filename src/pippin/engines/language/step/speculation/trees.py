@@ -65,10 +65,11 @@ class LikeliestTree:
         for parent in newest if self._depth else [-1]:
             before = found[parent].chance if parent >= 0 else 0.0
             for token, chance in zip(tokens[parent + 1].tolist(), chances[parent + 1].tolist(), strict=True):
-                found.append(_Node(token, parent, self._depth + 1, before + min(chance, 0.0)))
+                if chance > -np.inf:
+                    found.append(_Node(token, parent, self._depth + 1, before + min(chance, 0.0)))
         # What is before another comes first, also where both are as likely.
         order = sorted(range(len(found)), key=lambda index: (-found[index].chance, found[index].depth))
-        kept = [index for index in order if found[index].chance > -np.inf][: self._most]
+        kept = order[: self._most]
         places = {-1: -1, **{old: new for new, old in enumerate(kept)}}
         self.sources = [found[index].parent + 1 for index in kept]
         self._nodes = [found[index]._replace(parent=places[found[index].parent]) for index in kept]

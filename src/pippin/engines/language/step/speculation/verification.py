@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.speculation.judging import agreed
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposal, Proposer
 from pippin.engines.language.step.speculation.trees import TreePace
@@ -151,11 +152,7 @@ class Speculation:
         if not proposal.tokens:
             return
         chain = proposal.likeliest
-        agrees = [ours == its for ours, its in zip(chain, chosen, strict=False)]
-        proposed, accepted = (
-            len(chain),
-            next((place for place, same in enumerate(agrees) if not same), len(agrees)),
-        )
+        proposed, accepted = len(chain), agreed(chain, chosen)
         grounds = self._grounds[sequence]
         seen = self._acceptance(sequence, grounds)
         seen.observe(proposed, accepted)
