@@ -35,7 +35,7 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.cpu.blas import accelerate_blas
 
-if TYPE_CHECKING:  # it imports mlx
+if TYPE_CHECKING:
     from pippin.engines.language.step.sequences import Sequence
 
 Work = Literal["edit", "again", "predicted", "prose"]
@@ -150,7 +150,7 @@ class Subject:
         assert not isinstance(prepared, tuple)
         self.engine.submit(prepared)
 
-    def begin(self, work: Work, number: int, tokens: int) -> "Sequence":
+    def begin_one(self, work: Work, number: int, tokens: int) -> "Sequence":
         """The sequence of one request, once it decodes."""
         self._submit(work, number, tokens)
         [request] = self.engine.lifecycle.live

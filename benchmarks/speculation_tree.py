@@ -109,7 +109,7 @@ def made(subject: Subject, proposed: Fixed, work: Work, answers: int, tokens: in
     found: list[list[int]] = []
     steps, clock, cpu = 0, 0.0, 0.0
     for number in range(answers):
-        live = subject.begin(work, number, tokens)
+        live = subject.begin_one(work, number, tokens)
         began = time.perf_counter(), time.process_time()
         first = engine.stats().steps
         while engine.busy:

@@ -13,7 +13,11 @@ from pippin.engines.language.kv_cache.kinds.turboquant import TurboQuantKind
 @dataclass(frozen=True, kw_only=True)
 class AttentionKind(KeysAndValuesKind):
     serves = (KVCache,)
-    in_slots = host_fills = branches = True
+    in_slots = host_fills = True
+
+    @property
+    def branches(self) -> bool:
+        return bool(self.values.size)  # not of an index, which chooses what is attended to
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> CacheKind:
         return quantized.kind_of(self, key_bits, value_bits, group_size)

@@ -118,8 +118,6 @@ class CacheKind(ABC):
     """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
     replays: ClassVar[bool] = False
     """Whether that is done by calling the layer's modules again: see `replay.py`."""
-    branches: ClassVar[bool] = False
-    """Whether a step's tokens can be ways on from the same place, of which `BatchedCache.gather` keeps one."""
     trims: ClassVar[bool] = False
     """Whether mlx-lm's own cache can forget its last tokens, however long it is."""
     in_slots: ClassVar[bool] = False
@@ -145,6 +143,11 @@ class CacheKind(ABC):
     def batches(self) -> bool:
         """Whether there is a batched form. Sequences of a model with a layer that has none run one at a time."""
         return True
+
+    @property
+    def branches(self) -> bool:
+        """Whether a step's tokens can be ways on from the same place, of which `BatchedCache.gather` keeps one."""
+        return False
 
     @classmethod
     @abstractmethod

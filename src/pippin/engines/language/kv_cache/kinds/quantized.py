@@ -17,7 +17,6 @@ class QuantizedKind(KeysAndValuesKind):
     are stored there; so are blocks of the prefix cache."""
 
     packed_arrays = 3
-    branches = True
 
     bits: int
     group_size: int
@@ -28,6 +27,10 @@ class QuantizedKind(KeysAndValuesKind):
 
     def batched(self, slots: SlotTable) -> "BatchedQuantized":
         return BatchedQuantized(slots, self.bits, self.group_size)
+
+    @property
+    def branches(self) -> bool:
+        return True
 
     def packed(self, stack: mx.array) -> list[mx.array]:
         return list(mx.quantize(stack, group_size=self.group_size, bits=self.bits))
