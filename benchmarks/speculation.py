@@ -159,16 +159,21 @@ class Subject:
             self.engine.step()
         return sequence
 
+    def begin(self, work: Work, sequences: int, tokens: int) -> dict[str, "Sequence"]:
+        """Step until all of them decode; the sequences by their requests."""
+        for number in range(sequences):
+            self._submit(work, number, tokens)
+        live = self.engine.lifecycle.live
+        texts = {request.job.id: request.sequences[0] for request in live}
+        while len(self.engine.batch.running) < sequences:
+            self.engine.step()
+        return texts
+
     def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
         """From the first step in which all decode on; and the answers."""
         engine, before = self.engine, self.engine.stats()
         answers: dict[str, list[int]] = {}
-        for number in range(sequences):
-            self._submit(work, number, tokens)
-        live = engine.lifecycle.live
-        texts = {request.job.id: request.sequences[0] for request in live}
-        while len(engine.batch.running) < sequences:
-            engine.step()
+        texts = self.begin(work, sequences, tokens)
         start, cpu, done = time.perf_counter(), time.process_time(), engine.stats().completion_tokens
         steps = engine.stats().steps
         while engine.busy:

@@ -80,6 +80,10 @@ class Catalog:
         Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
         if the model is there but damaged.
         """
+        return self._as_served(self._found(name, by_operator=by_operator))
+
+    def _found(self, name: str, *, by_operator: bool) -> ModelInfo:
+        """What `resolve` finds, as its files say it is. Raises as `resolve` does."""
         entry = self._path_entry(name) if by_operator else self._operators(name) or self._in_roots(name)
         if entry is None:
             if by_operator:
@@ -89,7 +93,7 @@ class Catalog:
         if entry.error is not None:
             raise ServerError.of(entry.error)
         assert entry.info is not None
-        return self._as_served(entry.info)
+        return entry.info
 
     def knows(self, name: str) -> bool:
         """Whether a request's name is that of a model which is here, or which the operator named."""
@@ -149,13 +153,14 @@ class Catalog:
         if snapshot is not None:
             return str(snapshot)
         try:
-            return self.resolve(name, by_operator=True).path or name
+            # Not as served, which would ask for the options of the model again: a model may draft for itself.
+            return self._found(name, by_operator=True).path or name
         except ServerError:
             return name
 
     def can_be_had(self, name: str) -> bool:
-        """Whether the operator's words for a draft model or an adapter stand for something that is here, or for a
-        repository that may be downloaded."""
+        """Whether the operator's words for a model or an adapter stand for something that is here, or for a repository
+        that may be downloaded."""
         if Path(self._folder_of(name)).expanduser().exists():
             return True
         is_path = name.startswith(("/", "~", "./", "../"))
@@ -329,12 +334,13 @@ class Catalog:
 
     def _source_of(self, name: str, *, by_operator: bool) -> str | None:
         """The repository that a name may be downloaded from: what the operator named goes before built-in aliases."""
-        entry = self._exact(name, self._recent())
+        view = self._recent()
+        entry = self._exact(name, view)
         if entry is not None and entry.repository is not None:
             return entry.repository
-        if self.serves_named_only and not (by_operator or entry is not None or name in self._options.aliases):
-            return None
-        return self._repository(name)
+        by_operator = by_operator or name in self._options.aliases
+        by_operator = by_operator or (entry is not None and entry.found.id in view.operators)
+        return self._repository(name) if by_operator or not self.serves_named_only else None
 
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None

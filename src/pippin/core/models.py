@@ -81,6 +81,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_in_ranks: int = 0  # the same of all ranks together, where a cluster may split the model
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
+    log_progress_interval: int = 0  # tokens of an answer between lines that tell how far it is; 0: none
     rank: RankSpec | None = None  # None computes the model alone
     machine: str | None = None  # another one, on which the worker is; None is this one
     command: str | None = None  # that starts it there

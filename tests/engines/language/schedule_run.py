@@ -61,7 +61,7 @@ class Subject:
 
     folder: Path
     draft: Path | None = None
-    head: Path | None = None  # that drafts from its states
+    head: Path | None = None  # that drafts from its states; None: the one in its own checkpoint
     adapters: dict[str, str] = field(default_factory=dict)
     references: dict[str | None, Reference] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Subject:
         """The folder of what drafts."""
         if world.proposals == "draft":
             return str(self.draft)
-        return str(self.head) if world.proposals == "head" else None
+        return str(self.head) if world.proposals == "head" and self.head is not None else None
 
     def open(self, world: World, disk: Path) -> LanguageEngine:
         options = ModelOptions(
@@ -102,6 +102,7 @@ class Subject:
             # A random head is never right: what is looked up is, now and then.
             prompt_lookup=world.proposals in ("prompt_lookup", "known", "head"),
             draft_model_path=self.drafter(world),
+            mtp=world.proposals == "head" and self.head is None,
             adapters=self.adapters if world.adapted else {},
             kv_bits=world.kv_bits,  # type: ignore[arg-type]
             kv_group_size=32,

@@ -353,7 +353,7 @@ def tokens_of(speculation: Speculation, running: list[Running]) -> list[list[int
 def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     """A phrase of two tokens that is always followed otherwise takes nothing from a passage that is copied."""
     pace = Pace(4, pads=False)
-    for computed in (1, 1, 1, 5, 5, 3, 3):
+    for computed in (1, 1, 1, 5, 5, 4, 4, 3, 3, 2, 2):
         pace.times.observe(1, computed, 0.01 + 0.001 * computed)
     pace._trial = 1  # no trial is due
     speculation = Speculation(Lookup(in_text=True), pace, most=4)

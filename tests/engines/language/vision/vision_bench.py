@@ -25,6 +25,7 @@ from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
@@ -38,7 +39,7 @@ WRITTEN_BY_LIBRARY = {
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 
 
-HEARD_AS_BY_LIBRARY = {"gemma3n", "inkling", "minicpmo"}
+HEARD_AS_BY_LIBRARY = {"inkling", "minicpmo"}
 """Families that run whole prompts, where mlx-vlm decides on which side of the text a recording stands."""
 
 
@@ -137,6 +138,7 @@ class VisionBench:
         own = load_image_processor(self.folder, trust_remote_code=trusted)
         if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
             processor.image_processor = own
+        cut_into_tiles(processor, read_config(self.folder))
         if self.folder.name == "deepseek_vl_v2":
             processor.batchify = functools.partial(_with_ends, processor.batchify)
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
