@@ -116,7 +116,12 @@ class Subject:
         assert speculation.heads is not None
         heads, propose = speculation.heads, speculation.heads.propose
         object.__setattr__(
-            heads, "propose", lambda wanted: [[token ^ 1 for token in draft] for draft in propose(wanted)]
+            heads,
+            "propose",
+            lambda wanted, trees=False: [
+                draft._replace(tokens=[token ^ 1 for token in draft.tokens])
+                for draft in propose(wanted, trees)
+            ],
         )
 
     def remember(self, sequences: int, tokens: int) -> None:
@@ -144,6 +149,15 @@ class Subject:
         prepared = self.preparer.prepare(name, Generate(request_of(work, number, tokens)))
         assert not isinstance(prepared, tuple)
         self.engine.submit(prepared)
+
+    def begin_one(self, work: Work, number: int, tokens: int) -> "Sequence":
+        """The sequence of one request, once it decodes."""
+        self._submit(work, number, tokens)
+        [request] = self.engine.lifecycle.live
+        [sequence] = request.sequences
+        while not self.engine.batch.running:
+            self.engine.step()
+        return sequence
 
     def begin(self, work: Work, sequences: int, tokens: int) -> dict[str, "Sequence"]:
         """Step until all of them decode; the sequences by their requests."""

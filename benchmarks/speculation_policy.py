@@ -30,7 +30,7 @@ from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.pace import Pace, StepTimes
-from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
 
 COSTS = {
@@ -171,7 +171,7 @@ class Machine:
         taken = given = 0.0
         steps, looks = 0, False
         while all(len(each.tokens) - len(each.prompt) < tokens for each in written):
-            proposals = self.speculation.proposals(running) if looks else [[] for _ in running]
+            proposals = self.speculation.proposals(running) if looks else [NOTHING for _ in running]
             got = self._step(written, proposals, looks)
             taken, given, steps = taken + self.clock.taken, given + got, steps + 1
             looks = self.speculation.wanted(running)
@@ -180,14 +180,16 @@ class Machine:
         plain = seconds(len(texts)) * (1 + self.noise / 2)
         return given / taken * plain / len(texts), given / steps / len(texts)
 
-    def _step(self, written: list[Written], proposals: list[list[int]], looked: bool) -> int:
-        count, given, checked = len(written), 0, any(proposals)
-        for each, proposed in zip(written, proposals, strict=True):
-            right = each.go_on(proposed)
-            given += right + 1
+    def _step(self, written: list[Written], proposals: list[Proposal], looked: bool) -> int:
+        count, given = len(written), 0
+        lengths = [len(each.tokens) for each in proposals]
+        checked = any(lengths)
+        for each, proposal in zip(written, proposals, strict=True):
+            before = len(each.tokens)
+            given += each.go_on(proposal.tokens) + 1
             if checked:
-                self.speculation.judged(cast(Any, each), len(proposed), right)
-        self.clock.taken = seconds(count + sum(map(len, proposals))) * (1 + self.noise * self.draw.random())
+                self.speculation.judged(cast(Any, each), proposal, each.tokens[before:])
+        self.clock.taken = seconds(count + sum(lengths)) * (1 + self.noise * self.draw.random())
         self.speculation.learn(NOW, count, Judged(proposals, given) if checked else None, looked=looked)
         return given
 
@@ -196,12 +198,13 @@ class Anything:
     """Proposes as many tokens as it is asked for, which are wrong."""
 
     is_free = True
+    grows_trees = False
     weight_bytes = 0
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         return [Proposal([len(sequence.tokens) % 1000 + 500] * most) for sequence, most in wanted]
 
     def forget(self, sequence: Sequence) -> None:

@@ -19,6 +19,7 @@ from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 PLAN = DevicePlan(
@@ -123,6 +124,20 @@ class Eager(Pace):
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
         return True
+
+
+class EagerTrees(TreePace):
+    """Asks for trees in every step, whether they pay or not."""
+
+    def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
+        return room
+
+
+class TreesInTurn(EagerTrees):
+    """The same in every other step."""
+
+    def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
+        return super().size(chances, chains, room) if self._checks % 2 else 0
 
 
 def judge_others_of_one_that_leaves(

@@ -37,7 +37,7 @@ def drafts_of(bench: Bench, heads: Any, prompts: Prompts, enough: int) -> Iterat
         if len(running) < 3:
             continue
         proposed = heads.propose([(sequence, 3) for sequence in running])
-        for sequence, (found, _) in zip(running, proposed, strict=True):
+        for sequence, (found, *_) in zip(running, proposed, strict=True):
             yield sequence, found
             given += 1
     assert given >= enough

@@ -31,7 +31,7 @@ from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN, Eager
+from tests.engines.language.bench import PLAN, Eager, TreesInTurn
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -51,7 +51,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.multiple(loading, Pace=Eager))
+            stack.enter_context(patch.multiple(loading, Pace=Eager, TreePace=TreesInTurn))
         yield
 
 
@@ -181,11 +181,12 @@ class Knowing:
         self._said: dict[Sequence, list[int]] = {}  # its text and how that goes on
 
     is_free = True
+    grows_trees = False
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         return [Proposal(self._known(sequence, most)) for sequence, most in wanted]
 
     def _known(self, sequence: Sequence, most: int) -> list[int]:

@@ -33,9 +33,9 @@ from pippin.engines.device import (
 from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
-from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
-from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
+from pippin.engines.language.kv_cache.probe import Batching, can_branch, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
@@ -68,6 +68,7 @@ from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -417,7 +418,18 @@ def _open_speculation(
     always = options.prompt_lookup or named is not None
     cores = time.process_time if asked.plan.shares_cores else None
     clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)
-    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads, clock=clock)
+    shape = None if isinstance(model, VisionModel) else batching.shape
+    branches = proposer.grows_trees and shape is not None and can_branch(model, shape)
+    return Speculation(
+        proposer,
+        pace,
+        most=most,
+        block=block,
+        always=always,
+        heads=heads,
+        clock=clock,
+        trees=TreePace(pace, most) if branches else None,
+    )
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
@@ -475,7 +487,8 @@ def _open_follower(
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read))
+    grows_trees = drafter.most is None and can_branch(drafter, BatchShape(layout=layout))
+    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read), grows_trees=grows_trees)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
@@ -484,7 +497,8 @@ def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> Dr
     if not layout.trims:
         message = f"The draft model {folder.name!r} has layers that cannot take tokens back: choose another."
         raise ServerError("load_failed", message, "draft_model_path")
-    return DraftModel(draft, asked.plan.prefill_chunk, layout)
+    grows_trees = can_branch(draft, BatchShape(layout=layout))
+    return DraftModel(draft, asked.plan.prefill_chunk, layout, grows_trees=grows_trees)
 
 
 def _load_draft(

@@ -80,7 +80,7 @@ def test_it_proposes_what_mlx_vlm_drafts(any_pair: Pair, cached: bool) -> None:
         if len(running) < 3:
             continue
         proposed = assistants.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
+        for each, (found, *_) in zip(running, proposed, strict=True):
             assert found == drafted(bench, assistants, each.sequence.tokens)
             compared += 1
     assert compared >= 9

@@ -204,7 +204,7 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
             assert all(each.count <= 5 for each in heads._followed.values())
         assert not calls, "a head that is not asked computes nothing"
         sequence = engine.batch.running[0].sequence
-        [(found, _)] = heads.propose([(sequence, 3)])
+        [(found, *_)] = heads.propose([(sequence, 3)])
         first = heads._followed[sequence].first
         assert (first == 0) == (steps == 3)
         assert first == 0 or len(sequence.tokens) - first <= 6
@@ -242,7 +242,7 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     assert not calls
     engine.step()
     running = engine.batch.running
-    for each, (found, _) in zip(
+    for each, (found, *_) in zip(
         running, heads.propose([(each.sequence, 3) for each in running]), strict=True
     ):
         first = heads._followed[each.sequence].first

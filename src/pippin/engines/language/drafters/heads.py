@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.sampling.filters import likeliest
 
 
 class Drafted(NamedTuple):
@@ -89,7 +90,21 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""
+        return self.tokens_of(mx.argmax(self.logits(states), axis=-1))
+
+    def likeliest(self, states: mx.array, choices: int) -> tuple[mx.array, mx.array]:
+        """The likeliest next tokens by its own states, the best first, and the logarithms of their chances, both
+        [sequences, count, choices]."""
+        words, chances = likeliest(self.logits(states), choices)
+        return self.tokens_of(words), chances
+
+    def logits(self, states: mx.array) -> mx.array:
+        """Of the next tokens [sequences, count, words] by its own states, of the words that it knows."""
         raise NotImplementedError
+
+    def tokens_of(self, words: mx.array) -> mx.array:
+        """The model's numbers of words."""
+        return words
 
 
 class Eagle3Head(DraftHead):
@@ -99,9 +114,12 @@ class Eagle3Head(DraftHead):
         # Its configuration counts layers by what goes into them, this by what comes out.
         super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
 
-    def draft(self, states: mx.array) -> mx.array:
-        likeliest = mx.argmax(self.inner._logits(states), axis=-1)
-        found: mx.array = self.inner._draft_to_target(likeliest, mx.int32)
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._logits(states)
+        return found
+
+    def tokens_of(self, words: mx.array) -> mx.array:
+        found: mx.array = self.inner._draft_to_target(words, mx.int32)
         return found
 
 
@@ -112,8 +130,9 @@ class PredictionHead(DraftHead):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner, inner.config.text_config.hidden_size)
 
-    def draft(self, states: mx.array) -> mx.array:
-        return mx.argmax(self.inner._lm_head_fn(states), axis=-1)
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._lm_head_fn(states)
+        return found
 
 
 class NemotronHead(PredictionHead):

@@ -157,9 +157,9 @@ class LayerHead(DraftHead):
         own: mx.array = self.inner(self._embed(tokens), states, cache[0])
         return own if self._before_norm else self.inner.norm(own)
 
-    def draft(self, states: mx.array) -> mx.array:
-        states = self.inner.norm(states) if self._before_norm else states
-        return mx.argmax(self._project(states), axis=-1)
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self._project(self.inner.norm(states) if self._before_norm else states)
+        return found
 
 
 def has_layer_head(folder: Path, config: Config) -> bool:

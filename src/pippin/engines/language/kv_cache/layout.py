@@ -188,6 +188,11 @@ class CacheLayout:
         return all(kind.rewinds for kind in self.kinds)
 
     @property
+    def branches(self) -> bool:
+        """Whether a step's tokens can be ways on from the same place."""
+        return all(kind.branches for kind in self.kinds)
+
+    @property
     def trims(self) -> bool:
         """Whether a prompt's own cache can forget its last tokens, however long it is."""
         return all(kind.trims for kind in self.kinds)

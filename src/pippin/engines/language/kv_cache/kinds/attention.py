@@ -16,6 +16,10 @@ class AttentionKind(KeysAndValuesKind):
     twins = ("HyV4KVCache",)  # which takes memory in other steps
     in_slots = host_fills = True
 
+    @property
+    def branches(self) -> bool:
+        return bool(self.values.size)  # not of an index, which chooses what is attended to
+
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> CacheKind:
         if not self.values.size:
             return self  # an index chooses by its keys: other tokens would be attended to

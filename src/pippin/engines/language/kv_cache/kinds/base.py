@@ -85,6 +85,11 @@ class BatchedCache(ABC):
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
         Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
+    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
+        """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
+        among them. Where the kind `branches`, after the table of slots is told of the step."""
+        raise NotImplementedError
+
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
 
@@ -141,6 +146,11 @@ class CacheKind(ABC):
     def batches(self) -> bool:
         """Whether there is a batched form. Sequences of a model with a layer that has none run one at a time."""
         return True
+
+    @property
+    def branches(self) -> bool:
+        """Whether a step's tokens can be ways on from the same place, of which `BatchedCache.gather` keeps one."""
+        return False
 
     @classmethod
     @abstractmethod

@@ -1,6 +1,6 @@
 """Keys and values of every token: what kinds of full attention share, whatever form their batch keeps them in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -158,6 +158,8 @@ class BatchedAttention(BatchedCache):
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         slots = self.slots
+        if slots.branches is not None:
+            return slots.branches.mask(slots.lengths[slots.low : slots.high], window_size or self._reach())
         if window_size is None or self._reach() <= window_size:
             window_size = None
             if slots.level and not return_array:
@@ -225,6 +227,15 @@ class BatchedAttention(BatchedCache):
             places = self._at(self._positions(new.shape[2]))
             buffer[rows[:, None], :, places] = new.transpose(0, 2, 1, 3)
         return buffer
+
+    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
+        count = self.slots.count
+        order = [[*kept, *range(len(kept), count)] for kept in places.values()]
+        slots = mx.array(list(places))[:, None]
+        starts = mx.array([self.slots.lengths[slot] - count for slot in places])[:, None]
+        source, target = starts + mx.array(order), starts + mx.arange(count)
+        for buffer in self.buffers:
+            buffer[slots, :, target] = buffer[slots, :, source]
 
     def _allot(self, new: list[mx.array]) -> None:
         """Make the buffers, if there are none yet, for such arrays [any, heads, any, size]."""

@@ -306,6 +306,7 @@ class Pace:
         even where there are none, because it cannot be built while the last one is computed. `pads`: a pass computes
         as many tokens of each sequence as of that with the most."""
         self.times = StepTimes(pads)
+        self.tree_times = StepTimes(pads)  # of steps that check trees, see `TreePace`
         self._pads = pads
         self._overlaps = overlaps
         self._hits = 1.0  # share of the steps that looked for proposals and had some
@@ -326,16 +327,16 @@ class Pace:
         """`chances` that a proposal is right, and how many proposals there can be, of each sequence."""
         none = [0] * len(chances)
         rooms = [min(self._most, own) for own in available]
-        if not any(rooms) or not self._may_propose(len(chances)):
+        if not any(rooms) or not self.may_propose(len(chances)):
             return none
         best = self._best(chances, rooms, self._leap(len(chances)))
         worth = WORTH if self._budget >= 0 else WORTH_IN_DEBT
-        pays = self._rate(chances, best) > worth * self._rate(chances, none)
+        pays = self.rate(chances, best) > worth * self.rate(chances, none)
         if pays and self._trial % CURIOUS:
             return best
         tried = self._tried(chances, rooms, self._leap(len(chances)))
         # What is not even likely to pay is tried now and then, so that a change is noticed: from full savings.
-        worth_trying = self._budget >= self._savings or self._may_pay(chances, tried)
+        worth_trying = self.has_savings or self._may_pay(chances, tried)
         if worth_trying and self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
@@ -351,7 +352,8 @@ class Pace:
         seconds *= 1 if computed <= count * self.times.widest(count) else CHEAPER
         return tokens / count * self.times.plain(count) > WORTH * seconds
 
-    def _may_propose(self, sequences: int) -> bool:
+    def may_propose(self, sequences: int) -> bool:
+        """Whether nothing else is due."""
         due = self._since_plain >= STALE or not self.times.measured(sequences)
         return not due and self._budget > -self._savings
 
@@ -367,7 +369,7 @@ class Pace:
                 [min(longest, room, reach(chance)) for chance, room in zip(chances, rooms, strict=True)]
                 for longest in range(1, min(leap, max(rooms)) + 1)
             )
-            return max(choices, key=lambda lengths: self._rate(chances, lengths))
+            return max(choices, key=lambda lengths: self.rate(chances, lengths))
         count = len(rooms)
         likeliest = self._likeliest(chances, rooms)[: leap * count]
         tokens = accumulate((right for right, _ in likeliest), initial=float(count))
@@ -399,7 +401,7 @@ class Pace:
     def worth_looking(self, chances: Sequence[float]) -> bool:
         """Whether the next step should look for proposals that cost nothing, of which there may be none."""
         if not self._overlaps:
-            return self._may_propose(len(chances))
+            return self.may_propose(len(chances))
         lengths = self.lengths(chances, [self._most] * len(chances))
         if not any(lengths):
             return False
@@ -423,11 +425,15 @@ class Pace:
         """Tokens that a pass computes with so many proposals for each sequence."""
         return len(lengths) * (1 + max(lengths)) if self._pads else len(lengths) + sum(lengths)
 
-    def observe(self, sequences: int, computed: int, seconds: float, tokens: int) -> None:
-        """A step gave so many tokens in all. It `computed` one for each sequence where nothing was looked for."""
+    def observe(
+        self, sequences: int, computed: int, seconds: float, tokens: int, *, trees: bool = False
+    ) -> None:
+        """A step gave so many tokens in all. It `computed` one for each sequence where nothing was looked for, else
+        chains, or `trees`."""
         plain, is_plain = self.times.plain(sequences), computed == sequences
+        times = self.tree_times if trees else self.times
         if self.times.measured(sequences):
-            spent = min(seconds, OUTLIER * self.times.expected(sequences, computed))
+            spent = min(seconds, OUTLIER * times.expected(sequences, computed))
             lost = 0.0 if is_plain else spent - plain * tokens / sequences
             self._spend(spent, lost)
             if not is_plain:
@@ -437,7 +443,9 @@ class Pace:
         follows = self._plain_before == sequences
         self._plain_before = sequences if is_plain else 0
         if not is_plain or follows:
-            self.times.observe(sequences, computed, seconds)
+            times.observe(sequences, computed, seconds)
+        if is_plain and follows:
+            self.tree_times.observe(sequences, computed, seconds)
         if is_plain:
             self._since_plain = 0 if follows else self._since_plain
         else:
@@ -450,10 +458,20 @@ class Pace:
         self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
 
     @property
+    def budget(self) -> float:
+        """Seconds that may be lost now."""
+        return self._budget
+
+    @property
+    def has_savings(self) -> bool:
+        """Whether nothing of what may be lost at once is spent."""
+        return self._budget >= self._savings
+
+    @property
     def _savings(self) -> float:
         return max(SAVINGS, SAVED_STEPS * self.times.shortest)
 
-    def _rate(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
+    def rate(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
         """Tokens a second of all sequences."""
         tokens = sum(map(expected_tokens, chances, lengths))
         return tokens / self.times.expected(len(lengths), self.computed(lengths))
