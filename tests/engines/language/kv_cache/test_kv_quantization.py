@@ -22,7 +22,7 @@ from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 WIDE = {"head_dim": 32}
 SAME = 2e-3
-"""Logprobs in float32 that differ less are the same: sums in another order move them so far, through layers that round."""
+"""Logprobs in float32 that differ less are the same: sums in another order move them, through layers that round."""
 PROMPTS = {
     f"r{index}": (tuple((index * 31 + place * 7) % 250 for place in range(20 + index)), 24)
     for index in range(5)
@@ -89,7 +89,7 @@ def logprobs_noted(bench: Bench) -> dict[str, list[SampledToken]]:
 def hold_against_mlx_lm(
     model: Any, prompt: tuple[int, ...], answer: list[SampledToken], bits: tuple[int, int], group_size: int
 ) -> None:
-    """The prompt is computed as it is, then its cache quantised: all alternatives have those logprobs, token by token."""
+    """All alternatives have the logprobs of a prompt computed as it is and a cache quantised then, token by token."""
     cache = make_prompt_cache(model)
     logits = model(mx.array([prompt]), cache=cache)[0, -1]
     cache = quantized_by_mlx_lm(cache, *bits, group_size)
