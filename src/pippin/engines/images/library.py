@@ -117,8 +117,10 @@ def find_classes(folder: Path) -> Classes | None:
         return Classes(generation, None)
     variant = mage_flow.variant_of(folder) if generation.model_type == "mage_flow" else None
     # Its search does not ask whether a class takes this very model: a Mage-Flow either generates or edits.
-    able = [each if each.supports_model(variant or str(folder)) else None for each in (generation, edit)]
-    return Classes(*able, variant) if any(able) else Classes(generation, edit, variant)
+    generates, edits = (each.supports_model(variant or str(folder)) for each in (generation, edit))
+    if not (generates or edits):
+        return Classes(generation, edit, variant)
+    return Classes(generation if generates else None, edit if edits else None, variant)
 
 
 class LibraryImagePreparer:
