@@ -1,6 +1,7 @@
 """Without its extra every kind says which command installs it."""
 
 import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pippin.core.models import ModelInfo, ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.sound import require_extra
 from tests.engines.driving import no_progress
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.tiny_models import tiny_model
@@ -56,6 +58,17 @@ def test_a_model_whose_extra_is_missing_does_not_load(
         doors.open_engine(spec, doors.open_preparer(spec), no_progress)
     assert caught.value.report.kind == "load_failed"
     assert command in caught.value.report.message
+
+
+@pytest.mark.parametrize(("missing", "named"), [("mlx_audio", "need mlx-audio:"), ("av", "need PyAV (av):")])
+def test_the_package_of_sound_that_is_missing_is_named_and_no_other(
+    missing: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
+    with pytest.raises(ServerError) as caught:
+        require_extra()
+    assert named in caught.value.report.message
 
 
 def test_a_picture_for_a_model_that_could_see_it_is_refused_with_the_command(

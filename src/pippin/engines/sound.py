@@ -53,9 +53,12 @@ LOUDEST: Final = 1e4
 
 def require_extra() -> None:
     """Raises `ServerError("load_failed")` where mlx-audio or PyAV, the packages of the extra `audio`, is missing."""
-    if any(importlib.util.find_spec(package) is None for package in ("mlx_audio", "av")):
+    packages = {"mlx_audio": "mlx-audio", "av": "PyAV (av)"}
+    missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        needed = " and ".join(missing)
         raise ServerError(
-            "load_failed", 'Models that hear or speak need mlx-audio: pip install "pippin[audio]".'
+            "load_failed", f'Models that hear or speak need {needed}: pip install "pippin[audio]".'
         )
 
 

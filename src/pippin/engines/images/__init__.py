@@ -36,8 +36,8 @@ def open_preparer(spec: WorkerSpec) -> Preparer:
         raise unknown
     raise ServerError(
         "load_failed",
-        'Image models need an extra: pip install "pippin[images]", or "pippin[vision]" for those that mlx-vlm paints. '
-        "On Linux without CUDA, docs/images.md says how.",
+        'Image models need an extra: pip install "pippin[vision]" for those that mlx-vlm paints, or, on a Mac or with '
+        'CUDA, pip install "pippin[images]" for the presets of mflux (docs/images.md).',
     )
 
 

@@ -7,11 +7,14 @@ writes `LibraryDefaults` as JSON; the exit status is 1 where mlx-vlm knows no su
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pippin.core.image_presets import ImageDefaults, LibraryDefaults
+
+if TYPE_CHECKING:
+    from pippin.engines.images.library import Classes
 
 
 def find_defaults(folder: Path) -> LibraryDefaults | None:
@@ -21,13 +24,13 @@ def find_defaults(folder: Path) -> LibraryDefaults | None:
     found = find_classes(folder)
     if found is None:
         return None
-    return LibraryDefaults(_of(found.generation, folder), _of(found.edit, folder))
+    return LibraryDefaults(_of(found, found.generation, folder), _of(found, found.edit, folder))
 
 
-def _of(kind: Any, folder: Path) -> ImageDefaults | None:
-    if kind is None:
+def _of(classes: "Classes", wanted: Any, folder: Path) -> ImageDefaults | None:
+    if wanted is None:
         return None
-    found = kind.resolve_defaults(str(folder), model_path=folder)
+    found = classes.defaults(wanted, folder)
     return ImageDefaults(found.steps, found.guidance)
 
 

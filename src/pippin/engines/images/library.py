@@ -26,7 +26,7 @@ from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.images import bonsai
+from pippin.engines.images import bonsai, mage_flow
 from pippin.engines.images.requests import (
     SIDE_STEP,
     STEPS_FACTOR,
@@ -75,6 +75,8 @@ class Classes:
 
     generation: Any
     edit: Any
+    variant: str | None = None
+    """The name of the model in mlx-vlm, where the library would tell it from the folder's whole path."""
 
     @property
     def either(self) -> Any:
@@ -84,6 +86,12 @@ class Classes:
     def family(self) -> str:
         found: str = self.either.model_type
         return found
+
+    def defaults(self, wanted: Any, folder: Path) -> Any:
+        """Steps and guidance of one of the two classes where a request names none."""
+        if self.variant is not None:
+            return wanted.resolve_defaults(self.variant)
+        return wanted.resolve_defaults(str(folder), model_path=folder)
 
     def can(self, word: str) -> bool:
         """Whether the family's classes read this setting from what a request gives beside the usual fields."""
@@ -107,9 +115,12 @@ def find_classes(folder: Path) -> Classes | None:
     if generation.model_type != edit.model_type:
         # mlx-vlm looks for one that edits in the folder's parts too: the decoder of an Ideogram 4 is FLUX.2's.
         return Classes(generation, None)
+    variant = mage_flow.variant_of(folder) if generation.model_type == "mage_flow" else None
     # Its search does not ask whether a class takes this very model: a Mage-Flow either generates or edits.
-    able = [each if each.supports_model(str(folder)) else None for each in (generation, edit)]
-    return Classes(*able) if any(able) else Classes(generation, edit)
+    generates, edits = (each.supports_model(variant or str(folder)) for each in (generation, edit))
+    if not (generates or edits):
+        return Classes(generation, edit, variant)
+    return Classes(generation if generates else None, edit if edits else None, variant)
 
 
 class LibraryImagePreparer:
@@ -188,11 +199,8 @@ class LibraryImagePreparer:
         """The request's guidance, or else the model's own, which its configuration tells."""
         if task.guidance is not None:
             return task.guidance
-        folder, wanted = (
-            Path(self.info.path or ""),
-            self.classes.edit if task.images else self.classes.generation,
-        )
-        found: float = wanted.resolve_defaults(str(folder), model_path=folder).guidance
+        wanted = self.classes.edit if task.images else self.classes.generation
+        found: float = self.classes.defaults(wanted, Path(self.info.path or "")).guidance
         return found
 
 
@@ -243,7 +251,8 @@ class LibraryPipeline:
 
     def _read(self, wanted: Any) -> Any:
         kept = {"evict_text_encoder": False} if self._classes.family in READS_ENCODER_ONCE else {}
-        made = wanted.from_model_id(str(self._folder), model_path=self._folder, **kept)
+        name = self._classes.variant or str(self._folder)
+        made = wanted.from_model_id(name, model_path=self._folder, **kept)
         if self._classes.family == "bonsai":
             made.pipeline.vae = bonsai.load_decoder(self._folder)
         return made
