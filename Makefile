@@ -17,6 +17,10 @@ TEST_PROCESSES ?= 3
 # What else to install, as in `make serve EXTRAS="mkl vision"`.
 EXTRAS ?=
 
+# Containers often forbid Python to keep what it compiled. Then each process of the tests, and there are hundreds,
+# compiles all that it imports again, which takes longer than most tests do.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
 # A low temperature suits so small a model; the limit ends what it would repeat.
@@ -65,6 +69,10 @@ test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS)
+
+.PHONY: collect
+collect: $(TO_TEST) $(TEST_MODELS) ## Import every test, which keeps what the processes of `make test` would each compile
+	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,9 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.cpu.blas import accelerate_blas
+
+if TYPE_CHECKING:
+    from pippin.engines.language.step.sequences import Sequence
 
 Work = Literal["edit", "again", "predicted", "prose"]
 
@@ -113,7 +116,12 @@ class Subject:
         assert speculation.heads is not None
         heads, propose = speculation.heads, speculation.heads.propose
         object.__setattr__(
-            heads, "propose", lambda wanted: [[token ^ 1 for token in draft] for draft in propose(wanted)]
+            heads,
+            "propose",
+            lambda wanted, trees=False: [
+                draft._replace(tokens=[token ^ 1 for token in draft.tokens])
+                for draft in propose(wanted, trees)
+            ],
         )
 
     def remember(self, sequences: int, tokens: int) -> None:
@@ -142,16 +150,30 @@ class Subject:
         assert not isinstance(prepared, tuple)
         self.engine.submit(prepared)
 
+    def begin_one(self, work: Work, number: int, tokens: int) -> "Sequence":
+        """The sequence of one request, once it decodes."""
+        self._submit(work, number, tokens)
+        [request] = self.engine.lifecycle.live
+        [sequence] = request.sequences
+        while not self.engine.batch.running:
+            self.engine.step()
+        return sequence
+
+    def begin(self, work: Work, sequences: int, tokens: int) -> dict[str, "Sequence"]:
+        """Step until all of them decode; the sequences by their requests."""
+        for number in range(sequences):
+            self._submit(work, number, tokens)
+        live = self.engine.lifecycle.live
+        texts = {request.job.id: request.sequences[0] for request in live}
+        while len(self.engine.batch.running) < sequences:
+            self.engine.step()
+        return texts
+
     def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
         """From the first step in which all decode on; and the answers."""
         engine, before = self.engine, self.engine.stats()
         answers: dict[str, list[int]] = {}
-        for number in range(sequences):
-            self._submit(work, number, tokens)
-        live = engine.lifecycle.live
-        texts = {request.job.id: request.sequences[0] for request in live}
-        while len(engine.batch.running) < sequences:
-            engine.step()
+        texts = self.begin(work, sequences, tokens)
         start, cpu, done = time.perf_counter(), time.process_time(), engine.stats().completion_tokens
         steps = engine.stats().steps
         while engine.busy:

@@ -51,7 +51,7 @@ def start(folder: Path) -> dict[str, float]:
     lap()
     plan = decide(find_facts(), options)
     configure(plan)
-    model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
+    model, _ = load_weights(info, plan, lambda *_: None)
     lap()
     loading.build_engine(model, prepared.tokenizer, options, plan, folder=folder)
     lap()

@@ -25,7 +25,7 @@ accelerate_blas(
 )  # before any test imports mlx; two threads on a shared machine are slower
 
 # Of tests that say nothing else. No example has a deadline: a machine that is shared may be late.
-settings.register_profile("quick", deadline=None, max_examples=50)
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=200)  # with `make test-all`
 settings.load_profile("quick")
 

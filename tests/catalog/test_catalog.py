@@ -521,6 +521,27 @@ def test_strangers_are_served_what_was_named_alone(
     assert not Catalog(ServerOptions(**options), roots).serves_named_only, "nothing was named"
 
 
+def test_a_name_that_is_not_served_causes_no_download(
+    roots: CatalogRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_hub_model(roots.hub, "org/served")
+    write_hub_model(roots.hub, "org/private-notes")
+    monkeypatch.setattr("pippin.catalog.catalog.download", None)  # calling it would fail
+    served = (ModelEntry(path="org/served"),)
+    catalog = Catalog(ServerOptions(models=served, served_only=True, allow_downloads=True), roots)
+    for name in ("org/private-notes", "org/unheard-of"):
+        with pytest.raises(ServerError, match="no others"):
+            asyncio.run(catalog.ensure(name, lambda *_: None))
+
+
+def test_a_model_may_be_its_own_draft_model(roots: CatalogRoots) -> None:
+    folder = write_hub_model(roots.hub, "org/model")
+    for words in ("org/model", "model"):
+        entry = ModelEntry(path="org/model", options=ModelOptions(draft_model_path=words))
+        catalog = Catalog(ServerOptions(models=(entry,)), roots)
+        assert catalog.options_for(catalog.resolve("org/model")).draft_model_path == str(folder)
+
+
 def test_a_model_that_a_profile_knows_is_listed_when_it_is_here(roots: CatalogRoots) -> None:
     known = ModelEntry(path="org/known", name="known", kind="speech", preload=False, listed=False)
     write_hub_model(roots.hub, "org/served")

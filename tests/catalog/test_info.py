@@ -1,13 +1,14 @@
 """What is read from the files of a model folder, with configurations as publishers write them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pippin.catalog.info import DEFAULT_WINDOWS, read_info
-from pippin.catalog.kinds import kind_of
+from pippin.catalog.kinds import kind_of, other_sound
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelKind
 from pippin.core.requests import Sampling
@@ -231,3 +232,31 @@ def test_windows_of_architectures_are_those_of_transformers(architecture: str) -
     config = CONFIG_MAPPING[architecture]()
     config = getattr(config, "text_config", None) or config
     assert config.max_position_embeddings == DEFAULT_WINDOWS[architecture]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "moshi"}, "turns speech into speech (`moshi`)"),
+        ({"model_type": "lfm2_audio", "architectures": ["Lfm2AudioForConditionalGeneration"]}, "into speech"),
+        ({"model_version": "DeepFilterNet3"}, "turns speech into speech (`deepfilternet`)"),
+        (
+            {"audio_codec": {}, "text_encoder": {}, "transformer": {}},
+            "turns speech into speech (`sam_audio`)",
+        ),
+        ({"model_type": "encodec"}, "is a codec of sound"),
+        ({"model_type": "silero_vad"}, "tells speech from silence"),
+    ],
+)
+def test_a_model_of_sound_that_is_not_served_is_refused_by_name(
+    config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ServerError, match=re.escape(words)) as caught:
+        read_info(tmp_path)
+    assert caught.value.report.kind == "load_failed"
+
+
+def test_a_language_model_is_none_of_those(tmp_path: Path) -> None:
+    for each in ("llama", "qwen3", "lfm2", "nemotron_voicechat"):
+        assert other_sound({"model_type": each}) is None

@@ -207,7 +207,8 @@ def _completed(event: dict[str, Any]) -> dict[str, Any]:
     response: dict[str, Any] = event["response"]
     error = response.get("error") or (response.get("status_details") or {}).get("error")
     if error:
-        raise Refused(503 if "shutting down" in error["message"] else 500, error["message"])
+        excused = any(words in error["message"] for words in ("shutting down", "The server is busy"))
+        raise Refused(503 if excused else 500, error["message"])
     return response
 
 

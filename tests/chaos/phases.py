@@ -17,7 +17,7 @@ from tests.chaos.server import ServerProcess
 from tests.chaos.storm import calm, clients, write_models
 from tests.chaos.tenants import two_tenants
 
-LOAD_SECONDS: Final = 4.0
+LOAD_SECONDS: Final = 2.5
 
 
 async def full_disk(folder: Path, ledger: Ledger) -> None:

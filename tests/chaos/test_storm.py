@@ -1,4 +1,4 @@
-"""The storm in small: twenty seconds of every fault, and the phases that need no weights."""
+"""The storm in small: some seconds of every fault, and the phases that need no weights."""
 
 import asyncio
 import os
@@ -12,10 +12,12 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.phases import phase
 from tests.chaos.storm import Report, judge_health, storm
 
+SECONDS = 12  # in which every fault happens once at least
+
 
 @pytest.mark.timeout(180)
-def test_twenty_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
-    report = asyncio.run(storm(tmp_path, 20, seed=os.getpid()))
+def test_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
+    report = asyncio.run(storm(tmp_path, SECONDS, seed=os.getpid()))
     assert [text for text in report.ledger.broken if not text.startswith("/health was late")] == []
     assert [probe for probe in report.counted if surely_late(probe)] == []
     assert sum(count for name, count in report.ledger.outcomes.items() if name.startswith("answered")) > 50
@@ -24,10 +26,12 @@ def test_twenty_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
 
 
 def surely_late(probe: Probe) -> bool:
-    """Beside other tests: a server that stood in line for most of the time had requests gather, and ran for them. The
-    long run, on a machine of its own, counts that too."""
+    """Late by twice as much as is allowed: beside other tests a core gives the server half of what it gives it alone,
+    and its threads are looked at less often, so that of a wait in the scheduler's line a part goes uncounted. And a
+    server that stood in that line for most of the time had requests gather, and ran for them. The long run, on a
+    machine of its own, counts all that."""
     asleep = probe.own - probe.ran
-    return asleep > LATE or (probe.own > LATE and probe.waited < probe.took / 2)
+    return asleep > 2 * LATE or (probe.own > 2 * LATE and probe.waited < probe.took / 2)
 
 
 @pytest.mark.parametrize("name", ["a full disk", "hardly any memory", "two tenants"])
@@ -62,8 +66,15 @@ def test_a_crossed_answer_would_be_seen() -> None:
     assert ledger.was_down(1e12)
 
 
-def probe(began: float, took: float, *, waited: float = 0.0) -> Probe:
-    return Probe(began, took, True, waited)
+def probe(began: float, took: float, *, waited: float = 0.0, ran: float = 0.0) -> Probe:
+    return Probe(began, took, True, waited, ran)
+
+
+def test_beside_other_tests_twice_the_limit_is_the_servers_own_and_less_may_be_the_machines() -> None:
+    for held in (probe(1.0, 210.0), probe(1.0, 210.0, ran=205.0), probe(1.0, 400.0, waited=150.0, ran=240.0)):
+        assert surely_late(held)
+    for shared in (probe(1.0, 176.0, waited=60.0, ran=6.0), probe(1.0, 150.0, waited=30.0, ran=112.0)):
+        assert not surely_late(shared)
 
 
 def test_a_busy_machine_is_told_from_a_slow_server() -> None:

@@ -15,11 +15,11 @@ from msgspec import structs
 from pippin.catalog import Catalog
 from pippin.catalog.scan import CatalogRoots
 from pippin.cli.greeting import EXAMPLES, curl_line
-from pippin.cli.verbs.serve import check_beside
+from pippin.cli.verbs.serve import check_beside, check_models
 from pippin.config.errors import ConfigError
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
-from tests.catalog.folders import write_model
+from tests.catalog.folders import write_hub_model, write_model
 from tests.cli.serving import SECONDS, Serving, Terminal, terminal
 from tests.engines.speech.recordings import wav
 
@@ -152,6 +152,27 @@ def test_where_no_named_model_is_there_nothing_is_served(terminal: Terminal) -> 
     assert found.returncode == 2
     assert found.stderr.startswith("pippin: /no/such/folder is not there. Give the path of a model's folder.")
     assert "./neither is not there" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--model", "nope"), ("--compat", "vllm-mlx", "nope"), ("org/nope", "--offline")]
+)
+def test_a_name_that_no_model_has_ends_the_start(terminal: Terminal, words: tuple[str, ...]) -> None:
+    found = terminal.run("serve", *words, "--port", "0")
+    assert found.returncode == 2
+    assert found.stderr.startswith("pippin: The model '")
+    assert "nope" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_name_that_may_lead_to_a_model_lets_the_server_start(tmp_path: Path) -> None:
+    roots = CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports")
+    (write_hub_model(roots.hub, "org/damaged") / "config.json").unlink()
+    repository, alias, damaged = (ModelEntry(path=path) for path in ("org/model", "qwen", "org/damaged"))
+    lazy = ModelEntry(path="org/model", preload=False)
+    for entry, offline in ((repository, False), (alias, False), (damaged, True), (lazy, True)):
+        catalog = Catalog(ServerOptions(models=(entry,), offline=offline), roots)
+        check_models((entry,), catalog)
 
 
 def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:

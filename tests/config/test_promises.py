@@ -33,6 +33,17 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/images/test_library_images.py::test_a_picture_is_mlx_vlms",
             "engines/images/test_library_images.py::test_an_edited_picture_is_mlx_vlms",
             "engines/images/test_library_images.py::test_pictures_come_from_the_addresses_of_openai",
+            "engines/images/test_library_families.py::test_pictures_are_mlx_vlms",
+            "engines/images/test_library_families.py::test_edited_pictures_are_mlx_vlms",
+            V + "test_image_generation_and_edits",
+        ),
+        "sound in chat": (
+            VISION + "test_recordings.py::test_a_recording_is_answered_as_mlx_vlm_does",
+            VISION + "test_recordings.py::test_a_recording_is_answered_as_by_mlx_vlm",
+        ),
+        "its families of vision models": (
+            VISION + "test_families.py::test_a_picture_is_answered_as_mlx_vlm_does",
+            VISION + "test_any_family.py::test_pictures_are_answered_as_by_mlx_vlm",
         ),
         "`--expert-cache-gb`, `/v1/moe-offload/stats`": (
             V + "test_experts_on_the_disk",
@@ -100,6 +111,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`GET /images/defaults`": (V + "test_image_defaults",),
         "`WS /v1/realtime`": (
             "api/sockets/realtime/test_voice_chat.py::test_a_question_is_heard_and_answered",
+            V + "test_realtime_websocket_api",
         ),
         "drafters DFlash, EAGLE-3, MTP": (
             "engines/language/step/test_heads.py::test_it_proposes_what_mlx_vlm_drafts",
@@ -196,6 +208,8 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "an unknown parser stops the start": (
             "output/test_formats.py::test_an_unknown_name_is_refused_with_the_known_ones",
         ),
+        "mlx-vlm's families": (VISION + "test_any_family.py::test_pictures_are_answered_as_by_mlx_vlm",),
+        "`transcription.chunk` objects of a streamed transcription": (C + "test_transcription_notebook",),
         "example notebooks": (C + "test_structured_outputs_notebook", C + "test_image_edit_notebook"),
         "its PDF demo, which asks one model for vectors and answers": (C + "test_simple_rag_demo",),
         "embeddings by a model of type `lm` (its notebooks)": (C + "test_lm_embeddings_notebook",),
@@ -223,6 +237,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         ),
         "without a parser, tags stay in content": (READER + "test_reasoning_and_answer_are_told_apart",),
         "thinking through `/v1/messages`": (X + "test_anthropic_messages_thinking",),
+        "sound in chat, which its guide says is transcribed (`audio_url`)": (X + "test_speech_to_text",),
         "`message.reasoning` of an answer without a thought": (X + "test_streaming_with_reasoning",),
         "`tool_use` ids `call_...`": (X + "test_anthropic_messages_tool_calling",),
         "`/v1/status`: `running`, `stopped`, `not_loaded`": (

@@ -5,16 +5,21 @@ Their order is the README's, but that those of one model come together: each swa
 Where an example has a file (`/path/to/image.jpg`), the folder is inside `--media-path`: elsewhere a file is refused.
 """
 
+import base64
 import importlib.util
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from PIL import Image
+from websockets.sync.client import connect
 
 from tests.drop_in.examples import CommandLine, Reader, reading, settings_of, started, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
+from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.test_vision_adapters import OLD, adapter
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.speech.recordings import wav
@@ -34,6 +39,8 @@ EDITOR = "black-forest-labs/FLUX.1-Kontext-dev"
 RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
 SPEAKER = "mlx-community/pocket-tts"
 HEARER = "mlx-community/whisper-tiny"
+WRITER = "mlx-community/Llama-3.2-3B-Instruct-4bit"
+Z_IMAGE = "Tongyi-MAI/Z-Image"
 LOOPBACK = ("--host", "127.0.0.1")
 
 
@@ -105,6 +112,13 @@ def test_server(typed: str) -> None:
     assert settings_of(typed).server.port == 8080
 
 
+@pytest.mark.parametrize(
+    "typed", ["mlx_vlm.server --log-progress-interval 50", "MLX_VLM_LOG_PROGRESS_INTERVAL=50 mlx_vlm.server"]
+)
+def test_progress_is_logged_as_often_as_it_was_there(typed: str) -> None:
+    assert settings_of(typed).server.log_progress_interval == 50
+
+
 def test_server_variables_of_the_cache() -> None:
     options = (
         settings_of("""APC_ENABLED=1 \\
@@ -116,6 +130,30 @@ mlx_vlm.server --model Qwen/Qwen3-VL-4B-Instruct --port 8080""")
     )
     assert (options.prefix_cache, options.cache_disk_max_gb) == (True, 3)
     assert str(options.cache_dir).endswith(".cache/mlx-vlm/caching")
+
+
+@pytest.mark.parametrize(
+    ("more", "folder"),
+    [
+        ("", "~/.cache/mlx-vlm/apc"),
+        ("MLX_VLM_CACHE_HOME=/big/disk ", "/big/disk/apc"),
+        ("APC_DISK_PATH=/fast MLX_VLM_CACHE_HOME=/big/disk ", "/fast"),
+        ("APC_DISK_ENABLED=0 MLX_VLM_CACHE_HOME=/big/disk ", None),
+    ],
+)
+def test_the_cache_is_kept_on_disk_where_it_was_kept_there(more: str, folder: str | None) -> None:
+    settings = settings_of(f"APC_ENABLED=1 {more}mlx_vlm.server --model Qwen/Qwen3-VL-4B-Instruct")
+    options = settings.server.models[0].options
+    assert (options.prefix_cache, options.cache_dir, options.cache_disk_max_gb) == (True, folder, 20)
+
+
+@pytest.mark.parametrize("typed", ["APC_ENABLED=0 ", ""])
+def test_no_cache_is_kept_on_disk_that_was_not_asked_for(typed: str) -> None:
+    settings = settings_of(f"{typed}MLX_VLM_CACHE_HOME=/big/disk mlx_vlm.server --model org/model")
+    options = settings.server.models[0].options
+    assert (options.prefix_cache, options.cache_dir) == (not typed, None)
+    told = "MLX_VLM_CACHE_HOME has no effect without APC_ENABLED."
+    assert told in [note.text for note in settings.notes]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # mlx-vlm closes no file
@@ -554,23 +592,107 @@ curl --fail -X POST "http://localhost:8080/v1/audio/speech" \\
     assert len((page.folder / "speech.mp3").read_bytes()) > 500
 
 
-@pytest.mark.long
-@pytest.mark.model
-def test_speech_to_text(tmp_path: Path) -> None:
-    """With Whisper, because mlx-audio takes whatever is called Parakeet for one; preloaded as `--stt-model`."""
+@pytest.fixture(scope="module")
+def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """A server that hears, speaks and paints. With Whisper: mlx-audio takes whatever is called Parakeet for one."""
     if not WHISPER.is_dir():
         pytest.fail("Fetch Whisper with `python scripts/fetch_test_models.py`.", pytrace=False)
-    write_whisper(TinyCache(tmp_path).place(HEARER))
-    (tmp_path / "audio.mp3").write_bytes(wav(2.0, 1))
-    places = {"/path/to": str(tmp_path), "mlx-community/parakeet-tdt-0.6b-v3": HEARER}
-    with reading(tmp_path, f"mlx_vlm.server --stt-model {HEARER}", *LOOPBACK, places=places) as reader:
-        answer = reader.json("""
-curl -X POST "http://localhost:8080/v1/audio/transcriptions" \\
+    home = tmp_path_factory.mktemp("hearing")
+    cache = TinyCache(home)
+    cache.language(WRITER)
+    write_whisper(cache.place(HEARER))
+    write_model(cache.place(SPEAKER))
+    tiny_z_image(cache.place(Z_IMAGE))
+    (home / "audio.mp3").write_bytes(wav(2.0, 1))
+    (home / "image.png").write_bytes(picture(64, 64))
+    places = {"/path/to": str(home), "mlx-community/parakeet-tdt-0.6b-v3": HEARER}
+    typed = f"mlx_vlm.server --stt-model {HEARER} --tts-model {SPEAKER} --model {WRITER}"
+    with reading(home, typed, *LOOPBACK, "--media-path", str(home), places=places) as reader:
+        yield reader
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.parametrize("address", ["transcriptions", "translations"])
+def test_speech_to_text(hearing: Reader, address: str) -> None:
+    answer = hearing.json(f"""
+curl -X POST "http://localhost:8080/v1/audio/{address}" \\
   -F model=mlx-community/parakeet-tdt-0.6b-v3 \\
   -F file=@/path/to/audio.mp3 \\
   -F response_format=json
 """)
     assert isinstance(answer["text"], str)
+
+
+@pytest.mark.long
+@pytest.mark.model
+def test_realtime_websocket_api(hearing: Reader) -> None:
+    """The messages of NemotronLabs VoiceChat's guide, answered by a model that hears, one that writes and one that
+    speaks; `session.model` is the one that writes."""
+    socket = hearing.address.replace("http", "ws") + "/v1/realtime"
+    silence = base64.b64encode(bytes(32_000)).decode()
+    with connect(socket) as client:
+        assert json.loads(client.recv())["type"] == "session.created"
+        for sent, told in (
+            (
+                f"""
+{{
+  "type": "session.update",
+  "session": {{
+    "model": "{WRITER}",
+    "system_prompt": "Be concise and answer in one sentence.",
+    "seed": 0
+  }}
+}}""",
+                "session.updated",
+            ),
+            ('{"type": "session.ping"}', "session.pong"),
+        ):
+            client.send(sent)
+            assert json.loads(client.recv())["type"] == told
+        client.send(json.dumps({"type": "input_audio_buffer.append", "audio": silence, "sample_rate": 16000}))
+        client.send('{"type": "input_audio_buffer.commit", "pad_partial": true}')
+        assert json.loads(client.recv())["type"] == "input_audio_buffer.committed"
+        kinds = set()
+        while "response.done" not in kinds:
+            kinds.add(json.loads(client.recv(timeout=120))["type"])
+    assert kinds == {
+        "conversation.item.input_audio_transcription.delta",
+        "response.text.delta",
+        "response.audio.delta",
+        "response.done",
+    }
+
+
+@pytest.mark.long
+@pytest.mark.model
+def test_image_generation_and_edits(hearing: Reader) -> None:
+    """The fields of its two endpoints, as JSON with a path, and as OpenAI's form."""
+    answers = [
+        hearing.json("""
+curl -X POST "http://localhost:8080/v1/images/generations" \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "Tongyi-MAI/Z-Image", "prompt": "a cat", "size": "32x32", "steps": 2, "seed": 3}'
+"""),
+        hearing.json("""
+curl -X POST "http://localhost:8080/v1/images/edits" \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "Tongyi-MAI/Z-Image", "prompt": "red", "image": "/path/to/image.png", "size": "32x32", "steps": 2}'
+"""),
+        hearing.json("""
+curl -X POST "http://localhost:8080/v1/images/edits" \\
+  -F model=Tongyi-MAI/Z-Image -F prompt=red -F image=@/path/to/image.png -F size=32x32 -F steps=2
+"""),
+    ]
+    for answer in answers:
+        with Image.open(io.BytesIO(base64.b64decode(answer["data"][0]["b64_json"]))) as painted:
+            assert painted.size == (32, 32)
+    refused = hearing.json("""
+curl -X POST "http://localhost:8080/v1/images/generations" \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "Tongyi-MAI/Z-Image", "prompt": "a cat", "output_path": "/tmp/cat.png"}'
+""")
+    assert refused["error"]["param"] == "output_path"
 
 
 @pytest.mark.long

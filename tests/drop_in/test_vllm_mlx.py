@@ -19,7 +19,9 @@ from tests.drop_in.tiny_cache import TinyCache
 from tests.engines.language.tiny_heads import qwen_with_head
 from tests.engines.language.vision.test_video import video
 from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.speech.recordings import wav
 from tests.engines.speech.test_speech_models import write_model
+from tests.soak.models import WHISPER, write_whisper
 
 LLAMA = "mlx-community/Llama-3.2-3B-Instruct-4bit"
 SEES = "mlx-community/Qwen3-VL-4B-Instruct-3bit"
@@ -393,6 +395,48 @@ curl http://localhost:8000/v1/rerank -H 'Content-Type: application/json' -d '{
 """)
     assert {result["index"] for result in answer["results"]} == {0, 1, 2}
     assert "document" in answer["results"][0], "returned by default, as there"
+
+
+@pytest.mark.long
+@pytest.mark.model
+def test_speech_to_text(tmp_path: Path) -> None:
+    """The audio guide: a name of its own, which a request loads."""
+    if not WHISPER.is_dir():
+        pytest.fail("Fetch Whisper with `python scripts/fetch_test_models.py`.", pytrace=False)
+    cache = TinyCache(tmp_path)
+    cache.language(LLAMA)
+    write_whisper(cache.place("mlx-community/whisper-large-v3-mlx"))
+    (tmp_path / "audio.mp3").write_bytes(wav(1.0, 1))
+    with reading(tmp_path, f"vllm-mlx serve {LLAMA}", named=CLIENT) as reader:
+        reader.python("""
+# Transcribe audio file
+with open("audio.mp3", "rb") as f:
+    transcript = client.audio.transcriptions.create(
+        model="whisper-large-v3",
+        file=f,
+        language="en"  # optional
+    )
+print(transcript.text)
+""")
+        answer = reader.json("""
+curl http://localhost:8000/v1/audio/transcriptions \\
+  -F file=@audio.mp3 \\
+  -F model=whisper-large-v3
+""")
+        with pytest.raises(openai.BadRequestError, match="--media-path"):
+            reader.python("""
+response = client.chat.completions.create(
+    model="default",
+    messages=[{
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "Summarize this audio"},
+            {"type": "audio_url", "audio_url": {"url": "file://meeting.mp3"}}
+        ]
+    }]
+)
+""")
+    assert isinstance(answer["text"], str)
 
 
 @pytest.mark.long
@@ -929,6 +973,18 @@ def test_mcp_status(acting: Reader) -> None:
     assert status["servers"][0]["error"] is None
     tools = acting.json("curl http://localhost:8000/v1/mcp/tools")
     assert [tool["name"] for tool in tools["tools"]] == ["filesystem__list_directory"]
+
+
+def test_mcp_of_its_newest_version(acting: Reader) -> None:
+    servers = acting.json("curl http://localhost:8000/v1/mcp/servers")["servers"]
+    assert [(server["name"], server["state"], server["tools_count"]) for server in servers] == [
+        ("filesystem", "connected", 1)
+    ]
+    executed = acting.json("""
+curl http://localhost:8000/v1/mcp/execute -H "Content-Type: application/json" \\
+  -d '{"tool_name": "filesystem__list_directory", "arguments": {"path": "/tmp"}}'
+""")
+    assert (executed["content"], executed["is_error"]) == ("/tmp/file1.txt /tmp/file2.txt", False)
 
 
 def test_mcp_tool_calling_example(acting: Reader) -> None:

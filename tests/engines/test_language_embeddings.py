@@ -47,14 +47,21 @@ def embed(folder: Path, *texts: str, **options: Any) -> np.ndarray[Any, Any]:
     return np.frombuffer(found.vectors, "<f4").reshape(len(texts), -1)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# One of each way to keep what was computed: windows, rotary positions in three parts, states of a recurrence, neither.
+QUICK = ("gemma3", "llava", "qwen2_vl", "qwen3_5")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in FAMILIES],
+)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     name: str = request.param
     return tiny_vision_model(name, tmp_path_factory.mktemp("models") / name)
 
 
 def test_a_vision_language_model_embeds_what_its_head_reads(family: Path) -> None:
-    model, _ = load_weights(read_info(family), PLAN, no_progress, trust_remote_code=False)
+    model, _ = load_weights(read_info(family), PLAN, no_progress)
     assert isinstance(model, VisionModel)
     language = model.inner.language_model
     tokens = mx.array([list(range(1, 30)), [5] * 29])
@@ -79,7 +86,7 @@ def test_a_pictures_state_is_what_the_head_reads_in_mlx_vlm(family: Path) -> Non
     assert preparer.conversations is not None
     sequence = preparer.conversations.sequence((asked,), "input[0]")
     assert sequence.media is not None
-    model, _ = load_weights(read_info(family), PLAN, no_progress, trust_remote_code=False)
+    model, _ = load_weights(read_info(family), PLAN, no_progress)
     assert isinstance(model, VisionModel)
     preparer.conversations.try_media(model)
     states = ConversationStates(model, ModelOptions()).states(sequence)

@@ -132,6 +132,14 @@ def test_limits_and_stop_strings_cut_with_the_right_reason(tmp_path: Path) -> No
     assert said(preparer, request(ignore_eos=True, max_tokens=7)) == "one two three fourone t"
 
 
+def test_an_end_of_reasoning_alone_splits_what_is_said(tmp_path: Path) -> None:
+    preparer = prepared(tmp_path, {"say": "Let me see.</think>Done."})
+    answer = played(preparer, request()).choices[0]
+    assert (answer.text("reasoning"), answer.text("text")) == ("Let me see.", "Done.")
+    settled = played(preparer, request(thinking=Thinking(enabled=False))).choices[0]
+    assert settled.text("text") == "Let me see.</think>Done."
+
+
 def test_thinking_is_reasoning_and_honours_its_budget(tmp_path: Path) -> None:
     preparer = prepared(tmp_path, {"think": "Let me see here", "say": "Done."})
     thought = played(preparer, request())

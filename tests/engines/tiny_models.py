@@ -29,6 +29,28 @@ EXPERTS = {
     "moe_intermediate_size": 32,
     "norm_topk_prob": True,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "moe_layer_freq": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "attention_bias": False,
+    "rope_scaling": None,
+}
+INDEXED = {**LATENT, "index_topk": 9, "index_head_dim": 16, "index_n_heads": 2}
 LINEAR = {
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
@@ -109,13 +131,29 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "block_auto_adjust_ff_dim": False,
         "full_attn_idxs": [1],
     },
+    "deepseek_v32": {
+        **HEADS,
+        **COMMON,
+        **INDEXED,
+        "num_hidden_layers": 2,
+        "first_k_dense_replace": 1,
+    },
 }
+
+
+OF_ANOTHERS_CLASS: dict[str, dict[str, Any]] = {
+    "glm_moe_dsa": {
+        **{name: value for name, value in ARCHITECTURES["deepseek_v32"].items() if name != "rope_scaling"},
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+}
+"""Architectures whose models are of a class of the others."""
 
 
 def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any) -> Path:
     """Write a random float32 checkpoint of this architecture into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": architecture, **ARCHITECTURES[architecture], **changes}
+    config = {"model_type": architecture, **{**ARCHITECTURES, **OF_ANOTHERS_CLASS}[architecture], **changes}
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
     mx.random.seed(seed)
     model = module.Model(module.ModelArgs.from_dict(config))

@@ -42,7 +42,7 @@ def fuzz(name: str, seconds: int, folder: Path) -> None:
 
 
 def test_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:
-    fuzz("everything", 5, tmp_path)
+    fuzz("everything", 3, tmp_path)
 
 
 @pytest.mark.long

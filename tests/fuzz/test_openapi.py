@@ -64,7 +64,7 @@ def attack(name: str, examples: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(operations()))
 def test_no_request_of_the_document_gives_a_5xx(name: str) -> None:
-    attack(name, 4)
+    attack(name, 3)
 
 
 @pytest.mark.long

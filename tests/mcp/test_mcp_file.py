@@ -84,7 +84,10 @@ def test_variables_are_put_in(tmp_path: Path) -> None:
         ({"servers": {"../x": {"command": "x"}}}, "name must be"),
         ({"servers": {"x": {"url": "file:///etc/passwd"}}}, "http"),
         ({"servers": {"x": {"command": "x", "transport": "stdoi"}}}, "Did you mean `stdio`"),
-        ({"servers": {"x": {"command": "x", "skip_security_validation": True}}}, "skip_security"),
+        (
+            {"servers": {"x": {"command": "x", "skip_security_validation": True}}},
+            "skip_security_validation is not supported: leave it out",
+        ),
         ({"servers": {"x": {"command": "x", "timeout": -1}}}, "timeout"),
         ({"servers": {"x": "npx"}}, "x"),
         ({"servers": {"x": {"command": "${MISSING}"}}}, "MISSING is not set"),

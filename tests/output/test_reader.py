@@ -148,7 +148,6 @@ def test_what_breaks_a_call_off_is_text() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
-@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_no_word_around_calls_is_lost(sample: Sample, data: st.DataObject) -> None:
     channels = tool_format(sample.format).channels
@@ -513,8 +512,8 @@ HOSTILE = [
 def test_hostile_repetition_takes_linear_time(name: str) -> None:
     start = time.process_time()
     for unit in HOSTILE:
-        text = unit * (20_000 // len(unit))
+        text = unit * (8_000 // len(unit))
         for size in (len(text), 7):
             reader = reader_of(name, "qwen3", tools=TOOLS)
             read(reader, [text[at : at + size] for at in range(0, len(text), size)])
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 2.0

@@ -80,11 +80,10 @@ def create_app(
     errors = Errors(dialects)
     media = MediaResolver(options)
     tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
-    live.follow(tools.adopt)
     handler = Handler(service, options, observer, limits, media, tools)
-    live.follow(handler.adopt)
     batches = batches or Batches(options, state)
-    live.follow(batches.adopt)
+    for follower in (tools, handler, batches):
+        live.follow(follower.adopt)
     api = Api(
         service=service,
         settings=live,
@@ -104,11 +103,7 @@ def create_app(
     )
     if processes is not None:
         processes.connect(handler.answers, api.store)
-    app: ASGIApp = _routed(
-        find_routes(api),
-        errors,
-        errors.http_error,
-    )
+    app: ASGIApp = _routed(find_routes(api), errors, errors.http_error)
     batches.connect(app, handler.answers, keys)
     app = _guarded(app, live, keys, errors, secrets)
     return ExchangeFrame(app, observer.http)

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -42,7 +42,7 @@ from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
-from pippin.core.errors import ServerError
+from pippin.core.errors import ServerError, renamed
 from pippin.core.events import Counted, Event
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
@@ -200,8 +200,8 @@ class Handler:
         self, request: Request, requests: Sequence[GenerationRequest]
     ) -> tuple[list[Generate], RunInfo, Starter]:
         """The tasks of what is asked for, which models may answer them, and who starts them."""
-        equipped = [await self._equipped(wanted, request) for wanted in requests]
-        tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
+        equipped = [await self._complete(wanted, request) for wanted in requests]
+        tasks = [Generate(each.request) for each in equipped]
         run = await self._run_info(requests[0].model, exchange_of(request.scope), Generate.model_kind)
         if any(each.offered for each in equipped):
             return tasks, run, self._tools.starter(self._service, equipped)
@@ -256,8 +256,7 @@ class Handler:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        equipped = await self._equipped(wanted, request)
-        task = CountTokens(await self._resolved(equipped.request, request))
+        task = CountTokens((await self._complete(wanted, request)).request)
         [*_, counted] = await self.perform(
             request, task, model=wanted.model, operation=f"{dialect.name}_count"
         )
@@ -370,6 +369,15 @@ class Handler:
         if not run.known and is_user and self._options.allow_downloads is None:
             await self._service.find(model, kind)  # says what is wrong; to start it would download it
         return run
+
+    async def _complete(self, wanted: GenerationRequest, request: Request) -> Equipped:
+        """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
+        try:
+            equipped = await self._equipped(wanted, request)
+            resolved = await self._resolved(equipped.request, request)
+        except ServerError as error:
+            raise ServerError.of(renamed(error.report, wanted.names)) from error
+        return replace(equipped, request=resolved)
 
     async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
         named = mcp_servers_of(request)

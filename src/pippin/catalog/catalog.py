@@ -1,6 +1,7 @@
 """Knows every model on this machine, and what a name means."""
 
 import asyncio
+import logging
 import shutil
 import threading
 import time
@@ -28,7 +29,9 @@ from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, sc
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import HubModel, ModelInfo, ModelKind
+from pippin.core.models import Companion, HubModel, ModelInfo, ModelKind
+
+logger = logging.getLogger(__name__)
 
 RECENT: Final = 2.0  # seconds
 NAMED_ONLY: Final = "This server serves the models that it was started with, and no others."
@@ -80,6 +83,10 @@ class Catalog:
         Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
         if the model is there but damaged.
         """
+        return self._as_served(self._found(name, by_operator=by_operator))
+
+    def _found(self, name: str, *, by_operator: bool) -> ModelInfo:
+        """What `resolve` finds, as its files say it is. Raises as `resolve` does."""
         entry = self._path_entry(name) if by_operator else self._operators(name) or self._in_roots(name)
         if entry is None:
             if by_operator:
@@ -89,7 +96,7 @@ class Catalog:
         if entry.error is not None:
             raise ServerError.of(entry.error)
         assert entry.info is not None
-        return self._as_served(entry.info)
+        return entry.info
 
     def knows(self, name: str) -> bool:
         """Whether a request's name is that of a model which is here, or which the operator named."""
@@ -119,12 +126,29 @@ class Catalog:
     async def complete(
         self, info: ModelInfo, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> None:
-        """Download what the model's options name beside it, its draft model and its adapters, where that is missing and
-        may be downloaded. What stays missing is said by the load."""
-        if (by_operator or self.downloads_allowed) and not self._options.offline:
-            for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
-                if (repository := self._repository(name)) is not None:
-                    await self._fetch(repository, on_progress)
+        """Download what a model needs beside it, where that is missing and may be downloaded: the draft model and the
+        adapters that its options name, and codecs and tokenizers of speech models. What stays missing is said by the
+        load."""
+        if not (by_operator or self.downloads_allowed) or self._options.offline:
+            return
+        for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
+            if (repository := self._repository(name)) is not None:
+                await self._fetch(repository, on_progress)
+        for companion in info.companions:
+            if not self._has(companion):
+                await self._fetch_companion(companion, on_progress)
+
+    def _has(self, companion: Companion) -> bool:
+        snapshot = snapshot_of(hub_folder(self._roots.hub, companion.repository))
+        return snapshot is not None and any(snapshot.rglob(companion.files[0]))
+
+    async def _fetch_companion(self, companion: Companion, on_progress: DownloadProgress) -> None:
+        try:
+            await self._fetch(companion.repository, on_progress, companion.files)
+        except ServerError as error:
+            if companion.needed:
+                raise
+            logger.warning("%s Some requests need it.", error.report.message)
 
     def _with_folders(self, options: ModelOptions) -> ModelOptions:
         """The options with the folders of the draft model and the adapters, which may be named by other words."""
@@ -149,13 +173,14 @@ class Catalog:
         if snapshot is not None:
             return str(snapshot)
         try:
-            return self.resolve(name, by_operator=True).path or name
+            # Not as served, which would ask for the options of the model again: a model may draft for itself.
+            return self._found(name, by_operator=True).path or name
         except ServerError:
             return name
 
     def can_be_had(self, name: str) -> bool:
-        """Whether the operator's words for a draft model or an adapter stand for something that is here, or for a
-        repository that may be downloaded."""
+        """Whether the operator's words for a model or an adapter stand for something that is here, or for a repository
+        that may be downloaded."""
         if Path(self._folder_of(name)).expanduser().exists():
             return True
         is_path = name.startswith(("/", "~", "./", "../"))
@@ -201,12 +226,15 @@ class Catalog:
             self._view = None  # from before the download
         return self.resolve(repository)
 
-    async def _fetch(self, repository: str, on_progress: DownloadProgress) -> None:
+    async def _fetch(
+        self, repository: str, on_progress: DownloadProgress, files: tuple[str, ...] = ()
+    ) -> None:
         wanted = Download(
             repository=repository,
             cache=str(self._roots.hub),
             timeout=self._options.download_timeout,
             retries=self._options.download_retries,
+            files=files,
         )
         await download(wanted, on_progress)
 
@@ -329,12 +357,13 @@ class Catalog:
 
     def _source_of(self, name: str, *, by_operator: bool) -> str | None:
         """The repository that a name may be downloaded from: what the operator named goes before built-in aliases."""
-        entry = self._exact(name, self._recent())
+        view = self._recent()
+        entry = self._exact(name, view)
         if entry is not None and entry.repository is not None:
             return entry.repository
-        if self.serves_named_only and not (by_operator or entry is not None or name in self._options.aliases):
-            return None
-        return self._repository(name)
+        by_operator = by_operator or name in self._options.aliases
+        by_operator = by_operator or (entry is not None and entry.found.id in view.operators)
+        return self._repository(name) if by_operator or not self.serves_named_only else None
 
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None

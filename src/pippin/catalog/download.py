@@ -29,6 +29,7 @@ class Download(Struct, frozen=True):
     timeout: float = 300.0  # seconds without data
     retries: int = 3
     first_wait: float = FIRST_WAIT
+    files: tuple[str, ...] = ()  # patterns of their names; not set: those that a model needs
 
 
 class Progressed(Struct, frozen=True, tag=True):

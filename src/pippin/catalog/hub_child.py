@@ -36,6 +36,8 @@ WANTED: Final = (
     "*.spm",
     "*.yaml",
     "weights.npz",
+    "voices.npz",
+    "voices/*.wav",
 )
 """The files that a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
 
@@ -77,10 +79,13 @@ class Fetch:
         reply = client.get(f"{constants.ENDPOINT}/api/models/{name}", params={"blobs": "true"})
         reply.raise_for_status()
         description = from_json(reply.content, dict[str, Any])
-        commit, sizes = str(description.get("sha")), _sizes(description)
+        commit, sizes = str(description.get("sha")), _sizes(description, self._wanted.files)
         if not commit.isalnum():
             return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
-        if any(file.endswith(".safetensors") for file in sizes):
+        if self._wanted.files:
+            if not sizes:
+                return Refused("model_not_found", f"{name} holds none of {self._wanted.files}.", again=False)
+        elif any(file.endswith(".safetensors") for file in sizes):
             sizes.pop(WHISPER_WEIGHTS, None)
         elif WHISPER_WEIGHTS not in sizes:
             message = (
@@ -169,12 +174,18 @@ class Fetch:
             say(Progressed(min(self._present(), total), total))
 
 
-def _sizes(description: dict[str, Any]) -> dict[str, int]:
-    """Bytes of each file that a model needs, by its name in the repository."""
+def _sizes(description: dict[str, Any], files_wanted: tuple[str, ...]) -> dict[str, int]:
+    """Bytes of each file of `files_wanted`, or else of those that a model needs, by its name in the repository."""
     siblings = description.get("siblings")
     files = [table(item) for item in siblings] if isinstance(siblings, list) else []
     named = {str(file.get("rfilename")): whole(file.get("size")) or 0 for file in files}
-    return {name: size for name, size in named.items() if is_wanted(name) and safe_name(name)}
+    return {name: size for name, size in named.items() if _is_one(name, files_wanted) and safe_name(name)}
+
+
+def _is_one(name: str, files_wanted: tuple[str, ...]) -> bool:
+    if not files_wanted:
+        return is_wanted(name)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in files_wanted)
 
 
 def is_wanted(name: str) -> bool:

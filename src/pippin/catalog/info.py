@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pippin.catalog.companions import companions_of
 from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
-from pippin.catalog.kinds import hears, kind_of, sees, watches
+from pippin.catalog.kinds import hears, kind_of, other_sound, sees, watches
 from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
@@ -69,6 +70,9 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     if config is None and _under_way(folder):
         raise _incomplete(name, "its config.json is missing")
     found = kind or kind_of(folder, name, config or {})
+    if kind is None and found in (None, "language") and (does := other_sound(config or {})) is not None:
+        message = f"The model {name} {does}, which Pippin does not serve. docs/audio.md lists the models that it does."
+        raise ServerError("load_failed", message)
     if found is None or (config is None and found != "images"):
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
         raise ServerError("load_failed", message)
@@ -96,6 +100,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         if found == "language"
         else Sampling(),
         dimensions=whole(config.get("hidden_size")) if found == "embeddings" else None,
+        companions=companions_of(folder, name, config) if found == "speech" else (),
     )
 
 
@@ -198,7 +203,8 @@ def full_attention_layers(config: dict[str, Any]) -> tuple[tuple[int, ...], int]
     text: dict[str, Any] = config.get("text_config") or config
     count = int(text.get("num_hidden_layers") or text.get("n_layers") or text.get("n_layer") or 0)
     family = text.get("model_type") or config.get("model_type")
-    if family in RECURRENT or family in WITH_SINKS:
+    # Attention that takes tokens by an index has none that could: it takes latent vectors apart.
+    if family in RECURRENT or family in WITH_SINKS or "index_topk" in text:
         return (), count
     return tuple(place for place in range(count) if _is_full(text, place)), count
 

@@ -107,7 +107,38 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         return voice
     if model_type or named:
         return "language"
+    if "delay_pattern" in table(config.get("data")):  # Dia's configuration names no type
+        return "speech"
     return None
+
+
+OTHER_SOUND: Final = {
+    "sts": "turns speech into speech",
+    "codec": "is a codec of sound, and part of other models",
+    "lid": "tells which language is spoken",
+    "vad": "tells speech from silence",
+    "music": "makes music",
+}
+"""What models of mlx-audio do that are neither heard nor spoken with here."""
+
+WITHOUT_A_TYPE: Final = {
+    "sam_audio": {"audio_codec", "text_encoder", "transformer"},
+    "mossformer2_se": {"win_len", "win_inc", "num_mels", "out_channels_final"},
+}
+"""Models that turn speech into speech, told by the keys of their configuration, as mlx-audio does."""
+
+
+def other_sound(config: Json) -> str | None:
+    """What a model of sound does that is not served, as the end of a sentence; None for models of other kinds."""
+    named = text(config.get("model_type"))
+    if named is None and str(config.get("model_version")).startswith("DeepFilterNet"):
+        named = "deepfilternet"
+    if named is None:
+        named = next((name for name, keys in WITHOUT_A_TYPE.items() if keys <= config.keys()), None)
+    if named == "nemotron_voicechat":  # which mlx-vlm serves as a language model that hears
+        return None
+    kind = _library_kind(config, named or "")
+    return f"{OTHER_SOUND[kind]} (`{_library_type(config, named or '')}`)" if kind in OTHER_SOUND else None
 
 
 def _decides(model_type: str, config: Json) -> bool:
@@ -121,21 +152,35 @@ def _voice_kind(config: Json, model_type: str) -> ModelKind | None:
 
     Architectures of language models that some speech models reuse are none to it; those are told by name above.
     """
-    try:
-        from mlx_audio.registry import classify_model, model_type_from_config
-    except ImportError:
-        return None
-    try:
-        named = model_type_from_config(config) or model_type
-    except (TypeError, AttributeError):  # the library trusts the types of a stranger's configuration
-        return None
-    match classify_model(str(named)) if named else None:
+    match _library_kind(config, model_type):
         case "tts":
             return "speech"
         case "stt":
             return "transcription"
         case _:
             return None
+
+
+def _library_type(config: Json, model_type: str) -> str:
+    """The type that mlx-audio reads in a configuration; `model_type` where it is not installed or finds none."""
+    try:
+        from mlx_audio.registry import model_type_from_config
+    except ImportError:
+        return model_type
+    try:
+        return str(model_type_from_config(config) or model_type)
+    except (TypeError, AttributeError):  # the library trusts the types of a stranger's configuration
+        return ""
+
+
+def _library_kind(config: Json, model_type: str) -> str | None:
+    """The registry's own word for a kind: `tts`, `stt`, `sts`, `codec` and so on."""
+    try:
+        from mlx_audio.registry import classify_model
+    except ImportError:
+        return None
+    named = _library_type(config, model_type)
+    return classify_model(named) if named else None
 
 
 def _sentence_transformer(folder: Path) -> bool:

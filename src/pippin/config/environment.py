@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pippin.config.compat.servers import variable_terms
-from pippin.config.compat.terms import translate
+from pippin.config.compat.terms import translate, without_effect
 from pippin.config.errors import nearest
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
-from pippin.config.values import parse
+from pippin.config.values import FALSE, parse
 
 OWNER = "PIPPIN_OWNER"
 """Set for a server that ends with the process that started it: the descriptor of a pipe, as `cli/owner.py` says."""
@@ -28,6 +28,9 @@ def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Readi
     notes: list[Note] = []
     for name, term in variable_terms(compat).items():
         if text := variables.get(name):
+            if term.requires and variables.get(term.requires, "").strip().lower() in ("", *FALSE):
+                notes.append(without_effect(term, name))
+                continue
             values, more = translate(term, text, name)
             notes += more
             given |= {option: Given(value, Origin("environment", name)) for option, value in values.items()}

@@ -157,6 +157,10 @@ def _server(
         raise ConfigError(
             f"{where}: a server's name must be 1 to 32 letters, digits, underscores and dashes."
         )
+    if isinstance(given, Mapping) and "skip_security_validation" in given:
+        raise ConfigError(
+            f"{where}: skip_security_validation is not supported: leave it out, as no list of commands is kept here."
+        )
     try:
         entry = convert(_expanded(given, variables, where), _Entry)
     except msgspec.ValidationError as error:

@@ -29,22 +29,29 @@ class Text(Struct, frozen=True, tag=True):
 
 
 class Image(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Of images, sounds and videos, `field` is where the client wrote them, as refusals name it
+    (`input[0].content[1]`). Empty: at their place among the messages.
+    """
+
     source: MediaSource
     detail: Detail = "auto"
     min_pixels: int | None = None
     max_pixels: int | None = None
     resize: tuple[int, int] | None = None  # height, width in pixels
+    field: str = ""
 
 
 class Audio(Struct, frozen=True, tag=True, omit_defaults=True):
     source: MediaSource
     format: str | None = None
+    field: str = ""
 
 
 class Video(Struct, frozen=True, tag=True, omit_defaults=True):
     source: MediaSource
     fps: float | None = None
     max_frames: int | None = None
+    field: str = ""
 
 
 class Reasoning(Struct, frozen=True, tag=True, omit_defaults=True):

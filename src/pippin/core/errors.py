@@ -1,8 +1,10 @@
 """What can go wrong for a client, as one closed list with its HTTP status."""
 
+import re
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 ErrorKind = Literal[
     "invalid_request",
@@ -61,6 +63,43 @@ class ErrorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def status(self) -> int:
         return STATUS[self.kind]
+
+
+class FieldName(Struct, frozen=True):
+    """What the client's API calls a field that refusals name, where that is another name."""
+
+    own: str  # `messages`
+    client: str  # `input`
+
+
+_MESSAGES: Final = re.compile(
+    r"\bmessages(?:\[\d+\]|\.content)+|(?<=['`])messages(?=['`])|(?<=your )messages\b|(?<=of the )messages\b"
+)
+"""Where a sentence means the field: elsewhere the word is English."""
+
+
+def renamed(report: ErrorReport, names: tuple[FieldName, ...]) -> ErrorReport:
+    """The report with fields called as the client called them.
+
+    A place within the messages becomes the client's field as a whole, for messages of other APIs do not stand one by
+    one for what the client wrote; below other fields the path stays.
+    """
+    found = next((name for name in names if _begins(report.param, name.own)), None)
+    if found is None or report.param is None:
+        return report
+    if found.own == "messages":
+        param = found.client
+        # The word alone is English, and no field.
+        told = _MESSAGES
+    else:
+        param = found.client + report.param[len(found.own) :]
+        told = re.compile(rf"\b{re.escape(found.own)}\b")
+    message = told.sub(lambda _: found.client, report.message)
+    return replace(report, message=message, param=param)
+
+
+def _begins(param: str | None, field: str) -> bool:
+    return param is not None and re.match(rf"{re.escape(field)}(?![\w])", param) is not None
 
 
 SHUTTING_DOWN: Final = ErrorReport(

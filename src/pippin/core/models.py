@@ -24,6 +24,15 @@ class Capabilities(Struct, frozen=True, kw_only=True, omit_defaults=True):
     embeddings: bool = False
 
 
+class Companion(Struct, frozen=True):
+    """A repository that a model needs beside its own: some of its files, by patterns of their names, of which the first
+    tells whether they are here."""
+
+    repository: str
+    files: tuple[str, ...]
+    needed: bool = True  # or else the model does without, for some requests
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model as clients and operators see it. The catalog fills it from files; a worker, which has
     read tokenizer and template, sends a truer one."""
@@ -42,6 +51,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_format: str | None = None
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
+    companions: tuple[Companion, ...] = ()
     remote: bool = False  # runs on other servers, whose defaults hold
 
 
@@ -81,6 +91,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_in_ranks: int = 0  # the same of all ranks together, where a cluster may split the model
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
+    log_progress_interval: int = 0  # tokens of an answer between lines that tell how far it is; 0: none
     rank: RankSpec | None = None  # None computes the model alone
     machine: str | None = None  # another one, on which the worker is; None is this one
     command: str | None = None  # that starts it there

@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
+from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
 DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
@@ -195,3 +196,4 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0  # higher runs first
     timeout: float | None = None  # seconds, from submission
     keep_alive: float | None = None  # seconds the model stays loaded afterwards; < 0: for ever
+    names: tuple[FieldName, ...] = ()  # of the client's API, for refusals

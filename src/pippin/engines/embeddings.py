@@ -40,7 +40,7 @@ from pippin.engines.encoding import (
     padded,
     read_json,
 )
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -348,8 +348,8 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
         info,
         plan,
         progress,
-        trust_remote_code=options.trust_remote_code,
-        kernel_threads=preparer.threads,
+        Reading(trust_remote_code=options.trust_remote_code),
+        use=KernelUse(threads=preparer.threads),
     )
     seen = _conversation_states(preparer, model)  # before the model is left without its head
     hidden_states = _hidden_states(info, model)

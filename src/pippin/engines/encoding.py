@@ -4,7 +4,8 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -329,12 +330,37 @@ def cast_weights(model: nn.Module, options: ModelOptions) -> None:
     """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
     plan = decide(find_facts(), options)
     configure(plan)
-    if plan.dequantize:
-        dequantize_model(model)
-    if plan.run_type is not None:
-        model.set_dtype(dtype_of(plan.run_type))
-    for _ in evaluate_in_pieces(array for _, array in tree_flatten(model.parameters())):
-        pass
+    with _taken_apart(model) as parts:
+        for part in parts:
+            if plan.dequantize:
+                dequantize_model(part)
+            if plan.run_type is not None:
+                part.set_dtype(dtype_of(plan.run_type))
+            for _ in evaluate_in_pieces(array for _, array in tree_flatten(part.parameters())):
+                pass
+
+
+@contextmanager
+def _taken_apart(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """The model without its compiled parts, and these.
+
+    mlx-audio keeps a compiled decoder in a module's place. It claims the decoder's class and hands all calls
+    on to it, but can't be looked through as MLX looks through modules.
+    """
+    taken = [
+        (owner, name, part)
+        for _, owner in model.named_modules()
+        if issubclass(type(owner), nn.Module)
+        for name, part in owner.items()
+        if isinstance(part, nn.Module) and not issubclass(type(part), nn.Module)
+    ]
+    for owner, name, _ in taken:
+        owner.pop(name)
+    try:
+        yield [model, *(part for _, _, part in taken)]
+    finally:
+        for owner, name, part in taken:
+            owner[name] = part
 
 
 def floats(array: mx.array) -> Floats:

@@ -37,7 +37,7 @@ from pippin.engines.encoding import (
     load_encoder,
     padded,
 )
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -268,9 +268,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         )
     plan = decide(find_facts(), preparer.options)
     configure(plan)
-    model, _ = load_weights(
-        preparer.info, plan, progress, trust_remote_code=False, kernel_threads=preparer.threads
-    )
+    model, _ = load_weights(preparer.info, plan, progress, use=KernelUse(threads=preparer.threads))
     if isinstance(model, VisionModel):
         return _sees(preparer, model, yes, no)
     pad = preparer.tokenizer.pad

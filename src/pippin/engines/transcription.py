@@ -1,9 +1,14 @@
 """The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
 import inspect
+import logging
+import re
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +27,11 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.refusals import library_refusals, missing_package
+from pippin.engines.speech.keywords import Keywords, keywords_of
 from pippin.engines.whisper.vocabulary import whisper_tokenizer
+
+logger = logging.getLogger(__name__)
 
 RATE = 16000
 """Samples a second that nearly all models of mlx-audio take, and that are decoded until the model is there."""
@@ -30,8 +39,14 @@ RATE = 16000
 LONGEST_AT_ONCE = 120.0
 """The most seconds that a model hears at once: attention over hours takes more memory than there is."""
 
+SHORTEST = 0.1
+"""The least seconds that a model hears at once."""
+
 CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 """The arguments of models that cut long recordings themselves."""
+
+MISFIT = re.compile(r"(Received \d+ parameters not in model|Missing \d+ parameters)")
+"""How MLX's `load_weights` begins when it is strict."""
 
 WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 
@@ -67,18 +82,11 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     options = convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
-        from mlx_audio.stt.utils import load_model
-
         progress(0, spec.info.size_bytes, "weights")
         with warnings.catch_warnings():
             # A folder without a tokenizer is none of the operator's concern: `_give_tokenizer` has one.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
-            try:
-                model = load_model(folder, strict=True)
-            except ValueError as error:
-                raise ServerError(
-                    "load_failed", f"mlx-audio can't hear with {spec.info.id}: {error}"
-                ) from error
+            model = _load(folder, spec.info.id)
         _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
@@ -89,6 +97,28 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         return model
 
     return BlockingEngine(load)
+
+
+def _load(folder: Path, name: str) -> nn.Module:
+    """mlx-audio's model. Raises `ServerError("load_failed")` for what it can't make one of.
+
+    mlx-audio asks for no exact set of weights, because some of its models have parameters that are computed, and some
+    published checkpoints weights that are not used. Here the log says so: what is missing may be a broken conversion.
+    """
+    from mlx_audio.stt.utils import load_model
+
+    try:
+        try:
+            return load_model(folder, strict=True)
+        except ValueError as error:
+            if MISFIT.match(str(error)) is None:
+                raise
+            logger.warning("The weights of %s are not just those of its architecture: %.500s", name, error)
+        return load_model(folder)
+    except ValueError as error:
+        raise ServerError("load_failed", f"mlx-audio can't hear with {name}: {error}") from error
+    except ImportError as error:
+        raise missing_package(error) from error
 
 
 def _require_hearing(model: nn.Module, name: str) -> None:
@@ -168,18 +198,20 @@ def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable
         count, begin, tokens = 0, 0.0, 0
         for piece in pieces:
             call.check()
-            result = model.generate(_as_heard(model, piece), **arguments)
+            with library_refusals("file"), _as_heard(model, piece, wanted) as given:
+                result = model.generate(given, **arguments)
             for segment in _segments(_timed(result), task.words, first=count, begin=begin):
                 call.emit(segment)
                 count += 1
                 tokens += len(segment.tokens)
             texts.append(result.text.strip())
             begin += piece.size / wanted
-            if "language" in arguments and arguments["language"] is None:
+            if is_whisper(model) and arguments["language"] is None:
                 # The language that was detected in the first piece holds for the others.
                 arguments["language"] = result.language
         usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
-        found = arguments.get("language") or task.language or getattr(result, "language", None)
+        found = arguments.get("language") if is_whisper(model) else task.language
+        found = found or getattr(result, "language", None)
         language = found if isinstance(found, str) else None
         text = " ".join(filter(None, texts))
         call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
@@ -187,15 +219,25 @@ def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable
     return run
 
 
-def _as_heard(model: nn.Module, samples: sound.Samples) -> Any:
-    """The samples as the model takes them: as mlx-audio's own `load_audio` gives them, but for two whose own processors
-    take numpy's arrays."""
-    known = _parameters(model).get("audio")
-    return (
-        samples
-        if is_whisper(model) or "List" in str(getattr(known, "annotation", ""))[:12]
-        else mx.array(samples)
-    )
+@contextmanager
+def _as_heard(model: nn.Module, samples: sound.Samples, rate: int) -> Iterator[Any]:
+    """The samples as the model takes them: as mlx-audio's own `load_audio` gives them, but that Whisper takes numpy's
+    arrays, and Voxtral the path of a file, since its processor refuses arrays.
+
+    What is shorter than `SHORTEST` is followed by silence: several models fail on less than one of their windows.
+    """
+    samples = np.pad(samples, (0, max(0, int(SHORTEST * rate) - samples.size)))
+    known = inspect.signature(model.generate).parameters.get("audio")
+    if is_whisper(model):
+        yield samples
+    elif "List" in str(getattr(known, "annotation", ""))[:12]:
+        with tempfile.TemporaryDirectory(prefix="pippin-sound-") as folder:
+            path = Path(folder) / "speech.wav"
+            encoder = sound.SpeechEncoder("wav", rate)
+            path.write_bytes(encoder.feed(samples) + encoder.finish())
+            yield str(path)
+    else:
+        yield mx.array(samples)
 
 
 def _timed(result: Any) -> list[dict[str, Any]]:
@@ -232,49 +274,96 @@ def split_at_silence(samples: sound.Samples, rate: int = RATE) -> list[sound.Sam
     return [*pieces, samples]
 
 
-def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
-    """The parameters of the model's `generate`; of a wrapper that passes them on, those of the model within."""
-    found = dict(inspect.signature(model.generate).parameters)
+def keywords_for_hearing(model: nn.Module) -> Keywords:
+    """The keywords of the model's `generate`; of a wrapper that passes them on, those of the model within, too."""
     inner = getattr(model, "_asr", None)
-    return found if inner is None else {**dict(inspect.signature(inner.generate).parameters), **found}
+    found = keywords_of(model)
+    return found if inner is None else replace(found, read=found.read | keywords_of(inner).read)
 
 
 def _cuts_itself(model: nn.Module) -> bool:
-    return is_whisper(model) or not _parameters(model).keys().isdisjoint(CUTTING)
+    return is_whisper(model) or not keywords_for_hearing(model).read.isdisjoint(CUTTING)
 
 
-LANGUAGE_NAMES = ("language", "source_lang")
-"""What the models of mlx-audio call the language that is spoken."""
+LANGUAGE_NAMES = ("source_language", "language", "source_lang")
+"""What the models of mlx-audio call the language that is spoken. Where there is the first, the second is the one to
+translate into; where there is the second, it counts for the third and for that of the answer."""
+
+PROMPT_NAMES = ("context", "system_prompt")
+"""What they call a text with names and words that may be heard. Their `prompt` is another thing, an instruction."""
 
 RATE_NAMES = ("sampling_rate", "sample_rate")
 """What they call the rate of samples, which those that can resample ask for."""
 
+ENGLISH = "en"
+
 
 def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str, Any]:
     """The arguments of any model but Whisper. Raises `ServerError` for a field that it has no argument for."""
-    known = _parameters(model)
-    for name, refused in (("translate", task.translate), ("words", task.words), ("prompt", task.prompt)):
-        if refused:
-            raise ServerError("unsupported", f"This model has no `{name}`; leave it out.", name)
-    # Many take keywords that they do nothing with, so only those that are named count.
-    language = next((name for name in LANGUAGE_NAMES if name in known), "language")
-    asked: dict[str, tuple[str, Any]] = {
-        "language": (language, task.language or None),
-        "temperature": ("temperature", task.temperature),
-        "max_tokens": ("max_tokens", task.max_tokens),
-    }
-    arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in known}
-    if "verbose" in known:
+    keywords = keywords_for_hearing(model)
+    if task.words:
+        raise ServerError("unsupported", "This model has no `words`; leave it out.", "words")
+    arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in keywords.read}
+    if "verbose" in keywords.read:
         arguments["verbose"] = False
-    if "chunk_duration" in known and known["chunk_duration"].default is None:
+    default = inspect.signature(model.generate).parameters.get("chunk_duration")
+    if default is not None and default.default is None:
         arguments["chunk_duration"] = LONGEST_AT_ONCE
+    language = None if task.language is None else _spoken_language(model, task.language)
+    asked: dict[str, tuple[str | None, Any]] = {
+        "language": (keywords.first_of(LANGUAGE_NAMES), language),
+        "prompt": (keywords.first_of(PROMPT_NAMES), task.prompt),
+        "temperature": (keywords.first_of(("temperature",)), task.temperature),
+        "max_tokens": (keywords.first_of(("max_tokens",)), task.max_tokens),
+    }
     for param, (keyword, value) in asked.items():
-        if value is None or (param == "temperature" and value == 0 and keyword not in known):
+        if value is None or (param == "temperature" and value == 0 and keyword is None):
             continue  # all of them are certain of what they hear but where they are told otherwise
-        if keyword not in known:
+        if keyword is None:
             raise ServerError("unsupported", f"This model has no `{param}`; leave it out.", param)
         arguments[keyword] = value
-    return arguments
+    return _translating(keywords, arguments) if task.translate else arguments
+
+
+def _translating(keywords: Keywords, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for an answer in English, of Granite's models and Canary's."""
+    if {"source_language", "language"} <= keywords.read:
+        return {**arguments, "language": ENGLISH}
+    if {"source_lang", "target_lang"} <= keywords.read:
+        spoken = arguments.pop("language", None)
+        if spoken is None:
+            raise ServerError("invalid_request", "This model needs `language` to translate from.", "language")
+        return {**arguments, "source_lang": spoken, "target_lang": ENGLISH}
+    raise ServerError("unsupported", "This model does not translate; use /v1/audio/transcriptions.", "model")
+
+
+def _spoken_language(model: nn.Module, language: str) -> str:
+    """A client's code of a language as the model knows it: by its own codes, or by the name in English.
+
+    Raises `ServerError` for one that is not in the model's list, where it has one: of the models of mlx-audio some take
+    what they do not know for a word of their prompt, and others leave it out.
+    """
+    from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
+
+    config = getattr(model, "config", None)
+    lists = (
+        getattr(model, "lid_dict", None),
+        getattr(config, "support_languages", None),
+        getattr(config, "supported_languages", None),
+    )
+    listed = next(filter(None, lists), None)
+    if not listed:
+        return language
+    known = {each.lower(): each for each in listed}
+    code = language.lower().replace("_", "-")
+    for word in (code, code.partition("-")[0], LANGUAGES.get(code.partition("-")[0], "")):
+        if word in known:
+            return str(known[word])
+    raise ServerError(
+        "invalid_request",
+        f"language is {language!r}; this model knows {', '.join(known.values())}.",
+        "language",
+    )
 
 
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, rate: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pippin.worker.loop import (
     give_memory_back,
     read_orders,
 )
+from pippin.worker.progress_log import ProgressLog
 from pippin.worker.ranks import NotMet, meet
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ def main() -> None:
 def run(spec: WorkerSpec, link: WorkerLink) -> int:
     """Load the model and serve it; the exit status of the process."""
     preparation = Preparation()
-    loop = StepLoop(link, preparation)
+    interval = spec.log_progress_interval
+    loop = StepLoop(link, preparation, None if interval == 0 else ProgressLog(interval).note)
     reader = threading.Thread(
         target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )

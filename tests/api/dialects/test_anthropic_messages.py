@@ -131,7 +131,10 @@ def test_a_tool_result_may_hold_blocks_and_images() -> None:
     )
     [result] = message.parts
     assert isinstance(result, ToolResult)
-    assert result.parts == (Text("See:"), Image(Inline(b"\0\0\0", "image/png")))
+    assert result.parts == (
+        Text("See:"),
+        Image(Inline(b"\0\0\0", "image/png"), field="messages[0].content[0].content[1]"),
+    )
 
 
 def test_images_and_documents_of_text() -> None:
@@ -149,7 +152,7 @@ def test_images_and_documents_of_text() -> None:
         )
     )
     assert message.parts == (
-        Image(Url("https://example.org/a.png")),
+        Image(Url("https://example.org/a.png"), field="messages[0].content[0]"),
         Text("Notes\nFrom May.\nBuy milk."),
         Text("Inline."),
         Text("Found\ns.org\nIt."),

@@ -365,7 +365,9 @@ def test_images_come_by_address_or_inside() -> None:
     request = chat(messages=[{"role": "user", "content": parts}], max_pixels=1000, resize_shape=[32])
     assert request.messages is not None
     images = request.messages[0].parts
-    assert images[0] == Image(Url("https://a.example/i.png"), "high", None, 1000, (32, 32))
+    assert images[0] == Image(
+        Url("https://a.example/i.png"), "high", None, 1000, (32, 32), "messages[0].content[0]"
+    )
     assert isinstance(images[1], Image)
     assert images[1].source == Inline(b"\x89PNG", "image/png")
     assert isinstance(images[2], Image)

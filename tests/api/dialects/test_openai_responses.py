@@ -110,7 +110,8 @@ def test_outputs_may_be_parts_of_text_and_images() -> None:
             ],
         }
     )
-    assert message.parts == (ToolResult("c1", (Text("A picture:"), Image(Inline(b"\0\0\0", "image/png")))),)
+    image = Image(Inline(b"\0\0\0", "image/png"), field="input[0].output[1]")
+    assert message.parts == (ToolResult("c1", (Text("A picture:"), image)),)
 
 
 @pytest.mark.parametrize(
@@ -402,13 +403,16 @@ def test_images_and_files_of_text() -> None:
             ],
         }
     )
-    assert message.parts == (Image(Url("https://example.org/a.png"), "low"), Text("a.py:\nprint(1)"))
+    image = Image(Url("https://example.org/a.png"), "low", field="input[0].content[0]")
+    assert message.parts == (image, Text("a.py:\nprint(1)"))
 
 
 def test_media_options_reach_the_images() -> None:
     content = [{"type": "input_image", "image_url": "https://example.org/a.png"}]
     [message] = messages({"role": "user", "content": content}, max_pixels=100, resize_shape=[8])
-    assert message.parts == (Image(Url("https://example.org/a.png"), max_pixels=100, resize=(8, 8)),)
+    [image] = message.parts
+    assert isinstance(image, Image)
+    assert (image.max_pixels, image.resize) == (100, (8, 8))
 
 
 @pytest.mark.parametrize(

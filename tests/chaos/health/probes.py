@@ -7,9 +7,9 @@ left is the server's own doing. Elsewhere it counts as nothing.
 So that no more is taken off than the line explains, the threads are looked at every few milliseconds while an answer
 is awaited. Where the event loop stands in the line, that is the machine's. Where it sleeps, it may wait for the lock of
 the interpreter, held by a thread that stands in the line; that is believed for as long as the kernel says that it
-sleeps for a lock (a futex), and no longer. A loop that is stopped, or waits for a clock, a disk or a socket, has no
-such excuse, whatever else of the server is in the line. This process' own place in the line counts where it asks, and
-where it finds an answer, which may have lain there.
+sleeps for a lock (a futex), or where nobody saw for what it sleeps, because this process stood in the line too. A loop
+that is stopped, or waits for a clock, a disk or a socket, has no such excuse, whatever else of the server is in the
+line. This process' own place in the line counts where it asks, and where it finds an answer, which may have lain there.
 """
 
 import contextlib
@@ -142,7 +142,8 @@ class Line:
         """`found`: what was awaited had come."""
         if found:
             self._prober += now.prober - self._last.prober
-        if self._last.waits_for_lock or now.waits_for_lock:
+        unseen = now.prober - self._last.prober > LOOK * 1000
+        if self._last.waits_for_lock or now.waits_for_lock or unseen:
             loop = now.loop.ran + now.loop.waited - self._last.loop.ran - self._last.loop.waited
             self._at_lock += max(0.0, now.at - self._last.at - loop)
         self._others |= now.others

@@ -83,8 +83,8 @@ def test_a_server_that_others_keep_from_the_core_is_not_to_blame(reason: str) ->
 
 
 def test_what_other_threads_wait_excuses_only_whoever_waits_for_their_lock() -> None:
-    def at(moment: float, *, lock: bool, ran: float = 0.0) -> Look:
-        return Look(moment, Thread(ran=ran), lock, {"2": moment, "3": moment}, moment)
+    def at(moment: float, *, lock: bool, ran: float = 0.0, unseen: float = 0.0) -> Look:
+        return Look(moment, Thread(ran=ran), lock, {"2": moment, "3": moment}, unseen)
 
     def waited(*looks: Look) -> float:
         line = Line(looks[0])
@@ -96,3 +96,4 @@ def test_what_other_threads_wait_excuses_only_whoever_waits_for_their_lock() -> 
     assert waited(at(0, lock=True), at(10, lock=True)) == 10  # two waited at once
     assert waited(at(0, lock=True), at(10, lock=False), at(20, lock=False)) == 10
     assert waited(at(0, lock=True), at(10, lock=True, ran=4)) == 6
+    assert waited(at(0, lock=False), at(90, lock=False, unseen=80)) == 90  # nobody saw for what it slept

@@ -33,7 +33,7 @@ def given(address: str) -> Namespace:
 
 
 def test_the_table_has_a_figure_in_every_cell(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    (terminal.home / "demo.script.json").write_text('{"gap": 0.001, "context_window": 65536}')
+    (terminal.home / "demo.script.json").write_text('{"gap": 0.005, "context_window": 65536}')
     monkeypatch.setenv("HOME", terminal.environment["HOME"])
     with terminal.serving("demo.script.json") as serving:
         serving.wait_for(r"(\S+) is ready after")

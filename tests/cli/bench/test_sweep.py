@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.bench.scenarios import Reply, Run
+from pippin.cli.bench.scenarios import Reply, Run, note
 from pippin.cli.bench.sweep import Report, compared, point, read_prompts, shown
 from pippin.cli.verbs.bench import counts
 from pippin.config.errors import ConfigError
@@ -26,6 +26,19 @@ def test_a_point_is_what_its_requests_took() -> None:
     silent = point(8, 3, 1, [Run(1.0, [Reply(0.0, True)])])
     assert silent.first_ms is None
     assert "file" not in shown([found])
+
+
+def test_what_became_of_proposals_is_shown_where_there_were_any() -> None:
+    told = Reply(sent=0.0, counts=True)
+    usage = {
+        "completion_tokens": 9,
+        "completion_tokens_details": {"accepted_prediction_tokens": 6, "rejected_prediction_tokens": 2},
+    }
+    note(told, f"data: {json.dumps({'choices': [], 'usage': usage})}")
+    drafted, plain = point(8, 9, 1, [Run(1.0, [told])]), point(8, 9, 2, [Run(1.0, [Reply(0.0, True)])])
+    assert (drafted.proposed, drafted.accepted) == (8, 6)
+    assert "75% of 8" in shown([drafted, plain])
+    assert "ACCEPTED" not in shown([plain])
 
 
 def test_two_runs_are_compared_where_they_measured_the_same() -> None:

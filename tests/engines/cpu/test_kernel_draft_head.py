@@ -159,7 +159,7 @@ def test_it_proposes_what_mlx_vlm_drafts(
         running = [each for each in engine.batch.running if each.sequence in heads._followed]
         if len(running) < sequences or compared >= 4 * sequences:
             continue
-        for each, (found, _) in zip(
+        for each, (found, *_) in zip(
             running, heads.propose([(each.sequence, 3) for each in running]), strict=True
         ):
             expected = drafted(subject, heads, inner, each.sequence.tokens)

@@ -29,7 +29,7 @@ ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss")
 QUICK = ("qwen3", "gemma3_text", "qwen3_moe")
 FUSED = ("llama", "qwen3")
 """Whose draft head is one call of the kernels; for the others it is one of single operations."""
-SCHEDULES = 6  # of each architecture
+SCHEDULES = 3  # of each architecture
 
 
 def traits_of(architecture: str) -> list[dict[str, Any]]:

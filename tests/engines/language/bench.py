@@ -16,9 +16,10 @@ from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.lora import is_low_rank
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 PLAN = DevicePlan(
@@ -35,14 +36,9 @@ TIE = 1e-3  # logits closer than this may come in either order
 class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
-        self.model, _ = load_weights(
-            info,
-            plan,
-            lambda *_: None,
-            trust_remote_code=False,
-            kernel_threads=2 if options.adapter_path is None or is_low_rank(options.adapter_path) else None,
-            whole_layers=not options.specprefill,
-        )
+        known = options.adapter_path is None or is_low_rank(options.adapter_path)
+        use = KernelUse(threads=2, whole_layers=not options.specprefill) if known else None
+        self.model, _ = load_weights(info, plan, lambda *_: None, use=use)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)
@@ -128,6 +124,20 @@ class Eager(Pace):
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
         return True
+
+
+class EagerTrees(TreePace):
+    """Asks for trees in every step, whether they pay or not."""
+
+    def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
+        return room
+
+
+class TreesInTurn(EagerTrees):
+    """The same in every other step."""
+
+    def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
+        return super().size(chances, chains, room) if self._checks % 2 else 0
 
 
 def judge_others_of_one_that_leaves(

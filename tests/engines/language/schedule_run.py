@@ -25,13 +25,13 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import build_engine
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN, Eager
+from tests.engines.language.bench import PLAN, Eager, TreesInTurn
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -51,7 +51,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.multiple(loading, Pace=Eager))
+            stack.enter_context(patch.multiple(loading, Pace=Eager, TreePace=TreesInTurn))
         yield
 
 
@@ -61,7 +61,7 @@ class Subject:
 
     folder: Path
     draft: Path | None = None
-    head: Path | None = None  # that drafts from its states
+    head: Path | None = None  # that drafts from its states; None: the one in its own checkpoint
     adapters: dict[str, str] = field(default_factory=dict)
     references: dict[str | None, Reference] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
@@ -81,8 +81,7 @@ class Subject:
             info,
             msgspec.structs.replace(PLAN, kernels=kernel_threads is not None),
             lambda *_: None,
-            trust_remote_code=False,
-            kernel_threads=kernel_threads,
+            use=None if kernel_threads is None else KernelUse(threads=kernel_threads),
         )
         return model
 
@@ -90,7 +89,7 @@ class Subject:
         """The folder of what drafts."""
         if world.proposals == "draft":
             return str(self.draft)
-        return str(self.head) if world.proposals == "head" else None
+        return str(self.head) if world.proposals == "head" and self.head is not None else None
 
     def open(self, world: World, disk: Path) -> LanguageEngine:
         options = ModelOptions(
@@ -103,6 +102,7 @@ class Subject:
             # A random head is never right: what is looked up is, now and then.
             prompt_lookup=world.proposals in ("prompt_lookup", "known", "head"),
             draft_model_path=self.drafter(world),
+            mtp=world.proposals == "head" and self.head is None,
             adapters=self.adapters if world.adapted else {},
             kv_bits=world.kv_bits,  # type: ignore[arg-type]
             kv_group_size=32,
@@ -181,11 +181,12 @@ class Knowing:
         self._said: dict[Sequence, list[int]] = {}  # its text and how that goes on
 
     is_free = True
+    grows_trees = False
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         return [Proposal(self._known(sequence, most)) for sequence, most in wanted]
 
     def _known(self, sequence: Sequence, most: int) -> list[int]:

@@ -13,6 +13,8 @@ from mlx_vlm.speculative.drafters.dspark.config import DSparkConfig
 from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel
 from mlx_vlm.speculative.drafters.eagle3 import Eagle3DraftModel
 from mlx_vlm.speculative.drafters.eagle3 import ModelConfig as Eagle3Config
+from mlx_vlm.speculative.drafters.gemma4_assistant import Model as AssistantModel
+from mlx_vlm.speculative.drafters.gemma4_assistant import ModelConfig as AssistantConfig
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import Model as PredictionModel
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import ModelConfig as PredictionConfig
 from mlx_vlm.speculative.drafters.qwen3_dflash.config import DFlashConfig
@@ -95,6 +97,53 @@ def dflash_head(
             own |= {"projector_type": "dspark", "markov_rank": 8}
             model = DSparkDraftModel(DSparkConfig.from_dict({**config, "dflash_config": own}))
     return _written(folder, spread(model, seed), {**config, "dflash_config": own})
+
+
+GEMMA: dict[str, Any] = {
+    **HEADS,
+    **COMMON,
+    "num_hidden_layers": 5,
+    "num_kv_shared_layers": 1,
+    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"],
+    "sliding_window": 16,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 0,
+    "use_double_wide_mlp": False,
+    "final_logit_softcapping": 30.0,
+}
+ASSISTANT: dict[str, Any] = {
+    "model_type": "gemma4_assistant",
+    "backbone_hidden_size": 64,
+    "text_config": {
+        **GEMMA,
+        "model_type": "gemma4_text",
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_kv_shared_layers": 3,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    },
+}
+ORDERED = {"use_ordered_embeddings": True, "num_centroids": 16, "centroid_intermediate_top_k": 4}
+
+
+def gemma_model(folder: Path, changed: dict[str, mx.array] | None = None) -> tuple[Path, dict[str, mx.array]]:
+    """A model of Gemma 4 that assistants can be for, and its weights."""
+    import mlx_lm.models.gemma4_text as gemma
+
+    tiny_model("llama", folder)  # for its tokenizer
+    config = {**GEMMA, "model_type": "gemma4_text"}
+    weights = spread(gemma.Model(gemma.ModelArgs.from_dict(config)), 7) | (changed or {})
+    return _written(folder, weights, config), weights
+
+
+def assistant_head(
+    folder: Path, config: dict[str, Any] = ASSISTANT, changed: dict[str, mx.array] | None = None
+) -> Path:
+    """An assistant for `gemma_model`."""
+    weights = spread(AssistantModel(AssistantConfig.from_dict(config)), 5) | (changed or {})
+    if config.get("use_ordered_embeddings"):
+        weights["masked_embedding.token_ordering"] = mx.random.permutation(COMMON["vocab_size"])
+    return _written(folder, weights, config)
 
 
 def qwen_with_head(folder: Path, **changes: Any) -> Path:

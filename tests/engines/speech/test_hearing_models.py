@@ -2,10 +2,11 @@
 
 import importlib
 import json
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, List  # noqa: UP035
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -186,7 +187,7 @@ def test_what_a_family_has_no_argument_for_is_refused_by_name(loaded: Loaded) ->
     for fields in ({"prompt": "Pippin"}, {"words": True}, {"translate": True}):
         [failed] = hear(loaded, SHORT, **fields)
         assert isinstance(failed, Failed)
-        assert "This model has no" in failed.error.message
+        assert "This model has no" in failed.error.message or "does not translate" in failed.error.message
     takes_language = loaded[2].name.startswith("nemotron")
     last = hear(loaded, SHORT, language="de-DE")[-1]
     assert isinstance(last, Transcribed) == takes_language
@@ -235,6 +236,23 @@ def test_a_model_hears_at_its_own_rate(rate: int) -> None:
     assert done.duration == pytest.approx(1.0, abs=0.01)
     with pytest.raises(ServerError, match="no `max_tokens`"):
         transcriber(Transcribe(audio=data, max_tokens=3), mx.zeros(16000), 16000)(model, call)
+
+
+def test_a_model_whose_processor_refuses_arrays_is_given_a_file() -> None:
+    heard: list[tuple[int, int]] = []
+
+    class Voxtral(Recorder):
+        def generate(self, audio: list[mx.array], *, max_tokens: int = 128) -> Any:  # type: ignore[override]
+            with wave.open(audio) as file:  # type: ignore[call-overload]
+                heard.append((file.getframerate(), file.getnframes()))
+            return SimpleNamespace(text=f"{max_tokens}", segments=None)
+
+    Voxtral.generate.__annotations__["audio"] = List[mx.array]  # noqa: UP006 (as mlx-audio writes it)
+    events: list[Any] = []
+    call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
+    transcriber(Transcribe(audio=b"", max_tokens=3), np.zeros(800, np.float32), 16000)(Voxtral(16000), call)
+    assert heard == [(16000, 1600)]  # a tenth of a second at least
+    assert events[-1].text == "3"
 
 
 def test_a_long_recording_is_heard_in_pieces_by_a_model_that_does_not_cut_it() -> None:

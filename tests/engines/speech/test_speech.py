@@ -1,5 +1,6 @@
 """The speech engine over a model of mlx-audio's shape: what reaches it, and what comes out."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ from pippin.core.models import ModelInfo
 from pippin.core.tasks import ListVoices, Speak, Transcribe
 from pippin.engines import sound
 from pippin.engines.blocking import BlockingEngine
-from pippin.engines.speech import SpeechPreparer
+from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer
+from pippin.engines.speech.voices import voices_of
 from tests.engines.driving import run
+from tests.engines.speech.recordings import wav
 
 RATE = 24000
 
@@ -67,6 +70,33 @@ class Sampled(Speaker):
         yield SimpleNamespace(audio=mx.zeros((100,)), sample_rate=RATE, token_count=1)
 
 
+class Careless(Speaker):
+    """Names a voice and a speed, as all of the library's models do, and looks at neither; takes others by name."""
+
+    def generate(  # type: ignore[override]
+        self, text: str, voice: str = "", speed: float = 1.0, seed: int = 7, **kwargs: Any
+    ) -> Iterator[Any]:
+        del voice
+        mx.random.seed(seed)
+        self.asked.append({"top_k": kwargs.get("top_k", -1)})
+        yield from self._handed(text, **kwargs)
+
+    def _handed(self, text: str, **kwargs: Any) -> Iterator[Any]:
+        self.asked.append({"max_new_tokens": kwargs.pop("max_new_tokens", 0)})
+        noise = mx.random.normal((100,)) * 0.1
+        yield SimpleNamespace(audio=noise, sample_rate=RATE, token_count=1)
+
+
+class Particular(Speaker):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
+        raise self._error
+        yield
+
+
 class Wordless(Speaker):
     def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
         yield from ()
@@ -101,7 +131,7 @@ def preparer(tmp_path: Path) -> SpeechPreparer:
 
 
 def speak(preparer: SpeechPreparer, model: Speaker, **fields: Any) -> list[Event]:
-    engine: BlockingEngine[Any] = BlockingEngine(lambda: model)
+    engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel.of(model))
     job = preparer.prepare("one", Speak(**{"text": "one two three", "format": "pcm", **fields}))
     assert not isinstance(job, tuple)
     events = run(engine, job)["one"]
@@ -217,7 +247,7 @@ def test_what_a_model_cannot_do_ends_the_request_with_a_sentence(
 
 def test_a_cancelled_request_stops_before_its_next_piece(preparer: SpeechPreparer) -> None:
     model = Speaker(seconds=0.02)
-    engine: BlockingEngine[Any] = BlockingEngine(lambda: model)
+    engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel.of(model))
     job = preparer.prepare("one", Speak(text="word " * 500, format="pcm"))
     assert not isinstance(job, tuple)
     engine.submit(job)
@@ -233,3 +263,107 @@ def test_voices_are_those_of_the_folder(preparer: SpeechPreparer) -> None:
     assert preparer.prepare("a", ListVoices()) == (Voices(("af_heart", "bm_george")),)
     with pytest.raises(ServerError, match="text into speech"):
         preparer.prepare("a", Transcribe(audio=b""))
+
+
+@pytest.mark.parametrize(
+    "voice",
+    [
+        "/etc/passwd",
+        "../other/voice",
+        "~/speaker",
+        "speaker.json",
+        "voice.safetensors",
+        "http://10.0.0.1/voice",
+        "hf://org/name/file",
+        "C:\\voice",
+        ".hidden",
+        "a\nb",
+        "",
+    ],
+)
+def test_a_voice_is_never_a_path_or_an_address(tmp_path: Path, voice: str) -> None:
+    model = Speaker()
+    with pytest.raises(ServerError, match="voice is"):
+        speak(SpeechPreparer(ModelInfo(id="bare", kind="speech", path=str(tmp_path))), model, voice=voice)
+    assert model.asked == []
+
+
+def test_a_voice_may_be_written_in_other_letters_and_kokoro_s_may_be_mixed(
+    preparer: SpeechPreparer, tmp_path: Path
+) -> None:
+    model = Speaker()
+    speak(preparer, model, voice="AF_Heart")
+    assert model.asked[-1]["voice"] == "af_heart"
+    with pytest.raises(ServerError):
+        speak(preparer, model, voice="af_heart,bm_george")
+    (tmp_path / "config.json").write_text('{"istftnet": {}}')
+    kokoro = SpeechPreparer(ModelInfo(id="kokoro", kind="speech", path=str(tmp_path)))
+    speak(kokoro, model, voice="af_heart, bm_george")
+    assert model.asked[-1]["voice"] == "af_heart,bm_george"
+    with pytest.raises(ServerError, match="voice is"):
+        speak(kokoro, model, voice="af_heart,../x")
+
+
+def test_a_voice_that_is_a_recording_is_imitated(tmp_path: Path) -> None:
+    (tmp_path / "voices").mkdir()
+    (tmp_path / "voices" / "anna.wav").write_bytes(wav(0.5, 1))
+    model = Speaker()
+    speak(SpeechPreparer(ModelInfo(id="bare", kind="speech", path=str(tmp_path))), model, voice="anna")
+    assert model.asked[0]["voice"] is None
+    assert model.asked[0]["ref_audio"].shape == (12000,)
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({"model_type": "melotts", "spk2id": {"EN-US": 0, "EN-BR": 1}}, ("EN-BR", "EN-US")),
+        ({"model_type": "rumik_oss", "speakers": ["a", 3, "b"]}, ("a", "b")),
+        ({"model_type": "qwen3_tts", "talker_config": {"spk_id": {"vivian": [1]}}}, ("vivian",)),
+        ({"model_type": "kitten_tts", "voice_aliases": {"Bella": "one"}}, ("Bella", "one", "two")),
+        ({"model_type": "odd", "speakers": {"a": 1}, "spk2id": [], "talker_config": 3}, ()),
+    ],
+)
+def test_voices_are_read_where_each_family_has_them(
+    tmp_path: Path, config: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if config["model_type"] == "kitten_tts":
+        np.savez(tmp_path / "voices.npz", one=np.zeros(2), two=np.zeros(2))
+    assert voices_of(tmp_path, "m").names == names
+
+
+def test_an_argument_that_a_model_never_looks_at_is_refused(preparer: SpeechPreparer) -> None:
+    for fields, name in (({"voice": "af_heart"}, "voice"), ({"speed": 2.0}, "speed")):
+        [failed] = speak(preparer, Careless(), **fields)
+        assert isinstance(failed, Failed)
+        assert failed.error.param == name
+
+
+def test_what_a_model_takes_out_of_its_keywords_reaches_it(preparer: SpeechPreparer) -> None:
+    model = Careless()
+    speak(preparer, model, top_k=4, max_tokens=9)
+    assert model.asked == [{"top_k": 4}, {"max_new_tokens": 9}]
+
+
+def test_a_model_with_a_seed_of_its_own_gets_the_client_s(preparer: SpeechPreparer) -> None:
+    one, again, other = (sound_of(speak(preparer, Careless(), seed=seed)) for seed in (3, 3, 4))
+    assert one == again != other
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (ValueError("Voice design needs `instruct`."), "invalid_request", "Voice design needs `instruct`."),
+        (KeyError("xx"), "invalid_request", "it does not know 'xx'."),
+        (AssertionError(), "invalid_request", "AssertionError."),
+        (ValueError("[broadcast_shapes] Shapes (1) and (2)"), "internal", "The model failed"),
+        (RuntimeError("broken"), "internal", "The model failed"),
+    ],
+)
+def test_what_a_library_refuses_is_the_request_s_fault(
+    preparer: SpeechPreparer, error: Exception, kind: str, words: str
+) -> None:
+    [failed] = speak(preparer, Particular(error))
+    assert isinstance(failed, Failed)
+    assert failed.error.kind == kind
+    assert words in failed.error.message

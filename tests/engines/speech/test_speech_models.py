@@ -7,10 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
-from mlx_audio.tts.models.soprano.soprano import Model, ModelConfig
-from mlx_audio.tts.utils import load_model
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from pippin.catalog.info import read_info
 from pippin.core.events import SpeechChunk, Spoken
@@ -37,6 +34,10 @@ CONFIG = {
 
 
 def write_model(folder: Path) -> None:
+    # Seconds to import, for which every process that collects this file would wait.
+    from mlx_audio.tts.models.soprano.soprano import Model, ModelConfig
+    from transformers import PreTrainedTokenizerFast
+
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     letters = [*"abcdefghijklmnopqrstuvwxyz .,", "[STOP]", "[TEXT]", "[START]", "<unk>"]
@@ -64,6 +65,8 @@ def test_a_model_speaks_through_pippin_as_by_itself(tmp_path: Path) -> None:
     events = run(engine, job)["one"]
     assert isinstance(events[-1], Spoken), events
     spoken = np.frombuffer(b"".join(e.data for e in events if isinstance(e, SpeechChunk)), "<i2")
+
+    from mlx_audio.tts.utils import load_model
 
     model = load_model(folder)
     model.set_dtype(mx.float32)

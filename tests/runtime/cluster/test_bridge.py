@@ -1,13 +1,16 @@
 """How a worker of the cluster ends for the server, and what is asked of Ray; without Ray."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from pippin.config.cluster import MACHINE
+from pippin.runtime.cluster import bridge
 from pippin.runtime.cluster.needs import PART, Need
 from tests.running_server import ROOT
 
@@ -26,6 +29,39 @@ def test_a_worker_has_a_machine_for_itself_unless_it_is_bound() -> None:
     assert Need(5, "whole").resources(joined) == {"CPU": 1, "memory": 5, MACHINE: 1.0}
     assert Need(5, "shared").resources(joined) == {"CPU": 1, "memory": 5, MACHINE: PART}
     assert Need(5, "whole").resources({"CPU": 8.0, "GPU": 2.0}) == {"CPU": 1, "memory": 5, "GPU": 1}
+
+
+class ActorError(Exception):
+    """As Ray's: the actor is gone, perhaps because it could not begin."""
+
+    def __init__(self, *, actor_init_failed: bool = False) -> None:
+        super().__init__("The actor died.\nPages of its state.")
+        self.actor_init_failed = actor_init_failed
+
+
+RAY = SimpleNamespace(exceptions=SimpleNamespace(RayError=Exception, RayActorError=ActorError))
+
+
+def actor(outcome: "tuple[str, str] | Exception") -> SimpleNamespace:
+    async def introduce() -> tuple[str, str]:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return SimpleNamespace(introduce=SimpleNamespace(remote=introduce))
+
+
+def test_an_actor_on_a_machine_that_has_just_gone_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "ASK_EVERY", 0.001)
+    last = actor(("PEM", "machine"))
+    actors = iter([actor(ActorError()), actor(ActorError()), last])
+    assert asyncio.run(bridge.living(RAY, lambda: next(actors), "no room")) == (last, ("PEM", "machine"))
+
+
+def test_an_actor_that_can_not_begin_is_not_asked_for_again() -> None:
+    actors = iter([actor(ActorError(actor_init_failed=True))])
+    with pytest.raises(bridge.NotPlaced, match=r"was lost\. The actor died\.$"):
+        asyncio.run(bridge.living(RAY, lambda: next(actors), "no room"))
 
 
 @pytest.mark.parametrize("need", [Need(5, "whole"), Need(1 << 40, "shared")])

@@ -7,7 +7,7 @@ import pytest
 
 from pippin.core.models import EngineStats
 from pippin.runtime.pool import overuse
-from pippin.runtime.pool.overuse import LOOK_EVERY, SECONDS_BETWEEN, soft_limit
+from pippin.runtime.pool.overuse import LOOK_EVERY, PATIENCE, SECONDS_BETWEEN, soft_limit
 from pippin.runtime.pool.state import Slot
 from tests.runtime.doubles import FakeWorker, Stage, settle
 
@@ -74,7 +74,7 @@ def test_a_model_that_still_takes_too_much_is_started_anew_between_requests(take
         running = await stage.lease("a")
         taken["resident"] = 8 * GIB
         await stage.clock.advance(3 * LOOK_EVERY)
-        assert (state(stage).renewals, stage.launcher.names) == (1, ["a"])  # its request runs on
+        assert (state(stage).renewals, stage.launcher.names) == (0, ["a"])  # its request runs on
         waiting = stage.lease("a")
         await settle()
         assert not waiting.done()
@@ -86,6 +86,24 @@ def test_a_model_that_still_takes_too_much_is_started_anew_between_requests(take
         lease.release()
         await settle()
         assert stage.loaded == "a"
+
+    asyncio.run(scenario())
+
+
+def test_a_long_request_keeps_new_ones_waiting_only_so_long(taken: dict[str, int]) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        running = await stage.lease("a")
+        taken["resident"] = 8 * GIB
+        await stage.clock.advance(3 * LOOK_EVERY)
+        waiting = stage.lease("a")
+        await stage.clock.advance(PATIENCE)
+        lease = await waiting
+        assert lease.worker is running.worker
+        lease.release()
+        running.release()
+        await stage.clock.advance(SECONDS_BETWEEN)  # and then it is tried again
+        assert (state(stage).renewals, stage.launcher.names) == (1, ["a", "a"])
 
     asyncio.run(scenario())
 
@@ -123,7 +141,7 @@ def test_a_pool_that_closes_starts_nothing_anew(taken: dict[str, int]) -> None:
         lease = await stage.lease("a")
         taken["resident"] = 8 * GIB
         await stage.clock.advance(3 * LOOK_EVERY)
-        assert state(stage).renewals == 1
+        assert state(stage).state == "unloading"  # it waits for its request
         closing = asyncio.create_task(stage.pool.close(0.0))
         await settle()
         lease.release()

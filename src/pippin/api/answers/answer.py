@@ -23,7 +23,7 @@ from pippin.api.http.body import LargeWork, Presence, drawn_bytes
 from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion, collect
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import (
     Accepted,
     Ending,
@@ -35,7 +35,7 @@ from pippin.core.events import (
     Timings,
 )
 from pippin.core.models import ModelInfo, ModelKind, ModelState
-from pippin.core.tasks import Generate, Task
+from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Requests
 from pippin.service.service import AnyRun, Starter
 
@@ -107,11 +107,17 @@ def fingerprint(info: ModelInfo) -> str:
     return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
 
 
+def names_of(task: Task) -> tuple[FieldName, ...]:
+    """What the client's API calls the fields of a task."""
+    return task.request.names if isinstance(task, Generate | CountTokens) else ()
+
+
 class Runs:
     """The runs of one body, read as one stream of events. `aclose` cancels those that still run."""
 
-    def __init__(self, runs: Sequence[AnyRun]) -> None:
+    def __init__(self, runs: Sequence[AnyRun], tasks: Sequence[Task]) -> None:
         self._runs = list(runs)
+        self._names = list(map(names_of, tasks))
         self._pending: dict[asyncio.Task[list[Event]], int] = {}
         self._open = set(range(len(self._runs)))
 
@@ -121,6 +127,13 @@ class Runs:
 
     async def take(self) -> tuple[int, list[Event]]:
         """The next events, and the number of the run that they are of; no events after the end of all runs."""
+        number, events = await self._take()
+        if events and isinstance(failed := events[-1], Failed):
+            report = renamed(failed.error, self._names[number])
+            events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
+        return number, events
+
+    async def _take(self) -> tuple[int, list[Event]]:
         if len(self._runs) == 1:
             return 0, await self._runs[0].take()
         while self._open:
@@ -156,18 +169,22 @@ class Runs:
 async def start_runs(
     service: Starter, tasks: Sequence[Task], *, model: str, ids: Sequence[str], client: str | None
 ) -> Runs:
-    """Start the runs of all tasks, or none. Raises the first `ServerError`."""
+    """Start the runs of all tasks, or none. Raises the first `ServerError`, in the words of the client's API."""
+
+    async def start(task: Task, task_id: str) -> AnyRun:
+        try:
+            return await service.start(task, model=model, id=task_id, client=client)
+        except ServerError as error:
+            raise ServerError.of(renamed(error.report, names_of(task))) from error
+
     if len(tasks) == 1:
-        return Runs([await service.start(tasks[0], model=model, id=ids[0], client=client)])
-    starting = [
-        asyncio.create_task(service.start(task, model=model, id=task_id, client=client))
-        for task, task_id in zip(tasks, ids, strict=True)
-    ]
+        return Runs([await start(tasks[0], ids[0])], tasks)
+    starting = [asyncio.create_task(start(task, task_id)) for task, task_id in zip(tasks, ids, strict=True)]
     try:
-        return Runs(await asyncio.gather(*starting))
+        return Runs(await asyncio.gather(*starting), tasks)
     except BaseException:
-        for start in starting:
-            start.cancel()
+        for task in starting:
+            task.cancel()
         for outcome in await asyncio.gather(*starting, return_exceptions=True):
             if not isinstance(outcome, BaseException):
                 await outcome.aclose()

@@ -111,7 +111,7 @@ class MediaResolver:
             where = f"{param}.content[{number}]"
             match part:
                 case Image() | Audio() | Video():
-                    found.append(await self._part(part, where))
+                    found.append(await self._part(part, part.field or where))
                 case ToolResult(parts=inner) if _has_media(inner):
                     resolved = await self._parts(inner, where)
                     found.append(msgspec.structs.replace(part, parts=resolved))

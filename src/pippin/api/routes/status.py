@@ -61,18 +61,10 @@ class StatusPages:
                 "generation_tps": total.generation_tps,
                 "prompt_tps": total.prompt_tps,
                 "preemptions": total.preemptions,
-                "metal": {
-                    "active_memory_gb": round(total.active_bytes / GIB, 3),
-                    "peak_memory_gb": round(total.peak_bytes / GIB, 3),
-                    "cache_memory_gb": round(total.cached_bytes / GIB, 3),
-                },
+                "metal": memory_body(total),
                 "kv": {"bytes": total.kv_bytes, "limit_bytes": total.kv_limit_bytes},
                 "cache": cache_body(total.cache),
-                "mtp": {
-                    "enabled": total.draft_tokens > 0,
-                    "drafts": total.draft_tokens,
-                    "accepted": total.accepted_tokens,
-                },
+                "mtp": speculation_body(total),
                 "embedding": embedding_body(states, options, self.api.service.pool.info),
                 "requests": [
                     request_body(each, model)
@@ -198,6 +190,22 @@ def embedding_body(
         "max_length_ceiling": own.embedding_max_length,
         "overflow_policy": own.embedding_overflow,
         "last_used_at": last.last_used,
+    }
+
+
+def memory_body(total: EngineStats) -> dict[str, float]:
+    return {
+        "active_memory_gb": round(total.active_bytes / GIB, 3),
+        "peak_memory_gb": round(total.peak_bytes / GIB, 3),
+        "cache_memory_gb": round(total.cached_bytes / GIB, 3),
+    }
+
+
+def speculation_body(total: EngineStats) -> dict[str, bool | int]:
+    return {
+        "enabled": total.draft_tokens > 0,
+        "drafts": total.draft_tokens,
+        "accepted": total.accepted_tokens,
     }
 
 

@@ -56,6 +56,8 @@ class Reply:
     arrivals: list[float] = field(default_factory=list)
     text: str = ""
     tokens: int = 0
+    accepted: int = 0  # tokens that speculation proposed and the model took
+    rejected: int = 0
 
 
 @dataclass
@@ -214,13 +216,14 @@ async def _answer(client: "httpx.AsyncClient", model: str, messages: list[Messag
                 await response.aread()
                 raise ServerError("internal", refusal(response))
             async for line in response.aiter_lines():
-                _note(reply, line)
+                note(reply, line)
     except httpx.TransportError as error:
         raise ServerError("not_found", f"No server answers at {client.base_url} ({error}).") from None
     return reply
 
 
-def _note(reply: Reply, line: str) -> None:
+def note(reply: Reply, line: str) -> None:
+    """Take in one line of the stream of server-sent events."""
     data = line.removeprefix("data: ")
     if data == line or data == "[DONE]":
         return
@@ -234,4 +237,8 @@ def _note(reply: Reply, line: str) -> None:
     if any(pieces):
         reply.arrivals.append(time.perf_counter())
         reply.text += "".join(pieces)
-    reply.tokens = (chunk.get("usage") or {}).get("completion_tokens", reply.tokens)
+    usage = chunk.get("usage") or {}
+    details = usage.get("completion_tokens_details") or {}
+    reply.tokens = usage.get("completion_tokens", reply.tokens)
+    reply.accepted = details.get("accepted_prediction_tokens", reply.accepted)
+    reply.rejected = details.get("rejected_prediction_tokens", reply.rejected)

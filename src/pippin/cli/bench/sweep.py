@@ -38,6 +38,8 @@ class Point(Struct, frozen=True):
     first_p99_ms: float | None
     gap_ms: float | None
     gap_p99_ms: float | None
+    proposed: int = 0  # tokens, by speculation
+    accepted: int = 0  # of those
 
     @property
     def name(self) -> tuple[int, int, int]:
@@ -110,6 +112,8 @@ def point(words: int, tokens: int, clients: int, runs: Sequence[Run]) -> Point:
         first_p99_ms=_p99(firsts),
         gap_ms=statistics.median(gaps) if gaps else None,
         gap_p99_ms=_p99(gaps),
+        proposed=sum(reply.accepted + reply.rejected for reply in replies),
+        accepted=sum(reply.accepted for reply in replies),
     )
 
 
@@ -156,7 +160,8 @@ def _prompt(item: Any) -> str | None:
 
 
 def shown(points: Sequence[Point]) -> str:
-    """A table, and bars of the rate."""
+    """A table, and bars of the rate. What became of speculation's proposals is a column where there were any."""
+    speculated = any(each.proposed for each in points)
     rows = [
         (
             str(each.prompt_words or "file"),
@@ -164,12 +169,18 @@ def shown(points: Sequence[Point]) -> str:
             str(each.clients),
             f"{each.rate:.1f}",
             *("-" if value is None else f"{value:.1f}" for value in _times(each)),
+            *((_fate(each),) if speculated else ()),
         )
         for each in points
     ]
     most = max((each.rate for each in points), default=0.0) or 1.0
     bars = [f"{_label(each):>22}  {'█' * round(BAR * each.rate / most)} {each.rate:.1f}" for each in points]
-    return "\n".join([table(HEADINGS, rows), "", "tokens a second", *bars])
+    headings = (*HEADINGS, "ACCEPTED") if speculated else HEADINGS
+    return "\n".join([table(headings, rows), "", "tokens a second", *bars])
+
+
+def _fate(each: Point) -> str:
+    return f"{each.accepted / each.proposed:.0%} of {each.proposed}" if each.proposed else "-"
 
 
 def _times(each: Point) -> tuple[float | None, ...]:

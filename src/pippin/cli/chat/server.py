@@ -34,10 +34,6 @@ class Reached:
     model: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def abilities(self) -> dict[str, bool]:
-        return self.facts.get("capabilities") or {}
-
 
 def client_of(parsed: Namespace) -> ChatClient:
     return ChatClient(address(parsed), parsed.api_key or environment.client_key())

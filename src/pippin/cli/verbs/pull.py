@@ -5,10 +5,19 @@ import sys
 from collections.abc import Sequence
 from shutil import disk_usage
 
+from pippin.catalog.catalog import Catalog, DownloadProgress
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
 from pippin.cli.terminal import progress, say, size
 from pippin.config.settings import GivenFlag
+from pippin.core.models import ModelInfo
+
+
+async def _pull(catalog: Catalog, name: str, on_progress: DownloadProgress) -> ModelInfo:
+    """The model, and what it needs beside it."""
+    info = await catalog.ensure(name, on_progress, by_operator=True)
+    await catalog.complete(info, on_progress, by_operator=True)
+    return info
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
                 announce(total)
                 tell(done, total, "" if what == parsed.model else what)
 
-            info = asyncio.run(catalog.ensure(parsed.model, on_progress, by_operator=True))
+            info = asyncio.run(_pull(catalog, parsed.model, on_progress))
     except KeyboardInterrupt:
         say(f"Stopped. `pippin pull {parsed.model}` goes on from here.", sys.stderr)
         raise

@@ -62,21 +62,28 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
     return _serve(settings, open_catalog(settings))
 
 
-def check_folders(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
-    """Raises `ConfigError` where all models that are named are paths at which no model is. Where some are, the server
-    starts for those, and says of the others that they are not ready: a disk may come back."""
-    missing = []
-    for entry in models:
-        if not entry.path.startswith(("/", "~", "./", "../")):
-            return
-        try:
-            catalog.resolve(entry.path, by_operator=True)
-        except ServerError as error:
-            missing.append(error.report.message)
-        else:
-            return
-    if missing:
-        raise ConfigError(" ".join(missing))
+def check_models(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
+    """Raises `ConfigError` where none of the models that are named can be had: a typo, most likely. Where some can, the
+    server starts for those, and says of the others that they are not ready: a disk may come back."""
+    named = [entry for entry in models if entry.listed]
+    faults = [fault for entry in named if (fault := _fault_of(entry, catalog)) is not None]
+    if named and len(faults) == len(named):
+        raise ConfigError(" ".join(faults))
+
+
+def _fault_of(entry: ModelEntry, catalog: "Catalog") -> str | None:
+    """Why a model that the operator named is not here and won't be fetched; None where it may yet be served.
+
+    A name may lead to a model that comes later where it is looked for at the first request alone.
+    """
+    try:
+        catalog.resolve(entry.path, by_operator=True)
+    except ServerError as error:
+        is_path = entry.path.startswith(("/", "~", "./", "../"))
+        damaged = error.report.kind == "load_failed"  # a model of the hub's, which is fetched again
+        if is_path or (entry.preload and not damaged and not catalog.can_be_had(entry.path)):
+            return error.report.message
+    return None
 
 
 BESIDE: Final = ("draft_model_path", "specprefill_draft_model", "adapter_path")
@@ -101,7 +108,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
     from pippin.catalog import footprint
     from pippin.service import open_service
 
-    check_folders(settings.server.models, catalog)
+    check_models(settings.server.models, catalog)
     check_beside(settings.server, catalog)
     service = open_service(settings.server, catalog, footprint)
     preparation = Preparation(settings.server, catalog, service)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 from pippin.config.compat.terms import Convert, Converted, Refused
@@ -68,6 +69,7 @@ def block_of_drafts(value: Any) -> Converted:
     return Converted({"num_draft_tokens": max(int(size) - 1, 1)})
 
 
+APC_DISK_GB = 20.0  # mlx-vlm's
 KV_BITS = (2, 3, 4, 5, 6, 8)
 
 
@@ -200,6 +202,19 @@ def gibibytes(option: str) -> Convert:
 def unless_auto(option: str) -> Convert:
     """`auto` and 0 leave it to Pippin."""
     return lambda value: Converted({} if str(value).strip().lower() in ("auto", "0") else {option: value})
+
+
+def apc_enabled(value: Any) -> Converted:
+    """mlx-vlm's cache has a tier on disk unless it is told otherwise, in its own folder and of its own size."""
+    if not truth(value):
+        return Converted({"prefix_cache": False})
+    return Converted(
+        {"prefix_cache": True, "cache_dir": "~/.cache/mlx-vlm/apc", "cache_disk_max_gb": APC_DISK_GB}
+    )
+
+
+def apc_home(value: Any) -> Converted:
+    return Converted({"cache_dir": str(Path(value) / "apc")})
 
 
 def disk_enabled(value: Any) -> Converted:

@@ -7,12 +7,10 @@ from msgspec.structs import replace
 from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import Server, equivalent, needless, refused, same
 
-DRAFTERS = (
-    "EAGLE-3, DFlash, DSpark and the prediction heads of Qwen 3.5, Next and Nemotron-H, in the batch too; "
-    "the load refuses others by name"
-)
+DRAFTERS = "those of docs/engine.md (EAGLE-3, DFlash, DSpark, prediction heads), in the batch too; others are refused"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
+PROGRESS = "no such lines unless it is given: progress is live in `GET /v1/status`"
 EXPERTS = "of a checkpoint that `mlx_vlm.moe_offload` repacked; any other is refused with it"
 
 FLAGS = (
@@ -32,7 +30,7 @@ FLAGS = (
     same("--min-pixels", "min_pixels", "-"),
     same("--max-pixels", "max_pixels", "-"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
-    needless("--log-progress-interval", "10", "progress of every request is live in `GET /v1/status`"),
+    same("--log-progress-interval", "log_progress_interval", "10", PROGRESS),
     same("--max-tokens", "max_tokens", "2048"),
     same("--enable-thinking", "enable_thinking", "off", takes="switch"),
     same("--thinking-budget", "thinking_budget", "-"),
@@ -108,11 +106,6 @@ VARIABLES = (
     same("PRELOAD_MODEL", "model", "-"),
     same("PRELOAD_ADAPTER", "adapter_path", "-"),
     same("MLX_VLM_MODEL_PATHS", "model_dirs", "-", convert=to.folders),
-    needless(
-        "MLX_VLM_CACHE_HOME",
-        "~/.cache/mlx-vlm",
-        "Pippin's files are under `PIPPIN_HOME`, and the cache's disk tier where `APC_DISK_PATH` says",
-    ),
     same("MLX_VLM_SERVER_API_KEY", "api_keys", "-"),
     same("MLX_TRUST_REMOTE_CODE", "trust_remote_code", "false"),
     same("MLX_VLM_MAX_TOKENS", "max_tokens", "2048"),
@@ -123,7 +116,7 @@ VARIABLES = (
         "600",
         "the longest wait for the first token's turn; a running answer is not cut by it",
     ),
-    needless("MLX_VLM_LOG_PROGRESS_INTERVAL", "10", "progress is live in `GET /v1/status`"),
+    same("MLX_VLM_LOG_PROGRESS_INTERVAL", "log_progress_interval", "10", PROGRESS),
     same("MLX_VLM_ENABLE_THINKING", "enable_thinking", "-"),
     same("MLX_VLM_THINKING_BUDGET", "thinking_budget", "-"),
     same("MLX_VLM_THINKING_START_TOKEN", "thinking_start_token", "-"),
@@ -169,7 +162,22 @@ VARIABLES = (
     same("QUANTIZED_KV_START", "quantized_kv_start", "5000"),
     same("EXPERT_CACHE_GB", "expert_cache_gb", "-", EXPERTS),
     needless("TOP_LOGPROBS_K", "0", "a request may ask for up to 20 without a setting"),
-    same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin"),
+    equivalent(
+        "APC_ENABLED",
+        "prefix_cache",
+        "0",
+        "with its tier on disk, in `apc` under `MLX_VLM_CACHE_HOME`, as there: prompts are kept in files, and "
+        "`APC_DISK_ENABLED=0` leaves them in memory alone, where Pippin's cache is on by default",
+        to.apc_enabled,
+    ),
+    same(
+        "MLX_VLM_CACHE_HOME",
+        "cache_dir",
+        "~/.cache/mlx-vlm",
+        "its folder `apc`; Pippin's other files are under `PIPPIN_HOME`",
+        convert=to.apc_home,
+        requires="APC_ENABLED",
+    ),
     same("APC_BLOCK_SIZE", "cache_block_tokens", "16"),
     needless("APC_NUM_BLOCKS", "2048", BY_BYTES),
     same("APC_MEMORY_MAX_GB", "cache_memory_mb", "auto", convert=to.gibibytes("cache_memory_mb")),
@@ -179,7 +187,7 @@ VARIABLES = (
         "APC_DISK_ENABLED",
         "cache_dir",
         "1",
-        "0 leaves the disk tier off; it is on where `cache_dir` names a folder",
+        "0 leaves the disk tier off; it is on with `APC_ENABLED`, and where `APC_DISK_PATH` names a folder",
         to.disk_enabled,
     ),
     same("APC_DISK_MAX_GB", "cache_disk_max_gb", "20"),
@@ -242,7 +250,11 @@ _KNOBS = {
     "max_pixels": "MLX_VLM_MAX_PIXELS",
 }
 
-SETTINGS = tuple(replace(_BY_NAME[variable], name=knob) for knob, variable in _KNOBS.items())
+_LIVE = _BY_NAME | {
+    # A setting of a running server moves no files.
+    "APC_ENABLED": same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin, in memory")
+}
+SETTINGS = tuple(replace(_LIVE[variable], name=knob) for knob, variable in _KNOBS.items())
 
 SERVER: Final = Server(
     name="mlx-vlm",

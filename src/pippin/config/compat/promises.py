@@ -113,7 +113,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "`WS /v1/realtime`",
             "partly",
-            "under the profile, by a transcription, a language and a speech model; OpenAI's shape otherwise",
+            f"{SHOWN}: its messages, answered at the commit by three models (`--stt-model`, `--tts-model`, and "
+            "`session.model`, which writes); VoiceChat itself, which hears while it speaks, is not served",
         ),
         Promise(
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
@@ -128,8 +129,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
             "partly",
-            "EAGLE-3, DFlash, DSpark, and the prediction heads of Qwen 3.5, Next and Nemotron-H; the load refuses the "
-            "others by name",
+            "those of docs/engine.md: EAGLE-3, DFlash, DSpark, and the prediction heads of most families; heads whose "
+            "caches can't be batched here (GLM 5, DeepSeek V4, Hunyuan V4, Inkling) are refused at the load, by name",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
         Promise("`p_less`", "works", "in the batch, beside the other samplers"),
@@ -147,10 +148,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "image pipelines of its own",
-            "partly",
-            "they paint what mflux has no preset for, and all where mflux is not installed; the pictures of Z-Image, "
-            "MOSS-Image and Ming-Image were compared with mlx-vlm's, those of eight families not, for reasons told in "
-            "docs/images.md; no previews",
+            "works",
+            "they paint what mflux has no preset for, and all where mflux is not installed; pixel by pixel as mlx-vlm "
+            "on small models: docs/images.md; masks and previews of these pipelines are refused by name",
         ),
         Promise(
             "diffusion language models",
@@ -161,7 +161,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "text architectures that mlx-lm lacks",
             "partly",
-            "they load through mlx-vlm, one request at a time; no checkpoint of one was tried",
+            "they load through mlx-vlm, one request at a time, which is how its own models run alone; no checkpoint of "
+            "one was to be had",
         ),
         Promise(
             "distributed inference",
@@ -176,11 +177,16 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`--reload`", "differs", "options are read again on SIGHUP"),
         Promise(
             "its families of vision models",
-            "partly",
-            "those of docs/vision.md were compared with mlx-vlm; others are tried at the load, run whole prompts where "
-            "their media can't be batched, and are served for text alone where neither is right, which the log says",
+            "works",
+            "all that its 0.7.10 has, compared with it on small models: docs/vision.md has each; those whose media "
+            "can't be batched answer one request at a time, and the log says so",
         ),
-        Promise("sound in chat", "partly", "the load tries it; Gemma 4's was compared with mlx-vlm"),
+        Promise("sound in chat", "works", "all families that take it, as mlx-vlm: docs/vision.md has each"),
+        Promise(
+            "fields of speech and transcriptions that a model lacks (`max_tokens`, `chunk_duration`, `instruct` ...)",
+            "differs",
+            "refused by name; there they were dropped",
+        ),
         Promise("segmentation, detection, depth", "refused", "its server has no endpoint for them either"),
     ),
     "mlx-server": (
@@ -211,11 +217,16 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("Apple Silicon", "partly", "made for it, and never run on it: docs/gaps.md"),
     ),
     "mlx-openai-server": (
+        Promise("macOS on Apple Silicon", "partly", "made for it, and never run on it: docs/gaps.md"),
         Promise(
             "all five kinds in one program", "works", "images on a Mac, or elsewhere as docs/images.md says"
         ),
         Promise("`mlx-community/whisper-*` (weights.npz, no tokenizer)", "works", SMALL),
-        Promise("installation from PyPI or git", "not yet", "from a clone: `pip install .`"),
+        Promise(
+            "installation from PyPI or git",
+            "not yet",
+            "Pippin is not published there; from a clone: `pip install .`",
+        ),
         Promise(
             "without parsers nothing is parsed",
             "differs",
@@ -290,7 +301,12 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "differs",
             "its newest version ignores the field; here it is refused: a picture goes into `input` or `messages`",
         ),
-        Promise("mlx-vlm's families", "partly", "see mlx_vlm.server above"),
+        Promise("mlx-vlm's families", "works", "see mlx_vlm.server above"),
+        Promise(
+            "`transcription.chunk` objects of a streamed transcription",
+            "differs",
+            "OpenAI's events, `transcript.text.delta` and `.done`, which OpenAI's client reads",
+        ),
         Promise(
             "example notebooks",
             "differs",
@@ -414,12 +430,23 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "Chatterbox, VibeVoice, VoxCPM, CSM, Parakeet",
             "partly",
-            "known by name; none was tried on weights",
+            "known by name; Parakeet writes what mlx-audio does on a small model, the others were not tried: their "
+            "weights were not to be had (docs/audio.md)",
         ),
         Promise(
             "newer speech families of mlx-audio",
             "works",
             "by mlx-audio's own registry; their weights were not tried",
+        ),
+        Promise(
+            "sound in chat, which its guide says is transcribed (`audio_url`)",
+            "differs",
+            "models that hear take it, files inside `--media-path`; for others ask `/v1/audio/transcriptions` first",
+        ),
+        Promise(
+            "`language` and `duration` of a transcription in JSON",
+            "differs",
+            "with `response_format=verbose_json`, as at OpenAI; `usage.seconds` is always there",
         ),
         Promise(
             "voices of a model that is not in memory",
@@ -450,7 +477,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "`skip_security_validation` of the MCP file",
             "refused",
-            "its own code refuses the key too; a command needs no list here, only the operator writes the file",
+            "its own code refuses the key too; leave it out: no list of commands is kept, as only the operator writes "
+            "the file",
         ),
         Promise("`bench-detok`, `bench-kv-cache`", "refused", "they measure its own parts"),
         Promise(

@@ -33,16 +33,22 @@ from pippin.engines.device import (
 from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
-from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
-from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
+from pippin.engines.language.kv_cache.probe import Batching, can_branch, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
 from pippin.engines.language.model.states import HiddenStates
-from pippin.engines.language.model.weights import drop_unused_arrays, load_weights, weight_bytes
+from pippin.engines.language.model.weights import (
+    KernelUse,
+    Reading,
+    drop_unused_arrays,
+    load_weights,
+    weight_bytes,
+)
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
@@ -62,6 +68,7 @@ from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -85,37 +92,7 @@ def open_engine(
     plan = decide(find_facts(), options, spec.memory_bytes)
     warn_of_slow_cache(plan, options)
     configure(plan)
-    trusted = options.trust_remote_code
-    threads = spec.threads or os.cpu_count() or 1
-    # Adapters that are not LoRA become part of mlx-lm's own layers.
-    known = options.adapter_path is None or is_low_rank(options.adapter_path)
-    experts = memory_for_experts(spec.info, options.expert_cache_gb, plan.memory_limit)
-    model, _ = load_weights(
-        spec.info,
-        plan,
-        progress,
-        trust_remote_code=trusted,
-        kernel_threads=threads if known else None,
-        whole_layers=not options.specprefill,  # which count positions by themselves
-        experts=experts,
-        changed=fewer_experts(spec.info, options.moe_top_k),
-    )
-    if experts is not None:
-        kept = experts.kept / 1e9
-        log.info("the model reads its experts from the disk; %.3g GB of them stay", kept)
-    if isinstance(model, VisionModel):
-        chosen = choose_way(model, preparer)
-        if chosen is None and experts is not None:
-            message = f"The model {spec.info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
-            raise ServerError("load_failed", message)
-        if chosen is None:
-            log.warning("the model is served for text only: mlx-vlm's model does not run")
-            model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
-        else:
-            model = chosen
-    else:
-        preparer.try_media(lambda _: False)
-    preparer.media_known = True
+    model = _load_model(spec, preparer, options, plan, progress)
     engine = build_engine(
         model,
         preparer.tokenizer,
@@ -123,7 +100,7 @@ def open_engine(
         plan,
         folder=Path(spec.info.path or ""),
         progress=progress,
-        kernel_threads=threads,
+        kernel_threads=_kernel_threads(spec),
     )
     engine.renewed = preparer.renewed
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None or options.specprefill
@@ -134,6 +111,46 @@ def open_engine(
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
     return engine
+
+
+def _kernel_threads(spec: WorkerSpec) -> int:
+    return spec.threads or os.cpu_count() or 1
+
+
+def _load_model(
+    spec: WorkerSpec,
+    preparer: LanguagePreparer,
+    options: ModelOptions,
+    plan: DevicePlan,
+    progress: LoadProgress,
+) -> nn.Module:
+    """The model with its weights, in the way in which it runs; tells the preparer which media it takes."""
+    experts = memory_for_experts(spec.info, options.expert_cache_gb, plan.memory_limit)
+    reading = Reading(
+        trust_remote_code=options.trust_remote_code,
+        experts=experts,
+        changed=fewer_experts(spec.info, options.moe_top_k),
+    )
+    # Adapters that are not LoRA become part of mlx-lm's own layers; SpecPrefill counts positions by itself.
+    known = options.adapter_path is None or is_low_rank(options.adapter_path)
+    use = KernelUse(threads=_kernel_threads(spec), whole_layers=not options.specprefill) if known else None
+    model, _ = load_weights(spec.info, plan, progress, reading, use=use)
+    if experts is not None:
+        kept = experts.kept / 1e9
+        log.info("the model reads its experts from the disk; %.3g GB of them stay", kept)
+    if not isinstance(model, VisionModel):
+        preparer.try_media(lambda _: False)
+    elif (way := choose_way(model, preparer)) is not None:
+        model = way
+    elif experts is not None:
+        message = f"The model {spec.info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
+        raise ServerError("load_failed", message)
+    else:
+        log.warning("the model is served for text only: mlx-vlm's model does not run")
+        as_text = Reading(trust_remote_code=options.trust_remote_code, text_only=True)
+        model, _ = load_weights(spec.info, plan, progress, as_text)
+    preparer.media_known = True
+    return model
 
 
 def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | WholeModel | None:
@@ -192,11 +209,7 @@ def build_engine(
     size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
     size += 0 if speculation is None else speculation.proposer.weight_bytes
     shares = share_memory(plan, options, size)
-    prefixes = None
-    if options.prefix_cache and batching.shape is not None and shares.prefixes:
-        # With a start of quantisation, short sequences must find what they left.
-        layout = batching.layout if options.quantized_kv_start else batching.shape.layout
-        prefixes = _open_prefixes(layout, asked, shares.prefixes)
+    prefixes = _open_prefixes(batching, asked, shares.prefixes)
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
@@ -208,9 +221,8 @@ def build_engine(
         specprefill=specprefill,
         joins_prompts=batching.joint_prompts,
     )
-    groups = CacheGroups(
-        batching.layout, batching.new_group, options.quantized_kv_start if any(cache_bits(options)) else 0
-    )
+    starts_plain = options.quantized_kv_start if any(cache_bits(options)) else 0
+    groups = CacheGroups(batching.layout, batching.new_group, starts_plain)
     engine = LanguageEngine(
         loaded,
         options=options,
@@ -323,32 +335,42 @@ class _Asked:
     remembered: RememberedText | None = None  # of the prefix cache
 
 
-def _open_prefixes(layout: CacheLayout, asked: _Asked, limit: int) -> PrefixCache:
-    options, plan, folder = asked.options, asked.plan, asked.folder
+def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> PrefixCache | None:
+    """The prefix cache with a limit of so many bytes; None where there is none."""
+    options = asked.options
+    if not (options.prefix_cache and batching.shape is not None and limit):
+        return None
+    # With a start of quantisation, short sequences must find what they left.
+    layout = batching.layout if options.quantized_kv_start else batching.shape.layout
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
-    blocks = BlockLayout(layout, host_copy=copy_blocks if plan.writes_in_place else None)
-    disk = None
-    if options.cache_dir is not None and folder is not None:
-        bits = None if options.quantized_kv_start else _told(cache_bits(options))
-        details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
-        if options.moe_top_k is not None:
-            details += f" {options.moe_top_k} experts"
-        if options.kv_quant_scheme != "uniform":
-            details += f" {options.kv_quant_scheme}"
-        try:
-            disk = DiskCache(
-                Path(options.cache_dir).expanduser(),
-                fingerprint(folder, details, *_adapter_prints(options)),
-                int(options.cache_disk_max_gb * 1e9),
-            )
-        except OSError as error:
-            raise ServerError(
-                "load_failed",
-                f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
-                "cache_dir",
-            ) from error
-    return PrefixCache(tree, blocks, disk)
+    blocks = BlockLayout(layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
+    return PrefixCache(tree, blocks, _open_disk(asked))
+
+
+def _open_disk(asked: _Asked) -> DiskCache | None:
+    """What of the prefix cache is kept on the disk. Raises `ServerError("load_failed")`."""
+    options = asked.options
+    if options.cache_dir is None or asked.folder is None:
+        return None
+    bits = None if options.quantized_kv_start else _told(cache_bits(options))
+    details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+    if options.moe_top_k is not None:
+        details += f" {options.moe_top_k} experts"
+    if options.kv_quant_scheme != "uniform":
+        details += f" {options.kv_quant_scheme}"
+    try:
+        return DiskCache(
+            Path(options.cache_dir).expanduser(),
+            fingerprint(asked.folder, details, *_adapter_prints(options)),
+            int(options.cache_disk_max_gb * 1e9),
+        )
+    except OSError as error:
+        raise ServerError(
+            "load_failed",
+            f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
+            "cache_dir",
+        ) from error
 
 
 def _told(bits: tuple[int | None, int | None]) -> str:
@@ -382,12 +404,7 @@ def _open_speculation(
     heads: Follower | None = None
     if named is not None:
         kind = drafters.find_kind(named, own=options.mtp)
-        if options.draft_kind not in (None, kind):
-            is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
-            message = (
-                f"The drafter {named.name!r} is {is_a}, and no {options.draft_kind!r}: leave draft_kind out."
-            )
-            raise ServerError("load_failed", message, "draft_kind")
+        check_draft_kind(named, kind, options.draft_kind)
         if kind == "model":
             proposer = Either(proposer, _open_draft_model(named, asked, progress))
         else:
@@ -401,7 +418,18 @@ def _open_speculation(
     always = options.prompt_lookup or named is not None
     cores = time.process_time if asked.plan.shares_cores else None
     clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)
-    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads, clock=clock)
+    shape = None if isinstance(model, VisionModel) else batching.shape
+    branches = proposer.grows_trees and shape is not None and can_branch(model, shape)
+    return Speculation(
+        proposer,
+        pace,
+        most=most,
+        block=block,
+        always=always,
+        heads=heads,
+        clock=clock,
+        trees=TreePace(pace, most) if branches else None,
+    )
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
@@ -459,7 +487,8 @@ def _open_follower(
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read))
+    grows_trees = drafter.most is None and can_branch(drafter, BatchShape(layout=layout))
+    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read), grows_trees=grows_trees)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
@@ -468,7 +497,8 @@ def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> Dr
     if not layout.trims:
         message = f"The draft model {folder.name!r} has layers that cannot take tokens back: choose another."
         raise ServerError("load_failed", message, "draft_model_path")
-    return DraftModel(draft, asked.plan.prefill_chunk, layout)
+    grows_trees = can_branch(draft, BatchShape(layout=layout))
+    return DraftModel(draft, asked.plan.prefill_chunk, layout, grows_trees=grows_trees)
 
 
 def _load_draft(
@@ -484,14 +514,9 @@ def _load_draft(
     """The model that an option names, which reads the same tokens as the model it works for. With `kernel_threads` the
     kernels compute single operations of it: whole layers do not show what they attend to."""
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    draft, _ = load_weights(
-        info,
-        plan,
-        progress,
-        trust_remote_code=options.trust_remote_code,
-        kernel_threads=kernel_threads,
-        whole_layers=False,
-    )
+    use = None if kernel_threads is None else KernelUse(threads=kernel_threads, whole_layers=False)
+    reading = Reading(trust_remote_code=options.trust_remote_code)
+    draft, _ = load_weights(info, plan, progress, reading, use=use)
     if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, option)

@@ -14,7 +14,7 @@ from pippin.engines.base import Emission, LoadProgress
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
+from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 from pippin.output.reasoning_format import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
@@ -38,6 +38,7 @@ class PlayedChoice:
                 choice=request.tool_choice,
                 parallel=request.parallel_tool_calls,
             ),
+            thinking=_thinking(request),
             markup=_markup(request, preparer.reasoning_format),
         )
         self._length = 0  # characters so far
@@ -65,6 +66,12 @@ class PlayedChoice:
         if self.reader.calls and reason == "stop":
             reason = "tool_calls"
         return [*events, Finished(self.number, reason, self.performance.stop_sequence, usage, timings)]
+
+
+def _thinking(request: GenerationRequest) -> Thinking:
+    """As of a language model whose template ends with the answer's first token: it may begin to think by itself."""
+    possible = request.messages is not None and request.output_format is None
+    return "possible" if possible and request.thinking.enabled is not False else "marked"
 
 
 def _markup(request: GenerationRequest, reasoning: ReasoningFormat) -> Markup:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from pippin.config.cluster import set_ray_environment
@@ -83,8 +83,7 @@ class Bridge:
         ray = joined(self._address)
         loop = asyncio.get_running_loop()
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
-        host = self._actor(ray)
-        certificate, machine = await self._within(PLACE_WITHIN, host.introduce.remote(), self._no_room())
+        host, (certificate, machine) = await living(ray, lambda: self._actor(ray), self._no_room())
         say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
@@ -166,8 +165,7 @@ class Bridge:
         try:
             return await asyncio.wait_for(asked, seconds)
         except (TimeoutError, ray.exceptions.RayError) as error:
-            why = str(error).strip().splitlines()
-            raise NotPlaced(f"{otherwise} {why[0]}" if why else otherwise) from error
+            raise NotPlaced(f"{otherwise} {_first_line(error)}".rstrip()) from error
 
 
 def joined(address: str) -> Any:
@@ -182,12 +180,33 @@ def joined(address: str) -> Any:
     try:
         ray.init(address=address, namespace="pippin", log_to_driver=False, logging_level="WARNING")
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        first = str(error).strip().splitlines()[0]
         raise NotPlaced(
-            f"No Ray cluster is reached at {address!r}: {first} `pippin join` starts one here, and "
+            f"No Ray cluster is reached at {address!r}: {_first_line(error)} `pippin join` starts one here, and "
             "`pippin join HOST:PORT` joins another machine's."
         ) from error
     return ray
+
+
+async def living(ray: Any, new_actor: Callable[[], Any], no_room: str) -> tuple[Any, tuple[str, str]]:
+    """An actor, and how it introduces itself. Raises `NotPlaced`, with the sentence `no_room` where no actor is placed.
+
+    For some seconds Ray goes on placing actors on a machine that is gone. Such an actor dies, and another is asked for
+    until Ray knows.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PLACE_WITHIN
+    while True:
+        actor = new_actor()
+        try:
+            return actor, await asyncio.wait_for(actor.introduce.remote(), deadline - loop.time())
+        except ray.exceptions.RayActorError as error:
+            if error.actor_init_failed or loop.time() + ASK_EVERY > deadline:
+                raise NotPlaced(
+                    f"The worker's place in the cluster was lost. {_first_line(error)}"
+                ) from error
+        except (TimeoutError, ray.exceptions.RayError) as error:
+            raise NotPlaced(f"{no_room} {_first_line(error)}".rstrip()) from error
+        await asyncio.sleep(ASK_EVERY)
 
 
 def placed_at(ray: Any, group: str, number: int) -> Any:
@@ -199,6 +218,11 @@ def placed_at(ray: Any, group: str, number: int) -> Any:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return PlacementGroupSchedulingStrategy(found, placement_group_bundle_index=number)
+
+
+def _first_line(error: Exception) -> str:
+    """Of Ray's words, which go on with pages of its state; empty where there are none."""
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def say(sentence: str) -> None:

@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 LOOK_EVERY: Final = 5.0  # seconds
 FACTOR: Final = 1.25  # of the plan; the hard limit is 1.5 of it
 MARGIN: Final = 1 << 30  # bytes for Python, libraries and activations
-SECONDS_BETWEEN: Final = (
-    600.0  # two starts of a model for its memory: one that is above its plan at once must serve
-)
+SECONDS_BETWEEN: Final = 600.0
+"""Between two tries to start a model anew for its memory: one that is above its plan at once must serve."""
+PATIENCE: Final = 30.0
+"""Seconds that new requests wait for the running ones, between which the model is to be started anew."""
 
 
 def soft_limit(plan: int) -> int:
@@ -105,17 +106,20 @@ class Overuse:
             worker.clear_cache(prefixes_only=False, disk=False)
         elif slot.renewed_at is None or self._clock.now() - slot.renewed_at >= SECONDS_BETWEEN:
             slot.renewed_at = self._clock.now()
-            slot.renewals += 1
             log.warning("%s, though it has shed its caches: it is started anew between requests.", took)
             self._start(self._renew(slot), f"renew {slot.info.id}")
 
     async def _renew(self, slot: Slot) -> None:
-        """End the worker once its requests are done, while new ones wait, and load the model again."""
+        """End the worker once its requests are done, while new ones wait, and load the model again. Left for another
+        time where they are not done within `PATIENCE`: the model still serves, and the hard limit still holds."""
         slot.drains += 1
         try:
-            await self._changes.until(lambda: slot.claims == 0)
+            if not await self._changes.until(lambda: slot.claims == 0, PATIENCE):
+                log.warning("%s is not started anew now: its requests take long.", slot.info.id)
+                return
             if slot.state != "loaded":
                 return
+            slot.renewals += 1
             await self._unload(slot)
         finally:
             slot.shed = False

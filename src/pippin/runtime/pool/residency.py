@@ -376,6 +376,7 @@ class Residency:
             expected_in_ranks=self._in_ranks(slot),
             log_level=self._options.log_level,
             log_format=self._options.log_format,
+            log_progress_interval=self._options.log_progress_interval,
             lends=self._options.api_processes > 1,
         )
 

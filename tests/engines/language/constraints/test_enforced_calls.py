@@ -118,8 +118,22 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@by_file
+def cases() -> list[Any]:
+    """Each template with one of the choices, in turn; the first template of each format with all; the rest is long."""
+    formats: set[str | None] = set()
+    found = []
+    for number, family in enumerate(CALLING):
+        for place, choice in enumerate(CHOICES):
+            quick = family.tool not in formats or number % len(CHOICES) == place
+            marks = () if quick else pytest.mark.long
+            found.append(
+                pytest.param(family, choice, marks=marks, id=f"{family.file}-{family.tool}-{choice}")
+            )
+        formats.add(family.tool)
+    return found
+
+
+@pytest.mark.parametrize(("family", "choice"), cases())
 def test_a_templates_own_turn_passes_the_grammar_that_is_enforced(family: Family, choice: str) -> None:
     if family.file in OTHERWISE:
         pytest.skip(OTHERWISE[family.file])

@@ -48,6 +48,8 @@ SERVED = {
         )
     },
 }
+# Without tokens for markers, with them, in channels, and in a notation of its own.
+QUICK = ("no tokens for markers", "Qwen-Qwen3-0.6B", "openai-gpt-oss-120b", "Kimi-K3")
 MARKERS = sorted(
     {marker for name in reasoning_format_names() for marker in reasoning_format(name).markers}
     | {marker for name in tool_format_names() for marker in tool_format(name).markers}
@@ -74,7 +76,10 @@ def formats_of(text: str) -> list[tuple[OutputFormat, str]]:
     ]
 
 
-@pytest.fixture(scope="module", params=SERVED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in SERVED],
+)
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     reasoning, special = SERVED[request.param]
     tokenizer = byte_level(special=special, added=bool(special))

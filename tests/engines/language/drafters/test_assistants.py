@@ -6,50 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx_lm.models.gemma4_text as gemma
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_vlm.speculative.drafters.gemma4_assistant import Model as AssistantModel
-from mlx_vlm.speculative.drafters.gemma4_assistant import ModelConfig
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.step.speculation.assistants import Assistants
-from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
-from tests.engines.language.tiny_heads import _written, spread
-from tests.engines.tiny_models import COMMON, HEADS, tiny_model
+from tests.engines.language.bench import Bench, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.drafting import PHRASE, judge_own_answers, prompts_of
+from tests.engines.language.tiny_heads import ASSISTANT, ORDERED, assistant_head, gemma_model
+from tests.engines.tiny_models import tiny_model
 
-PHRASE = tuple(place * 17 % 240 for place in range(12))
-PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 12 + 2 * place) for place in range(4)}
-"""The longer ones go past the sliding window."""
-
-MODEL: dict[str, Any] = {
-    **HEADS,
-    **COMMON,
-    "num_hidden_layers": 5,
-    "num_kv_shared_layers": 1,
-    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"],
-    "sliding_window": 16,
-    "global_head_dim": 32,
-    "hidden_size_per_layer_input": 0,
-    "use_double_wide_mlp": False,
-    "final_logit_softcapping": 30.0,
-}
-ASSISTANT: dict[str, Any] = {
-    "model_type": "gemma4_assistant",
-    "backbone_hidden_size": 64,
-    "text_config": {
-        **MODEL,
-        "model_type": "gemma4_text",
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_kv_shared_layers": 3,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-}
-ORDERED = {"use_ordered_embeddings": True, "num_centroids": 16, "centroid_intermediate_top_k": 4}
+PROMPTS = prompts_of(12)
+pytestmark = pytest.mark.usefixtures("always")
 
 
 @dataclass(frozen=True)
@@ -63,38 +33,18 @@ class Pair:
         return Bench(self.model, ModelOptions(**given))
 
 
-def model_in(folder: Path, changed: dict[str, mx.array] | None = None) -> tuple[Path, dict[str, mx.array]]:
-    tiny_model("llama", folder)  # for its tokenizer
-    config = {**MODEL, "model_type": "gemma4_text"}
-    weights = spread(gemma.Model(gemma.ModelArgs.from_dict(config)), 7) | (changed or {})
-    return _written(folder, weights, config), weights
-
-
-def assistant_in(folder: Path, config: dict[str, Any], changed: dict[str, mx.array] | None = None) -> Path:
-    weights = spread(AssistantModel(ModelConfig.from_dict(config)), 5) | (changed or {})
-    if config.get("use_ordered_embeddings"):
-        weights["masked_embedding.token_ordering"] = mx.random.permutation(COMMON["vocab_size"])
-    return _written(folder, weights, config)
-
-
 @pytest.fixture(scope="module", params=[{}, ORDERED], ids=["whole vocabulary", "ordered embeddings"])
 def any_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     root = tmp_path_factory.mktemp("assistants")
-    model, _ = model_in(root / "model")
-    return Pair(model, assistant_in(root / "assistant", {**ASSISTANT, **request.param}))
+    model, _ = gemma_model(root / "model")
+    return Pair(model, assistant_head(root / "assistant", {**ASSISTANT, **request.param}))
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     root = tmp_path_factory.mktemp("assistant")
-    model, _ = model_in(root / "model")
-    return Pair(model, assistant_in(root / "assistant", {**ASSISTANT, **ORDERED}))
-
-
-@pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    model, _ = gemma_model(root / "model")
+    return Pair(model, assistant_head(root / "assistant", {**ASSISTANT, **ORDERED}))
 
 
 def assistants_of(bench: Bench) -> Assistants:
@@ -104,14 +54,15 @@ def assistants_of(bench: Bench) -> Assistants:
     return speculation.heads
 
 
+def test_mlx_vlms_name_for_an_assistant_is_taken_and_another_refused(pair: Pair) -> None:
+    assistants_of(pair.bench(draft_kind="mtp"))
+    with pytest.raises(ServerError, match="draft_kind says 'eagle3'"):
+        pair.bench(draft_kind="eagle3")
+
+
 def test_an_assistant_gives_the_models_own_answer(pair: Pair) -> None:
     bench = pair.bench()
-    for _ in range(2):  # the second time, most of the prompts are known
-        answers, _ = run_all(bench, PROMPTS)
-        for name, (prompt, count) in PROMPTS.items():
-            assert len(answers[name, 0]) == count
-            bench.judge(prompt, answers[name, 0])
-    assert bench.engine.stats().draft_tokens > 0
+    judge_own_answers(bench, PROMPTS)
 
 
 @pytest.mark.parametrize("cached", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -129,7 +80,7 @@ def test_it_proposes_what_mlx_vlm_drafts(any_pair: Pair, cached: bool) -> None:
         if len(running) < 3:
             continue
         proposed = assistants.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
+        for each, (found, *_) in zip(running, proposed, strict=True):
             assert found == drafted(bench, assistants, each.sequence.tokens)
             compared += 1
     assert compared >= 9
@@ -180,7 +131,7 @@ def test_most_is_accepted_of_an_assistant_that_says_what_its_model_says(tmp_path
         for layer in range(5)
         for part in ("attention", "feedforward")
     }
-    model, weights = model_in(tmp_path / "model", mute)
+    model, weights = gemma_model(tmp_path / "model", mute)
     text = {**ASSISTANT["text_config"], "hidden_size": 64}
     same = {name: array for name, array in mute.items() if int(name.split(".")[2]) < 3}
     same |= {
@@ -188,7 +139,7 @@ def test_most_is_accepted_of_an_assistant_that_says_what_its_model_says(tmp_path
         "model.norm.weight": weights["model.norm.weight"],
         "pre_projection.weight": mx.concatenate([mx.eye(64), mx.zeros((64, 64))], axis=1),
     }
-    assistant = assistant_in(tmp_path / "assistant", {**ASSISTANT, "text_config": text}, same)
+    assistant = assistant_head(tmp_path / "assistant", {**ASSISTANT, "text_config": text}, same)
     bench = Pair(model, assistant).bench(prefix_cache=False)
     answers, _ = run_all(bench, PROMPTS)
     for name, (prompt, _) in PROMPTS.items():
@@ -198,14 +149,14 @@ def test_most_is_accepted_of_an_assistant_that_says_what_its_model_says(tmp_path
 
 
 def test_an_assistant_of_another_model_is_refused(tmp_path: Path) -> None:
-    model, _ = model_in(tmp_path / "model")
-    other = assistant_in(tmp_path / "other", {**ASSISTANT, "backbone_hidden_size": 48})
+    model, _ = gemma_model(tmp_path / "model")
+    other = assistant_head(tmp_path / "other", {**ASSISTANT, "backbone_hidden_size": 48})
     with pytest.raises(ServerError, match="was made for another model: it starts from states of 48"):
         Pair(model, other).bench()
     text = {**ASSISTANT["text_config"], "global_head_dim": 16}
-    wider = assistant_in(tmp_path / "wider", {**ASSISTANT, "text_config": text})
+    wider = assistant_head(tmp_path / "wider", {**ASSISTANT, "text_config": text})
     with pytest.raises(ServerError, match="cannot attend to what this model keeps"):
         Pair(model, wider).bench()
     llama = tiny_model("llama", tmp_path / "llama")
     with pytest.raises(ServerError, match="cannot attend to what this model keeps"):
-        Pair(llama, assistant_in(tmp_path / "assistant", ASSISTANT)).bench()
+        Pair(llama, assistant_head(tmp_path / "assistant", ASSISTANT)).bench()

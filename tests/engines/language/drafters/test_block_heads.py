@@ -13,15 +13,14 @@ from mlx_vlm.speculative.drafters.muse_glimmer_assistant.dflash import MuseGlimm
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.drafters.blocks import BlockHead
-from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import Bench, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import LAYERS, _written, eagle3_model, spread
 from tests.engines.tiny_models import COMMON, HEADS
 
-PHRASE = tuple(place * 17 % 240 for place in range(12))
-PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 12 + 2 * place) for place in range(4)}
-"""The longer ones go past the sliding window."""
+PROMPTS = prompts_of(12)
+pytestmark = pytest.mark.usefixtures("always")
 
 OWN: dict[str, Any] = {
     "block_size": 5,
@@ -66,12 +65,6 @@ def folders(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return model, _written(root / "drafter", spread(drafter, 3), config)
 
 
-@pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
-
-
 def bench_of(folders: tuple[Path, Path], *, drafts: bool = True) -> Bench:
     path = str(folders[1]) if drafts else None
     return Bench(folders[0], ModelOptions(cache_block_tokens=8, num_draft_tokens=3, draft_model_path=path))
@@ -79,12 +72,7 @@ def bench_of(folders: tuple[Path, Path], *, drafts: bool = True) -> Bench:
 
 def test_a_drafter_gives_the_models_own_answer(folders: tuple[Path, Path]) -> None:
     bench = bench_of(folders)
-    for _ in range(2):  # the second time, most of the prompts are known
-        answers, _ = run_all(bench, PROMPTS)
-        for name, (prompt, count) in PROMPTS.items():
-            assert len(answers[name, 0]) == count
-            bench.judge(prompt, answers[name, 0])
-    assert bench.engine.stats().draft_tokens > 0
+    judge_own_answers(bench, PROMPTS)
 
 
 def test_it_proposes_what_mlx_vlm_drafts(kind: str, folders: tuple[Path, Path]) -> None:
@@ -92,21 +80,10 @@ def test_it_proposes_what_mlx_vlm_drafts(kind: str, folders: tuple[Path, Path]) 
     speculation = bench.engine.speculation
     assert speculation is not None
     heads: Any = speculation.heads
-    for name, (prompt, count) in list(PROMPTS.items())[1:]:
-        bench.engine.submit(bench.job(name, prompt, count))
-    compared = 0
-    while bench.engine.busy and compared < 12:
-        bench.engine.step()
-        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
-        if len(running) < 3:
-            continue
-        proposed = heads.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
-            tokens, first = each.sequence.tokens, heads._followed[each.sequence].first
-            bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
-            assert found == drafted(kind, heads._head, heads._states.take()[:, first:], tokens[-1])
-            compared += 1
-    assert compared >= 12
+    for sequence, found in drafts_of(bench, heads, PROMPTS, 12):
+        tokens, first = sequence.tokens, heads._followed[sequence].first
+        bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
+        assert found == drafted(kind, heads._head, heads._states.take()[:, first:], tokens[-1])
 
 
 def drafted(kind: str, head: BlockHead, hidden: mx.array, last: int) -> list[int]:

@@ -15,12 +15,12 @@ from mlx_vlm.speculative.drafters.gemma4_dspark.gemma4_dspark import (
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language import loading
 from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
-from tests.engines.language.bench import Bench, Eager, run_all
+from tests.engines.language.bench import Bench, Eager
+from tests.engines.language.drafting import drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import LAYERS, _written, eagle3_model, spread
 from tests.engines.tiny_models import COMMON, HEADS
 
-PHRASE = tuple(place * 17 % 240 for place in range(12))
-PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 20 + 3 * place) for place in range(3)}
+PROMPTS = prompts_of(20, 3, count=3)
 
 DRAFTER: dict[str, Any] = {
     **HEADS,
@@ -56,11 +56,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_drafter_of_gemma_gives_the_models_own_answer(bench: Bench) -> None:
-    answers, _ = run_all(bench, PROMPTS)
-    for name, (prompt, count) in PROMPTS.items():
-        assert len(answers[name, 0]) == count
-        bench.judge(prompt, answers[name, 0])
-    assert bench.engine.stats().draft_tokens > 0
+    judge_own_answers(bench, PROMPTS)
 
 
 def test_it_proposes_what_mlx_vlm_drafts_with_its_own_embeddings(bench: Bench) -> None:
@@ -70,21 +66,10 @@ def test_it_proposes_what_mlx_vlm_drafts_with_its_own_embeddings(bench: Bench) -
     assert heads is not None
     head, states = heads._head, heads._states
     assert isinstance(head, GemmaBlockHead)
-    for name, (prompt, count) in PROMPTS.items():
-        bench.engine.submit(bench.job(name, prompt, count))
-    compared = 0
-    while bench.engine.busy:
-        bench.engine.step()
-        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
-        if len(running) < 3 or compared >= 12:
-            continue
-        proposed = heads.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
-            tokens, first = each.sequence.tokens, heads._followed[each.sequence].first
-            bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
-            assert found == drafted(head, states.take()[:, first:], tokens[-1])
-            compared += 1
-    assert compared >= 12
+    for sequence, found in drafts_of(bench, heads, PROMPTS, 12):
+        tokens, first = sequence.tokens, heads._followed[sequence].first
+        bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
+        assert found == drafted(head, states.take()[:, first:], tokens[-1])
 
 
 def drafted(head: GemmaBlockHead, hidden: mx.array, last: int) -> list[int]:

@@ -22,9 +22,10 @@ from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, checkpoint
+from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 
-PHRASE = tuple(place * 17 % 240 for place in range(12))
-PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 12 + 2 * place) for place in range(4)}
+PROMPTS = prompts_of(12)
+pytestmark = pytest.mark.usefixtures("always")
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,6 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
-
-
-@pytest.fixture(autouse=True)
 def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-lm knows DeepSeek V3's head as layer 61, whatever the model's depth; a test of that depth takes long."""
     sanitize = deepseek_v3.Model.sanitize
@@ -86,35 +81,16 @@ def heads_of(bench: Bench) -> Heads:
 
 def test_a_head_gives_the_models_own_answer(made: Made) -> None:
     bench = made.bench()
-    for _ in range(2):  # the second time, most of the prompts are known
-        answers, _ = run_all(bench, PROMPTS)
-        for name, (prompt, count) in PROMPTS.items():
-            assert len(answers[name, 0]) == count
-            bench.judge(prompt, answers[name, 0])
-    assert bench.engine.stats().draft_tokens > 0
+    judge_own_answers(bench, PROMPTS)
 
 
 def test_it_proposes_what_its_formula_says(any_made: Made) -> None:
     bench = any_made.bench()
     heads, oracle = heads_of(bench), Oracle(any_made.architecture, any_made.head, bench.model)
-    for name, (prompt, count) in list(PROMPTS.items())[:3]:
-        bench.engine.submit(bench.job(name, prompt, count))
-    compared = 0
-    while bench.engine.busy:
-        bench.engine.step()
-        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
-        if compared >= 9:
-            break
-        if len(running) < 3:
-            continue
-        proposed = heads.propose([(each.sequence, 3) for each in running])
-        for each, (found, _) in zip(running, proposed, strict=True):
-            tokens, first = each.sequence.tokens, heads._followed[each.sequence].first
-            bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
-            states = heads._states.take()[0, first:]
-            assert found == oracle.draft(tokens[first:], states, 3)
-            compared += 1
-    assert compared >= 9
+    for sequence, found in drafts_of(bench, heads, PROMPTS, 9):
+        tokens, first = sequence.tokens, heads._followed[sequence].first
+        bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
+        assert found == oracle.draft(tokens[first:], heads._states.take()[0, first:], 3)
 
 
 def test_seeded_sampling_is_the_same_with_and_without(made: Made) -> None:

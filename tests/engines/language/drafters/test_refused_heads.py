@@ -20,10 +20,8 @@ def folder_of(folder: Path, config: dict[str, Any]) -> Path:
     ("kind", "reason"),
     [
         ("glm4_moe_lite_mtp", "start the model that it was split off from"),
-        ("glm_moe_dsa_mtp", "one at a time"),
-        ("deepseek_v4_mtp", "one at a time"),
-        ("deepseek_v4_dspark", "one at a time"),
-        ("hy_v4_mtp", "one at a time"),
+        ("deepseek_v4_dspark", "without a mask"),
+        ("inkling_mtp", "one at a time"),
         ("of_next_year_mtp", "cannot run: take a smaller model"),
     ],
 )
@@ -39,7 +37,6 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
 @pytest.mark.parametrize(
     ("architecture", "field"),
     [
-        ("deepseek_v32", "num_nextn_predict_layers"),
         ("exaone_moe", "num_nextn_predict_layers"),
         ("bailing_moe_v3", "num_nextn_predict_layers"),
     ],

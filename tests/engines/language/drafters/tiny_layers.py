@@ -40,8 +40,15 @@ DEEPSEEK: dict[str, Any] = {
     "partial_rotary_factor": 0.5,
     "use_qk_norm": True,
 }
+INDEX: dict[str, Any] = {"index_topk": 6, "index_head_dim": 32, "index_n_heads": 2}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "deepseek_v3": DEEPSEEK,
+    "deepseek_v32": {**DEEPSEEK, **INDEX},
+    "glm_moe_dsa": {
+        **{name: value for name, value in DEEPSEEK.items() if name != "rope_scaling"},
+        **INDEX,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
     "glm4_moe": {**DEEPSEEK, "num_key_value_heads": 2},
     "glm4_moe_lite": {**DEEPSEEK, "partial_rotary_factor": 1.0},
     "mimo": {

@@ -17,7 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.model.experts import expert_stats, fewer_experts, memory_for_experts
-from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.model.weights import KernelUse, Reading, load_weights, weight_bytes
 from pippin.engines.language.prompt.diffusion import refuse_options as refused_by_diffusion
 from pippin.engines.language.ranks.opening import refuse_options as refused_by_ranks
 from tests.engines.language.bench import PLAN, Bench
@@ -149,7 +149,7 @@ def test_what_cannot_run_so_is_refused_by_name(tmp_path: Path) -> None:
     folder = repacked(plain)
     info = msgspec.structs.replace(info, path=str(folder))
     # As a drafter, an embedding model or one part of a model in several processes.
-    said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None, trust_remote_code=False))
+    said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None))
     assert "use the checkpoint that it was made from" in said
     for refuse in (refused_by_diffusion, refused_by_ranks):
         assert (
@@ -175,9 +175,8 @@ def test_fewer_experts_compute_a_token(tmp_path: Path, architecture: str, thread
             info,
             PLAN,
             lambda *_: None,
-            trust_remote_code=False,
-            kernel_threads=threads,
-            changed=fewer_experts(info, fewer),
+            Reading(changed=fewer_experts(info, fewer)),
+            use=None if threads is None else KernelUse(threads=threads),
         )
         found: mx.array = model(tokens, cache=make_prompt_cache(model))
         return found
@@ -211,16 +210,12 @@ def test_damaged_experts_are_named(tmp_path: Path) -> None:
     )
     path.unlink()
     memory = memory_for_experts(info, None, 1 << 30)
-    said, _ = refusal(
-        lambda: load_weights(info, PLAN, lambda *_: None, trust_remote_code=False, experts=memory)
-    )
+    said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None, Reading(experts=memory)))
     assert "missing experts" in said
     path.write_bytes(whole)
     weights = folder / "resident-0001.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    said, _ = refusal(
-        lambda: load_weights(info, PLAN, lambda *_: None, trust_remote_code=False, experts=memory)
-    )
+    said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None, Reading(experts=memory)))
     assert "resident-0001.safetensors" in said
 
 

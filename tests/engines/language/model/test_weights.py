@@ -13,7 +13,7 @@ from mlx_lm.utils import quantize_model, save_model
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import tiny_model
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 def load(folder: Path, *, trust: bool = False, plan=PLAN):  # type: ignore[no-untyped-def]
     info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
-    return load_weights(info, plan, lambda *_: None, trust_remote_code=trust)
+    return load_weights(info, plan, lambda *_: None, Reading(trust_remote_code=trust))
 
 
 def config(folder: Path, **changes: object) -> None:

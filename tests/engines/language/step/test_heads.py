@@ -16,13 +16,13 @@ from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashAttention
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.drafters.blocks import BlockHead
 from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import PLAN, Bench, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import (
     dflash_head,
     eagle3_head,
@@ -34,8 +34,8 @@ from tests.engines.language.tiny_heads import (
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
-PHRASE = tuple(place * 17 % 240 for place in range(12))
-PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 24 + 3 * place) for place in range(4)}
+PROMPTS = prompts_of(24, 3)
+pytestmark = pytest.mark.usefixtures("always")
 
 
 SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20}
@@ -88,12 +88,6 @@ def test_a_head_without_its_library_is_refused_by_the_extra_that_brings_it(
     assert find_kind(tiny_model("llama", folder.parent / f"small {name}")) == "model"
 
 
-@pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
-
-
 def options(**changes: Any) -> ModelOptions:
     return ModelOptions(**{"cache_block_tokens": 8, "num_draft_tokens": 3, **changes})
 
@@ -108,18 +102,13 @@ QUICK_OR_LONG = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.l
 def test_a_head_gives_the_models_own_answer(pairs: dict[str, Pair], kind: str) -> None:
     pair = pairs[kind]
     bench = Bench(pair.model, options(**pair.options))
-    for _ in range(2):  # the second time, most of the prompts are known
-        answers, _ = run_all(bench, PROMPTS)
-        for name, (prompt, count) in PROMPTS.items():
-            assert len(answers[name, 0]) == count
-            bench.judge(prompt, answers[name, 0])
-    assert bench.engine.stats().draft_tokens > 0
+    judge_own_answers(bench, PROMPTS)
 
 
 @pytest.mark.parametrize(
     ("cached", "kind"),
     [
-        *((False, kind) for kind in KINDS),
+        *(pytest.param(False, kind, marks=pytest.mark.long if kind in QUICK else ()) for kind in KINDS),
         *(pytest.param(True, *each.values, marks=each.marks) for each in QUICK_OR_LONG),
     ],
 )
@@ -130,22 +119,8 @@ def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cach
     if cached:
         run_all(bench, PROMPTS)
     heads = heads_of(bench)
-    known = dict.fromkeys(PROMPTS, 0)
-    for name, (prompt, count) in PROMPTS.items():
-        bench.engine.submit(bench.job(name, prompt, count))
-    compared = 0
-    while bench.engine.busy:
-        bench.engine.step()
-        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
-        if len(running) < 3 or compared >= 24:
-            continue
-        asked = [(each.sequence, 3) for each in running]
-        for each, (found, _) in zip(running, heads.propose(asked), strict=True):
-            first = heads._followed[each.sequence].first
-            assert found == drafted(bench, heads, each.sequence.tokens, first)
-            compared += 1
-    assert compared >= 24
-    assert known
+    for sequence, found in drafts_of(bench, heads, PROMPTS, 24):
+        assert found == drafted(bench, heads, sequence.tokens, heads._followed[sequence].first)
 
 
 def heads_of(bench: Bench) -> Heads:
@@ -196,7 +171,7 @@ def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], ki
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_OR_LONG)
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
 )
@@ -229,7 +204,7 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
             assert all(each.count <= 5 for each in heads._followed.values())
         assert not calls, "a head that is not asked computes nothing"
         sequence = engine.batch.running[0].sequence
-        [(found, _)] = heads.propose([(sequence, 3)])
+        [(found, *_)] = heads.propose([(sequence, 3)])
         first = heads._followed[sequence].first
         assert (first == 0) == (steps == 3)
         assert first == 0 or len(sequence.tokens) - first <= 6
@@ -267,7 +242,7 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     assert not calls
     engine.step()
     running = engine.batch.running
-    for each, (found, _) in zip(
+    for each, (found, *_) in zip(
         running, heads.propose([(each.sequence, 3) for each in running]), strict=True
     ):
         first = heads._followed[each.sequence].first

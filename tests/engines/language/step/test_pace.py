@@ -298,6 +298,18 @@ def test_other_numbers_of_sequences_tell_what_as_many_tokens_take() -> None:
     assert times.expected(4, 8) == pytest.approx(0.025)
 
 
+def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:
+    """Five vectors take as long as six. By a line through that, four sequences would not pay for their right proposals
+    at all, and nothing was proposed for the rest of their answers."""
+    pace = Pace(8, pads=False)
+    for _ in range(3):
+        pace.observe(4, 4, 0.010, 4)
+    pace.observe(4, 5, 0.0173, 5)
+    assert pace.times.expected(4, 6) < 0.018
+    assert pace.times.expected(4, 8) < 0.024
+    assert sum(pace.lengths([0.95] * 4, [8] * 4)) >= 4
+
+
 def test_a_first_pass_that_was_held_up_does_not_speak_for_longer_ones() -> None:
     times = StepTimes(pads=False)
     for _ in range(2):
@@ -313,6 +325,18 @@ def test_one_pass_that_was_held_up_does_not_make_its_length_look_dear() -> None:
     for computed, seconds in {4: 0.030, 8: 0.016}.items():
         times.observe(1, computed, seconds)
     assert times.expected(1, 4) == pytest.approx(0.016), "as much as for eight, at most"
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_no_pass_is_expected_to_take_less_than_a_plain_step(pads: bool) -> None:
+    """Plain steps that were held up made a line that fell, and beyond its zero times below none."""
+    times = StepTimes(pads)
+    for _ in range(2):
+        times.observe(2, 2, 0.1)
+    for _ in range(3):
+        times.observe(2, 4, 0.01)
+        times.observe(2, 10, 0.01)
+    assert all(times.expected(2, 2 * width) >= times.plain(2) for width in range(1, 12))
 
 
 def test_a_plain_step_is_measured_before_anything_is_proposed_and_now_and_then_again() -> None:

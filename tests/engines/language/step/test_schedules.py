@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_adapters, load_model
 
+from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject, run_schedule
 from tests.engines.language.schedules import (
@@ -36,7 +38,18 @@ from tests.engines.language.schedules import (
     plan_of,
     world_of,
 )
-from tests.engines.language.tiny_heads import dflash_head, prediction_head
+from tests.engines.language.tiny_heads import (
+    ASSISTANT,
+    ORDERED,
+    assistant_head,
+    dflash_head,
+    eagle3_head,
+    eagle3_model,
+    gemma_model,
+    nemotron_with_head,
+    prediction_head,
+    qwen_with_head,
+)
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 REWINDABLE = tuple(ARCHITECTURES)
@@ -49,11 +62,55 @@ ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 AT_NIGHT = ("llama", "qwen3_moe", "qwen3_next")
 """Whose caches are those of another: all of it is played in the long tests alone."""
 BY_DAY = [pytest.param(name, marks=pytest.mark.long if name in AT_NIGHT else ()) for name in ARCHITECTURES]
-DAY = 3  # schedules of each architecture
+DAY = 2  # schedules of each architecture
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
 REAL = max(NIGHT // 20, 1)  # schedules of the demo model
 SEED = os.environ.get("PIPPIN_SCHEDULES_SEED", str(time.time_ns()))
 MANY = 100  # schedules, among which everything happens by chance
+
+
+def _of_assistant(root: Path) -> Subject:
+    model, _ = gemma_model(root / "model")
+    return Subject(model, head=assistant_head(root / "assistant", {**ASSISTANT, **ORDERED}))
+
+
+def _of_eagle3(root: Path) -> Subject:
+    return Subject(eagle3_model(root / "model"), head=eagle3_head(root / "head"))
+
+
+def _of_layer(architecture: str, root: Path, *, predictable: bool = False) -> Subject:
+    return Subject(checkpoint(architecture, root / "model", predictable=predictable)[0])
+
+
+def _of_blocks(root: Path) -> Subject:
+    sliding = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20}
+    return Subject(eagle3_model(root / "model"), head=dflash_head(root / "head", **sliding))
+
+
+DRAFTERS: dict[str, Callable[[Path], Subject]] = {
+    "layer": partial(_of_layer, "step3p5"),
+    "layer of latent attention": partial(_of_layer, "glm4_moe_lite"),
+    "layer that is right": partial(_of_layer, "mimo", predictable=True),
+    "eagle3": _of_eagle3,
+    "assistant": _of_assistant,
+    "blocks": _of_blocks,
+    "qwen": lambda root: Subject(qwen_with_head(root / "model")),
+    "nemotron": lambda root: Subject(nemotron_with_head(root / "model")),
+}
+"""A model with each way to draft that those above do not have."""
+DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks")
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
+    made: dict[str, Subject] = {}
+
+    def subject(name: str) -> Subject:
+        if name not in made:
+            made[name] = DRAFTERS[name](tmp_path_factory.mktemp("drafter"))
+        return made[name]
+
+    return subject
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +241,33 @@ def test_a_schedule_does_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:
     play_many(subjects(architecture), traits_of(architecture), DAY, "day")
+
+
+def drafts(drafting: Callable[[str], Subject], name: str, count: int, seed: str) -> None:
+    subject = drafting(name)
+    before = Counter(subject.tally)
+    play(subject, DRAFTED)
+    play_many(subject, [{"proposals": "head"}], count, seed)
+    tally = subject.tally - before
+    print(f"\n{name}: {dict(tally)}")
+    assert tally["proposed"]
+    assert tally["preempted"]
+
+
+@pytest.mark.parametrize("name", DRAFTERS_BY_DAY)
+def test_preemptions_and_neighbours_change_no_answer_that_a_drafter_works_for(
+    drafting: Callable[[str], Subject], name: str
+) -> None:
+    drafts(drafting, name, 0, "day")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(max(7200, 20 * NIGHT))
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_hundreds_of_schedules_do_not_change_the_answers_that_a_drafter_works_for(
+    drafting: Callable[[str], Subject], name: str
+) -> None:
+    drafts(drafting, name, NIGHT, SEED)
 
 
 @pytest.mark.long

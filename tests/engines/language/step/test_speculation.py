@@ -272,7 +272,7 @@ def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], sha
 
 
 def proposed(lookup: Lookup, *wanted: tuple[Sequence, int]) -> list[list[int]]:
-    return [tokens for tokens, _ in lookup.propose(list(wanted))]
+    return [each.tokens for each in lookup.propose(list(wanted))]
 
 
 def test_lookups_follow_what_the_text_says_last() -> None:
@@ -346,10 +346,14 @@ def test_an_answer_that_was_given_before_is_proposed_to_the_same_salt_and_to_no_
     assert accepted[b"one"] > accepted[b"two"] + 10
 
 
+def tokens_of(speculation: Speculation, running: list[Running]) -> list[list[int]]:
+    return [each.tokens for each in speculation.proposals(running)]
+
+
 def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     """A phrase of two tokens that is always followed otherwise takes nothing from a passage that is copied."""
     pace = Pace(4, pads=False)
-    for computed in (1, 1, 1, 5, 5, 3, 3):
+    for computed in (1, 1, 1, 5, 5, 4, 4, 3, 3, 2, 2):
         pace.times.observe(1, computed, 0.01 + 0.001 * computed)
     pace._trial = 1  # no trial is due
     speculation = Speculation(Lookup(in_text=True), pace, most=4)
@@ -357,12 +361,12 @@ def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     text = Text([*passage, 50, 51, 60, 61, 3, 60, 61])
     sequence = cast(Sequence, text)
     running = [cast(Running, SimpleNamespace(sequence=text, growth=99, slot=SimpleNamespace(length=0)))]
-    assert speculation.proposals(running) == [[3, 60]]
+    assert tokens_of(speculation, running) == [[3, 60]]
     for _ in range(20):
-        speculation.judged(sequence, 2, 0)
-    assert speculation.proposals(running) == [[3]], "the one that is tried"
+        speculation.judged(sequence, Proposal([3, 60]), [4])
+    assert tokens_of(speculation, running) == [[3]], "the one that is tried"
     text.tokens += passage[:16]
-    assert speculation.proposals(running) == [[16, 17, 18, 19]]
+    assert tokens_of(speculation, running) == [[16, 17, 18, 19]]
 
 
 def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_right_again() -> None:

@@ -371,6 +371,8 @@ FAMILIES: dict[str, Family] = {
                 "attention_chunk_size": 64,
             },
             "vision_config": {
+                "image_size": 56,
+                "patch_size": 14,  # mlx-vlm's processor reads no other from the folder
                 "vision_feature_select_strategy": "default",
                 "pixel_shuffle_ratio": 0.5,
                 "intermediate_size": 4 * WIDTH,
@@ -383,11 +385,10 @@ FAMILIES: dict[str, Family] = {
         },
         preprocessor={
             "image_processor_type": "Llama4ImageProcessor",
-            "size": {"height": 32, "width": 32},
+            "size": {"height": 56, "width": 56},
             "max_patches": 4,
             **HALVES,
         },
-        processor={"patch_size": 8, "pixel_shuffle_ratio": 0.5},
     ),
     "lfm2_vl": Family(
         tokens=("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
@@ -1086,15 +1087,17 @@ FAMILIES: dict[str, Family] = {
             "audio_token_id": "<audio_soft_token>",
             "text_config": {
                 "model_type": "gemma3n_text",
-                "intermediate_size": [96, 96],
+                "num_hidden_layers": 4,
+                "num_kv_shared_layers": 2,
+                "intermediate_size": [96] * 4,
                 "num_key_value_heads": 2,
                 "head_dim": 16,
                 "laurel_rank": 8,
                 "hidden_size_per_layer_input": 8,
                 "vocab_size_per_layer_input": 256,
                 "sliding_window": 24,
-                "layer_types": ["sliding_attention", "full_attention"],
-                "activation_sparsity_pattern": [0.0, 0.0],
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "activation_sparsity_pattern": [0.0] * 4,
             },
             "vision_config": {"vocab_offset": 256, "hidden_size": 2048, "model_type": "gemma3n_vision"},
             "audio_config": {
@@ -1123,6 +1126,7 @@ FAMILIES: dict[str, Family] = {
                 "eoa_token": "<end_of_audio>",
             }
         },
+        seed=2,
         instead={"gemma3n.vision.gemma3n_mobilenet_def": small_mobilenet},
     ),
     "qwen3_omni_moe": Family(

@@ -5,10 +5,14 @@ Those whose media can't be batched, or not tried one by one, run whole prompts, 
 
 import importlib
 import importlib.util
+import inspect
 from pathlib import Path
 
+import mlx.core as mx
 import msgspec
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models import gemma3n
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
@@ -16,7 +20,9 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.vision.checkpoint import load_model
 from pippin.engines.language.vision.media import PromptMedia, WholePrompt
+from pippin.engines.language.vision.model import ChunkInputs
 from pippin.engines.language.vision.whole import WholeModel
 from tests.engines.language.vision.any_family import Family, shrink, write, write_tokenizer
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -26,6 +32,7 @@ from tests.engines.language.vision.vision_bench import VisionBench
 BATCHED = {
     *(
         "dots_ocr",
+        "gemma3n",
         "glm4v",
         "glm4v_moe",
         "glm5_next",
@@ -125,6 +132,29 @@ def test_a_missing_torchvision_is_named_when_the_model_is_loaded(
 def whole(tmp_path_factory: pytest.TempPathFactory) -> VisionBench:
     folder = tmp_path_factory.mktemp("models") / "paligemma"
     return VisionBench(write("paligemma", FAMILIES["paligemma"], folder))
+
+
+def test_gemma_3n_computes_prompts_as_mlx_lm_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlx-vlm does not: it leaves a factor out of their embeddings, and shared layers rotate queries too far."""
+    shrink(FAMILIES["gemma3n"], monkeypatch)
+    model, _ = load_model(write("gemma3n", FAMILIES["gemma3n"], tmp_path / "gemma3n"))
+    text = model.inner.config.text_config
+    fields = inspect.signature(gemma3n.TextConfig).parameters
+    settings = {name: getattr(text, name) for name in fields if hasattr(text, name)}
+    oracle = gemma3n.Model(gemma3n.ModelArgs("gemma3n", {**settings, "model_type": "gemma3n"}))
+    weights = tree_flatten(model.inner.language_model.parameters())
+    oracle.load_weights([(f"model.language_{name}", array) for name, array in weights])
+    tokens, cache, found = mx.arange(1, 49)[None], model.make_cache(), []
+    for start in range(0, 48, 10):
+        chunk = tokens[:, start : start + 10]
+        given = model.inner.get_input_embeddings(chunk)
+        inputs = ChunkInputs(
+            embeddings=given.inputs_embeds,
+            positions=None,
+            extra={"per_layer_inputs": given.per_layer_inputs},
+        )
+        found.append(model(chunk, cache, inputs=inputs))
+    assert mx.allclose(mx.concatenate(found, axis=1), oracle(tokens, oracle.make_cache()), atol=1e-4)
 
 
 def test_text_that_spells_a_placeholder_stays_text(whole: VisionBench) -> None:

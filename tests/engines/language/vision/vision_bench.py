@@ -20,11 +20,12 @@ from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine, choose_way
 from pippin.engines.language.model.experts import memory_for_experts
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
@@ -38,7 +39,7 @@ WRITTEN_BY_LIBRARY = {
 """Families whose markers of pictures mlx-vlm writes, and no template."""
 
 
-HEARD_AS_BY_LIBRARY = {"gemma3n", "inkling", "minicpmo"}
+HEARD_AS_BY_LIBRARY = {"inkling", "minicpmo"}
 """Families that run whole prompts, where mlx-vlm decides on which side of the text a recording stands."""
 
 
@@ -67,7 +68,10 @@ class VisionBench:
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
         experts = memory_for_experts(info, self.options.expert_cache_gb, plan.memory_limit)
         loaded, _ = load_weights(
-            info, plan, lambda *_: None, trust_remote_code=self.options.trust_remote_code, experts=experts
+            info,
+            plan,
+            lambda *_: None,
+            Reading(trust_remote_code=self.options.trust_remote_code, experts=experts),
         )
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
@@ -134,6 +138,7 @@ class VisionBench:
         own = load_image_processor(self.folder, trust_remote_code=trusted)
         if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
             processor.image_processor = own
+        cut_into_tiles(processor, read_config(self.folder))
         if self.folder.name == "deepseek_vl_v2":
             processor.batchify = functools.partial(_with_ends, processor.batchify)
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]

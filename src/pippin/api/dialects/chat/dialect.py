@@ -18,8 +18,8 @@ from pippin.api.dialects.shared.engine_fields import (
     sampling_of,
     with_media_options,
 )
-from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
-from pippin.api.dialects.shared.media import GivenDetail, image_of, sound_of, source_of_url
+from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
+from pippin.api.dialects.shared.media import GivenDetail, image_of, placed, sound_of, source_of_url
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import (
     Audio,
@@ -290,7 +290,9 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
         return ()
     if isinstance(content, str):
         return (Text(content),) if content else ()
-    return tuple(_part_of(part, f"{at}[{place}]") for place, part in enumerate(content))
+    return tuple(
+        placed(_part_of(part, f"{at}[{place}]"), f"{at}[{place}]") for place, part in enumerate(content)
+    )
 
 
 def _part_of(part: ContentPart, at: str) -> Part:
@@ -437,6 +439,10 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
         overflow=engine.overflow_of(fields),
         prediction=prediction_of(fields.prediction),
+        names=called(
+            max_tokens="max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens",
+            response_format=engine.format_field_of(fields, fields.response_format),
+        ),
     )
     request = engine.steered(request, fields)
     if fields.tools is None and fields.tool_choice is None:

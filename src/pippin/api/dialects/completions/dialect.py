@@ -13,8 +13,13 @@ from pippin.api.dialects.completions.encode import (
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import ResponseFormat, output_format_of, sampling_of
-from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
+from pippin.api.dialects.shared.engine_fields import (
+    ResponseFormat,
+    format_field_of,
+    output_format_of,
+    sampling_of,
+)
+from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.requests import GenerationRequest
 
@@ -90,7 +95,10 @@ class CompletionsDialect(OpenAIErrors):
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
         fields, ignored = self.contract.decode(body)
         prompts = prompts_of(fields.prompt)
-        requests = tuple(_request_of(fields, prompt) for prompt in prompts)
+        requests = tuple(
+            _request_of(fields, prompt, "prompt" if len(prompts) == 1 else f"prompt[{place}]")
+            for place, prompt in enumerate(prompts)
+        )
         if len(requests) * requests[0].n > shared.MAX_ANSWERS:
             raise invalid("n", f"times the number of prompts must not be above {shared.MAX_ANSWERS}.")
         return Decoded(
@@ -129,7 +137,8 @@ def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Pr
     return prompts
 
 
-def _request_of(fields: CompletionRequest, prompt: Prompt) -> GenerationRequest:
+def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> GenerationRequest:
+    """`field`: where the prompt stands."""
     shared.check_values(fields)
     if fields.truncation == "auto":
         raise unsupported("truncation", "a raw prompt has no messages to let go; shorten it.")
@@ -155,6 +164,7 @@ def _request_of(fields: CompletionRequest, prompt: Prompt) -> GenerationRequest:
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),
+        names=called(prompt=field, response_format=format_field_of(fields, fields.response_format)),
     )
     return engine.steered(request, fields)
 

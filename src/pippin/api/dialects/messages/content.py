@@ -216,7 +216,8 @@ class MessagesReader:
                 text = convert(block, TextBlock, param).text
                 return [Text(text)] if text else []
             case "image":
-                return [_image(convert(block, ImageBlock, param).source, f"{param}.source")]
+                image = _image(convert(block, ImageBlock, param).source, f"{param}.source")
+                return [msgspec.structs.replace(image, field=param)]
             case "document":
                 return self._document(convert(block, DocumentBlock, param), param)
             case "search_result":

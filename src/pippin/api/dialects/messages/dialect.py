@@ -25,6 +25,7 @@ from pippin.api.dialects.shared.engine_fields import (
     Tokens,
     check_unsummarised,
     continues_final,
+    format_field_of,
     output_format_of,
     overflow_of,
     reasoning_warnings,
@@ -41,6 +42,7 @@ from pippin.api.dialects.shared.fields import (
     Contract,
     Unused,
     accepted_beside,
+    called,
     invalid,
     loggable,
 )
@@ -183,6 +185,7 @@ class MessagesDialect:
             continue_final=_continues(fields, messages),
             # `context_management` means something else at Anthropic's: edits, of which none are made here.
             overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),
+            names=called(response_format=_format_field(fields)),
         )
         return Decoded(
             requests=(steered(request, fields),),
@@ -235,9 +238,10 @@ def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
     return last.role == "assistant" and bool(last.parts) and isinstance(last.parts[-1], Text)
 
 
-def _output_format(fields: MessagesBody) -> OutputFormat | None:
+def _schemas(fields: MessagesBody) -> list[tuple[str, Any]]:
+    """The fields with a schema for the answer, and their schemas."""
     config = fields.output_config
-    schemas = [
+    return [
         (param, given.schema)
         for param, given in (
             ("output_config.format", config.format if config is not None else None),
@@ -245,10 +249,19 @@ def _output_format(fields: MessagesBody) -> OutputFormat | None:
         )
         if given is not None
     ]
+
+
+def _output_format(fields: MessagesBody) -> OutputFormat | None:
+    schemas = _schemas(fields)
     other = output_format_of(fields, fields.response_format)
     if len(schemas) + (other is not None) > 1:
         raise invalid(schemas[0][0], "can't be combined with another output format.")
     return schema_format(schemas[0][1], f"{schemas[0][0]}.schema") if schemas else other
+
+
+def _format_field(fields: MessagesBody) -> str:
+    schemas = _schemas(fields)
+    return f"{schemas[0][0]}.schema" if schemas else format_field_of(fields, fields.response_format)
 
 
 def _thinking(fields: MessagesBody) -> Thinking:

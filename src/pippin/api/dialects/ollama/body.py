@@ -15,7 +15,7 @@ from pippin.api.dialects.shared.engine_fields import (
     sampling_of,
     schema_format,
 )
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Unused, invalid
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Unused, called, invalid
 from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
 
@@ -113,6 +113,7 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         overflow="error" if fields.truncate is False else "truncate",
         keep_alive=keep_alive_of(fields.keep_alive),
+        names=called(max_tokens="options.num_predict", response_format="format"),
     )
 
 

@@ -24,7 +24,7 @@ from pippin.api.dialects.ollama.messages import (
     messages_of,
     tools_of,
 )
-from pippin.api.dialects.shared.fields import Contract, invalid
+from pippin.api.dialects.shared.fields import Contract, called, invalid
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest
@@ -115,7 +115,8 @@ def _prompted(fields: GenerateBody) -> GenerationRequest:
     said = (Text(fields.prompt),) if fields.prompt else ()
     user = Message("user", said + images_of(fields.images, "images"))
     system = (Message("system", (Text(fields.system),)),) if fields.system else ()
-    return with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
+    request = with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
+    return replace(request, names=(*request.names, *called(messages="prompt")))
 
 
 def _decoded(

@@ -116,7 +116,8 @@ def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
         Image(
             source_of_url(text, f"{at}[{place}]")
             if text[:5].lower() == "data:"
-            else source_of_base64(text, f"{at}[{place}]")
+            else source_of_base64(text, f"{at}[{place}]"),
+            field=f"{at}[{place}]",
         )
         for place, text in enumerate(given or ())
     )

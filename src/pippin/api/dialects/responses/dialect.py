@@ -29,6 +29,7 @@ from pippin.api.dialects.shared.engine_fields import (
     JsonObjectFormat,
     TextFormat,
     continues_final,
+    format_field_of,
     output_format_of,
     overflow_of,
     reasoning_warnings,
@@ -40,7 +41,7 @@ from pippin.api.dialects.shared.engine_fields import (
     thinking_of,
     with_media_options,
 )
-from pippin.api.dialects.shared.fields import Contract, invalid
+from pippin.api.dialects.shared.fields import Contract, called, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
@@ -154,6 +155,12 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         template_kwargs=template_kwargs_of(fields, fields.text.verbosity if fields.text else None),
         continue_final=continues_final(fields),
         overflow=_overflow(fields),
+        names=called(
+            messages="input",
+            max_tokens="max_output_tokens",
+            logprobs="top_logprobs",
+            response_format=_format_field(fields),
+        ),
     )
     return steered(request, fields)
 
@@ -172,6 +179,16 @@ def _output_format(fields: ResponsesBody) -> OutputFormat | None:
     if wanted is not None and other is not None:
         raise invalid("text.format", "can't be combined with another output format.")
     return wanted if wanted is not None else other
+
+
+def _format_field(fields: ResponsesBody) -> str:
+    match fields.text.format if fields.text is not None else None:
+        case SchemaFormat():
+            return "text.format.schema"
+        case JsonObjectFormat():
+            return "text.format"
+        case _:
+            return format_field_of(fields, fields.response_format)
 
 
 def _overflow(fields: ResponsesBody) -> OverflowPolicy | None:

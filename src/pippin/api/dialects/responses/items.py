@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from pippin.api.dialects.responses.tools import custom_arguments, flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import GivenDetail, image_of, sound_of, source_of_url
+from pippin.api.dialects.shared.media import GivenDetail, image_of, placed, sound_of, source_of_url
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
     Audio,
@@ -76,7 +76,10 @@ def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Par
     """The parts, and whether one of them asks for the prompt up to here to stay cached."""
     if isinstance(content, str):
         return (Text(content),), False
-    parts = tuple(_part_of(part, f"{param}[{number}]") for number, part in enumerate(content))
+    parts = tuple(
+        placed(_part_of(part, f"{param}[{number}]"), f"{param}[{number}]")
+        for number, part in enumerate(content)
+    )
     return parts, any(part.get("prompt_cache_breakpoint") for part in content)
 
 

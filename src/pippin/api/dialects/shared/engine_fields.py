@@ -213,6 +213,28 @@ class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
 
 def output_format_of(fields: StructureFields, response_format: ResponseFormat | None) -> OutputFormat | None:
     """The one output format that was asked for. Raises `ServerError` if two were."""
+    found = named_format_of(fields, response_format)
+    return None if found is None else found[1]
+
+
+def format_field_of(fields: StructureFields, response_format: ResponseFormat | None) -> str:
+    """The field that the output format is in, down to a schema. Raises as `output_format_of`."""
+    found = named_format_of(fields, response_format)
+    match response_format:
+        case _ if found is not None and found[0] != "response_format":
+            return found[0]
+        case JsonObjectFormat(schema) if schema is not None:
+            return "response_format.schema"
+        case JsonSchemaFormat():
+            return "response_format.json_schema.schema"
+        case _:
+            return "response_format"
+
+
+def named_format_of(
+    fields: StructureFields, response_format: ResponseFormat | None
+) -> tuple[str, OutputFormat] | None:
+    """The field of the output format that was asked for, and the format. Raises `ServerError` if there are two."""
     asked: list[tuple[str, OutputFormat]] = []
     if response_format is not None and (wanted := format_of(response_format)) is not None:
         asked.append(("response_format", wanted))
@@ -230,7 +252,7 @@ def output_format_of(fields: StructureFields, response_format: ResponseFormat | 
     asked += [(name, grammar_of(source)) for name, source in sources if source is not None]
     if len(asked) > 1:
         raise invalid(asked[1][0], f"can't be combined with `{asked[0][0]}`: ask for one output format.")
-    return asked[0][1] if asked else None
+    return asked[0] if asked else None
 
 
 def format_of(response_format: ResponseFormat, param: str = "response_format") -> OutputFormat | None:

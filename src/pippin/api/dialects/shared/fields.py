@@ -12,7 +12,7 @@ from msgspec import Meta, inspect
 from pippin.api.dialects.shared.body_types import allowed_values, settings_of, unknown_keys
 from pippin.core import decoding
 from pippin.core.decoding import from_json
-from pippin.core.errors import ServerError
+from pippin.core.errors import FieldName, ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -252,6 +252,11 @@ def unsupported(param: str, sentence: str) -> ServerError:
     return ServerError(
         "unsupported", f"`{param}` is not supported: {sentence}", param, code="unsupported_parameter"
     )
+
+
+def called(**names: str) -> tuple[FieldName, ...]:
+    """What a dialect calls the fields that refusals of the service and the engines name."""
+    return tuple(FieldName(own, client) for own, client in names.items() if client != own)
 
 
 def invalid(param: str, sentence: str) -> ServerError:

@@ -4,8 +4,10 @@ import base64
 import re
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from pippin.api.dialects.shared.fields import invalid
-from pippin.core.conversation import Audio, Image, Inline, MediaSource, Url
+from pippin.core.conversation import Audio, Image, Inline, MediaSource, Part, Url, Video
 
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
@@ -30,6 +32,11 @@ def source_of_url(url: str, param: str) -> MediaSource:
 def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
     """The image at an address. `original` is served as `high`, the finest detail that a processor knows."""
     return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
+
+
+def placed(part: Part, field: str) -> Part:
+    """The part, with where the client wrote it if it is a medium."""
+    return replace(part, field=field) if isinstance(part, Image | Audio | Video) else part
 
 
 def sound_of(text: str, format: str | None, param: str) -> Audio:

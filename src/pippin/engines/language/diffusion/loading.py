@@ -11,7 +11,7 @@ from pippin.engines.blocking import BlockingEngine
 from pippin.engines.device import configure, decide, find_facts, weights_too_large
 from pippin.engines.language.diffusion.engine import DiffusionEngine, Sizes
 from pippin.engines.language.diffusion.model import DiffusionModel
-from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.model.weights import Reading, load_weights, weight_bytes
 from pippin.engines.language.prompt.diffusion import ignored, refuse_options
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 
@@ -29,7 +29,10 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
         # Arrays belong to the thread that made them, and all is computed on this one.
         configure(plan)
         module, _ = load_weights(
-            spec.info, plan, progress, trust_remote_code=options.trust_remote_code, diffusion=True
+            spec.info,
+            plan,
+            progress,
+            Reading(trust_remote_code=options.trust_remote_code, diffusion=True),
         )
         weights = weight_bytes(module)
         model = DiffusionModel(module)

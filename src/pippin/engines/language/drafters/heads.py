@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx_lm.models.base import create_attention_mask
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.layout import mlx_lm_twin
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.sampling.filters import likeliest
 
 
 class Drafted(NamedTuple):
@@ -67,7 +69,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         if states is None:
             states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
         self.inner._cache = cache
-        self.inner._next_position = cache[0].offset
+        self.inner._next_position = next(leaves(cache)).offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
         return found
 
@@ -88,7 +90,21 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""
+        return self.tokens_of(mx.argmax(self.logits(states), axis=-1))
+
+    def likeliest(self, states: mx.array, choices: int) -> tuple[mx.array, mx.array]:
+        """The likeliest next tokens by its own states, the best first, and the logarithms of their chances, both
+        [sequences, count, choices]."""
+        words, chances = likeliest(self.logits(states), choices)
+        return self.tokens_of(words), chances
+
+    def logits(self, states: mx.array) -> mx.array:
+        """Of the next tokens [sequences, count, words] by its own states, of the words that it knows."""
         raise NotImplementedError
+
+    def tokens_of(self, words: mx.array) -> mx.array:
+        """The model's numbers of words."""
+        return words
 
 
 class Eagle3Head(DraftHead):
@@ -98,9 +114,12 @@ class Eagle3Head(DraftHead):
         # Its configuration counts layers by what goes into them, this by what comes out.
         super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
 
-    def draft(self, states: mx.array) -> mx.array:
-        likeliest = mx.argmax(self.inner._logits(states), axis=-1)
-        found: mx.array = self.inner._draft_to_target(likeliest, mx.int32)
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._logits(states)
+        return found
+
+    def tokens_of(self, words: mx.array) -> mx.array:
+        found: mx.array = self.inner._draft_to_target(words, mx.int32)
         return found
 
 
@@ -111,8 +130,9 @@ class PredictionHead(DraftHead):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner, inner.config.text_config.hidden_size)
 
-    def draft(self, states: mx.array) -> mx.array:
-        return mx.argmax(self.inner._lm_head_fn(states), axis=-1)
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._lm_head_fn(states)
+        return found
 
 
 class NemotronHead(PredictionHead):
@@ -130,3 +150,40 @@ class NemotronHead(PredictionHead):
             0
         ]
         return found
+
+
+class IndexedHead(PredictionHead):
+    """As GLM 5 has it, split off: latent attention that takes tokens by an index."""
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        embedded = self.inner._input_embed(tokens)
+        # Its own method has no mask for single tokens, which sequences of different lengths need.
+        mask = create_attention_mask(embedded, cache[0][0], return_array=True)
+        found: mx.array = self.inner.mtp(states, embedded, mask, cache[0])
+        return found
+
+
+class HyperHead(PredictionHead):
+    """As DeepSeek V4 has it: from the streams that the model's last layer leaves, several for each token, which it goes
+    on with."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        text = inner.config.text_config
+        self.layers_read = (text.num_hidden_layers - 1,)
+        self.state_size = text.hc_mult * text.hidden_size
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        self.inner._next_position = cache[0].offset
+        _, streams = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)
+        found: mx.array = streams.flatten(2)
+        return found
+
+    def draft(self, states: mx.array) -> mx.array:
+        inner = self.inner
+        merged = inner.norm(inner.hc_head(inner._target_hidden(states)))
+        return mx.argmax(inner._lm_head_fn(merged), axis=-1)

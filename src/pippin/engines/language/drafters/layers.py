@@ -14,12 +14,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.utils import _get_classes
 
 from pippin.core.safetensors import read_header
 from pippin.engines.language.drafters.heads import DraftHead
-from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 Config = Mapping[str, Any]
@@ -75,6 +74,8 @@ class Family:
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v3": Family(_one_layer_of_experts),
+    "deepseek_v32": Family(_one_layer_of_experts),
+    "glm_moe_dsa": Family(_one_layer_of_experts),
     "glm4_moe": Family(_one_layer_of_experts),
     "glm4_moe_lite": Family(_one_layer_of_experts),
     "mimo": Family(
@@ -113,18 +114,19 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
         self.token_norm, self.state_norm, self.norm = (type(norm)(size, eps=norm.eps) for _ in range(3))
         self.projection = nn.Linear(2 * size, size, bias=False)
         self.layer = model.layers[0]
-        cache = new_prompt_cache(model)[0]
-        self._window: int | None = getattr(cache, "max_size", None)
+        self._empty = new_prompt_cache(model)[0]
+        self._window: int | None = getattr(self._empty, "max_size", None)
         self._states_first = family.states_first
 
     def make_cache(self) -> PromptCache:
-        return [KVCache() if self._window is None else RotatingKVCache(max_size=self._window)]
+        return [mlx_lm_twin(self._empty)]
 
     def __call__(self, embedded: mx.array, states: mx.array, cache: Any) -> mx.array:
         """States [sequences, count, size] before the norm."""
         parts = [self.token_norm(embedded), self.state_norm(states)]
         joined = self.projection(mx.concatenate(parts[::-1] if self._states_first else parts, axis=-1))
-        mask = create_attention_mask(joined, cache, window_size=self._window, return_array=True)
+        first = next(leaves([cache]))
+        mask = create_attention_mask(joined, first, window_size=self._window, return_array=True)
         found: mx.array = self.layer(joined, mask, cache)
         return found
 
@@ -155,9 +157,9 @@ class LayerHead(DraftHead):
         own: mx.array = self.inner(self._embed(tokens), states, cache[0])
         return own if self._before_norm else self.inner.norm(own)
 
-    def draft(self, states: mx.array) -> mx.array:
-        states = self.inner.norm(states) if self._before_norm else states
-        return mx.argmax(self._project(states), axis=-1)
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self._project(self.inner.norm(states) if self._before_norm else states)
+        return found
 
 
 def has_layer_head(folder: Path, config: Config) -> bool:

@@ -16,9 +16,17 @@ from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.assistants import Assistant
-from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
+from pippin.engines.language.drafters.heads import (
+    DraftHead,
+    Eagle3Head,
+    HyperHead,
+    IndexedHead,
+    NemotronHead,
+    PredictionHead,
+)
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.vision.families import hy_v4
 from pippin.engines.language.vision.model import VisionModel
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
@@ -33,7 +41,13 @@ log = logging.getLogger(__name__)
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
-PREDICTION_HEADS = ("qwen3_5_mtp", "nemotron_h_mtp")
+PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
+    "qwen3_5_mtp": PredictionHead,
+    "nemotron_h_mtp": NemotronHead,
+    "glm_moe_dsa_mtp": IndexedHead,
+    "deepseek_v4_mtp": HyperHead,
+    "hy_v4_mtp": PredictionHead,
+}
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
 BLOCK_DRAFTERS = (
@@ -51,10 +65,7 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "deepseek_v4_mtp": ONE_BY_ONE,
-    "deepseek_v4_dspark": ONE_BY_ONE,
-    "hy_v4_mtp": ONE_BY_ONE,
-    "glm_moe_dsa_mtp": ONE_BY_ONE,
+    "deepseek_v4_dspark": "it attends to what it has read without a mask, which sequences of different lengths need",
     "glm5_next_mtp": ONE_BY_ONE,
     "qwen4_exp_mtp": ONE_BY_ONE,
     "inkling_mtp": ONE_BY_ONE,
@@ -261,8 +272,8 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            is_nemotron = inner.config.model_type == "nemotron_h_mtp"
-            return NemotronHead(inner) if is_nemotron else PredictionHead(inner)
+            hy_v4.mend(inner)
+            return PREDICTION_HEADS[inner.config.model_type](inner)
         case "dflash":
             from pippin.engines.language.drafters.blocks import block_head
 

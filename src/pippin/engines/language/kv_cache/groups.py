@@ -6,13 +6,15 @@ This is what a scheduler's step talks to. It tells lengths, and is given handles
 it be computed, `leave` ends it, whatever was moved in between.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.language.kv_cache.branches import Branches, rotated_at
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
 from pippin.engines.language.kv_cache.slots import (
@@ -83,18 +85,22 @@ class BatchedGroup:
     def looks_back(self, index: int) -> bool:
         return True
 
-    def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
-        """`states` are given to models that take them beside tokens."""
+    def forward(self, tokens: mx.array, states: Any = None, branches: Branches | None = None) -> mx.array:
+        """`states` are given to models that take them beside tokens. `branches`: the tokens are not one after the
+        other; what does not stay of them is then forgotten by `gather` and `rewind`."""
         table = self._table
         count = tokens.shape[1]
         if (capacity := self._capacity_after(count)) > table.capacity:
             self._grow(len(table.lengths), capacity)
-        table.begin(count, shifted=self._shape.offsets_shift)
+        table.begin(count, shifted=self._shape.offsets_shift, branches=branches)
         shifts = None if self._shape.offsets_shift else table.rotary_shifts()
         given = {} if shifts is None else {"shift": shifts}
         if states is not None:
             given["states"] = states
-        logits: mx.array = self._model(without_padding(self._model, tokens), cache=self._for_model, **given)
+        with nullcontext() if branches is None else rotated_at(table.offset_before):
+            logits: mx.array = self._model(
+                without_padding(self._model, tokens), cache=self._for_model, **given
+            )
         table.advance(self._taken)
         return logits
 
@@ -195,6 +201,13 @@ class BatchedGroup:
             cache.rewind(tokens)
         for index, count in tokens.items():
             self._table.rewind(index, count)
+
+    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
+        """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
+        among them, and `rewind` then forgets the others."""
+        moved = {slot: own for slot, own in places.items() if own[-1] >= len(own)}
+        for cache in self._caches if moved else ():
+            cache.gather(moved)
 
     def view(self, index: int, stop: int) -> PromptCache:
         return self._shape.layout.for_model(cache.view(index, stop) for cache in self._caches)

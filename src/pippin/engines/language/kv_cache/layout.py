@@ -11,11 +11,12 @@ from typing import Any, Self
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import CacheList, make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
@@ -38,14 +39,24 @@ def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
     """An empty cache of one sequence, as the model makes it."""
-    caches: PromptCache = make_prompt_cache(model)
-    return caches
+    return [_with_index(each) if _is_list(each) else each for each in make_prompt_cache(model)]
+
+
+def _is_list(cache: Any) -> bool:
+    """Whether it is several caches of one layer. mlx-vlm has a class of its own for these, which its models ask for."""
+    name: str = type(cache).__name__
+    return name == "CacheList"
+
+
+def _with_index(caches: Any) -> Any:
+    """A layer's several caches, of which some may be those of an index: a model does not tell before it is called."""
+    return type(caches)(*(IndexCache() if type(each) is KVCache else each for each in caches.caches))
 
 
 def leaves(caches: Iterable[Any]) -> Iterator[Any]:
     """The caches of all layers, mlx-lm's lists of several caches for one layer taken apart."""
     for each in caches:
-        if type(each) is CacheList:
+        if _is_list(each):
             yield from leaves(each.caches)
         else:
             yield each
@@ -53,9 +64,7 @@ def leaves(caches: Iterable[Any]) -> Iterator[Any]:
 
 def regrouped(like: Iterable[Any], parts: Iterator[Any]) -> list[Any]:
     """`parts` in the place of the `leaves` of `like`, in lists of several where those are."""
-    return [
-        CacheList(*regrouped(each.caches, parts)) if type(each) is CacheList else next(parts) for each in like
-    ]
+    return [type(each)(*regrouped(each.caches, parts)) if _is_list(each) else next(parts) for each in like]
 
 
 def arrays_of(caches: PromptCache) -> list[mx.array]:
@@ -94,14 +103,15 @@ def open_in_place(cache: Any, token: TokenArray, shape: tuple[int, int]) -> list
     return found
 
 
-def mlx_lm_twin(cache: Any) -> Any:
+def mlx_lm_twin(cache: Any, beside: Sequence[Any] = ()) -> Any:
     """mlx-vlm has twins of mlx-lm's caches, which have the same names. A new cache of mlx-lm's own class, where a kind
-    serves that; `cache` itself, where none does."""
+    serves that; `cache` itself, where none does. `beside`: all of its layer, where that has several."""
     name = type(cache).__name__
-    if name == CacheList.__name__:
-        return CacheList(*map(mlx_lm_twin, cache.caches))
-    kind = next((kind for served, kind in find_kinds().items() if served.__name__ == name), None)
-    return cache if kind is None else kind.like(cache)
+    if _is_list(cache):
+        return type(cache)(*(mlx_lm_twin(each, cache.caches) for each in cache.caches))
+    kinds = find_kinds().items()
+    kind = next((kind for served, kind in kinds if name in (served.__name__, *kind.twins)), None)
+    return cache if kind is None or not kind.serves_beside(beside) else kind.like(cache)
 
 
 @dataclass(frozen=True)
@@ -178,6 +188,11 @@ class CacheLayout:
         return all(kind.rewinds for kind in self.kinds)
 
     @property
+    def branches(self) -> bool:
+        """Whether a step's tokens can be ways on from the same place."""
+        return all(kind.branches for kind in self.kinds)
+
+    @property
     def trims(self) -> bool:
         """Whether a prompt's own cache can forget its last tokens, however long it is."""
         return all(kind.trims for kind in self.kinds)
@@ -190,8 +205,7 @@ class CacheLayout:
     @property
     def joins(self) -> bool:
         """Whether several prompts can be computed together."""
-        layers = new_prompt_cache(self._model)
-        return layers == list(leaves(layers)) and all(kind.joins for kind in self.kinds)
+        return all(kind.joins for kind in self.kinds)
 
     def tell_calls(self) -> None:
         """Have the model tell the caches that replay what they are called with, which they need to rewind."""
@@ -237,8 +251,9 @@ class CacheLayout:
 
     def joined(self, caches: Sequence[PromptCache], counts: Sequence[int]) -> list[Any]:
         """What the model takes to compute the next `counts` tokens of several prompts together."""
-        layers = zip(*caches, strict=True)
-        return [kind.joined(layer, counts) for kind, layer in zip(self.kinds, layers, strict=True)]
+        layers = zip(*map(leaves, caches), strict=True)
+        parts = (kind.joined(layer, counts) for kind, layer in zip(self.kinds, layers, strict=True))
+        return regrouped(caches[0], parts)
 
 
 def probe_prompt(model: nn.Module, length: int) -> PromptCache:

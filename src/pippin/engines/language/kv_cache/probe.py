@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -12,6 +13,7 @@ import mlx.nn as nn
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.branches import Branches
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, batched_groups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import (
@@ -233,6 +235,51 @@ def _agree(
     finally:
         _let_go(group, slots)
     return _is_near(together, alone, tolerance)
+
+
+def can_branch(model: nn.Module, shape: BatchShape) -> bool:
+    """Whether a step can go on in two ways from where two sequences end, and the second be kept, as if that alone had
+    been computed. Passes without padding compute tokens one after the other."""
+    if getattr(model, "takes_padding", False) or not shape.layout.branches:
+        return False
+    try:
+        both = _after_ways(model, shape, Ways(tokens=[6, 7, 4, 5], parents=[-1, 0, -1, 2], kept=[2, 3]))
+        alone = _after_ways(model, shape, Ways(tokens=[4, 5], parents=[-1, 0], kept=[0, 1]))
+        return _is_near(both, alone, tolerance(alone.dtype))
+    except FAILURES as error:
+        log.info("ways on cannot be computed side by side: %s", error)
+        return False
+
+
+class Ways(NamedTuple):
+    """A step of a trial: see `Branches.of`. Of its tokens some stay."""
+
+    tokens: list[int]
+    parents: list[int]
+    kept: list[int]
+
+
+def _after_ways(model: nn.Module, shape: BatchShape, ways: Ways) -> mx.array:
+    """What the model gives for the tokens that stay, and for one after those [sequences, tokens + 1, ...]."""
+    group = BatchedGroup(model, shape)
+    slots: list[Slot] = []
+    count = len(ways.tokens)
+    try:
+        for length in PROBE_LENGTHS:
+            slots.append(group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 0))
+            group.join(slots[-1], probe_prompt(model, length), shift=0)
+        sequences = len(slots)
+        branches = Branches.of([ways.parents] * sequences, count)
+        step = group.forward(mx.array([ways.tokens] * sequences), branches=branches)
+        group.gather(dict.fromkeys(range(sequences), ways.kept))
+        group.rewind(dict.fromkeys(range(sequences), count - len(ways.kept)))
+        found = mx.concatenate(
+            [step[:, mx.array(ways.kept)], group.forward(mx.array([[1]] * sequences))], axis=1
+        )
+        mx.eval(found)
+        return found
+    finally:
+        _let_go(group, slots)
 
 
 def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:

@@ -57,7 +57,8 @@ class HiddenStates:
 
         def watched(self_: nn.Module, *given: Any, **named: Any) -> Any:
             found = base.__call__(self_, *given, **named)
-            after[number] = found[0] if isinstance(found, tuple) else found
+            # Some have several streams for each token, which heads start from side by side.
+            after[number] = (found[0] if isinstance(found, tuple) else found).flatten(2)
             return found
 
         layer.__class__ = type(base.__name__, (base,), {"__call__": watched, "unwatched": base})

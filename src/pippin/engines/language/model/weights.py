@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,55 +32,54 @@ KERNELS_ALLOCATOR_CACHE = 64 * 2**20
 """Bytes of freed buffers that MLX keeps where the kernels compute a model: their own memory is not MLX's."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What of a checkpoint is read, and by what."""
+
+    trust_remote_code: bool = False
+    text_only: bool = False  # of a model that takes media: by mlx-lm, without its encoders
+    diffusion: bool = False  # by mlx-vlm, a diffusion language model; otherwise such a model is refused
+    experts: ExpertMemory | None = None  # of a repacked checkpoint, which is refused without
+    changed: Mapping[str, int] = field(default_factory=dict)  # values for mlx-lm, in place of config.json's
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelUse:
+    """That the kernels for CPUs compute the model, if they know it."""
+
+    threads: int
+    whole_layers: bool = True  # else single operations alone
+
+
 def load_weights(
     info: ModelInfo,
     plan: DevicePlan,
     progress: LoadProgress,
+    reading: Reading = Reading(),
     *,
-    trust_remote_code: bool,
-    text_only: bool = False,
-    kernel_threads: int | None = None,
-    whole_layers: bool = True,
+    use: KernelUse | None = None,
     split: Callable[[nn.Module], None] | None = None,
-    diffusion: bool = False,
-    experts: ExpertMemory | None = None,
-    changed: Mapping[str, int] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
-    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
-    kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
-    `split` takes away what is another rank's, before anything of it is read. `diffusion`: a diffusion language model,
-    as mlx-vlm has it; of every other caller such a model is refused. `experts`: for those of a repacked checkpoint,
-    which is refused without. `changed`: values that mlx-lm is to find in the configuration in place of the file's.
+    Without `use` the kernels compute nothing of it. `split` takes away what is another rank's, before anything of it
+    is read.
     """
     folder = Path(info.path or "")
-    _refuse_foreign_code(info, folder, trust_remote_code)
-    if experts is None:
+    _refuse_foreign_code(info, folder, reading.trust_remote_code)
+    if reading.experts is None:
         refuse_repacked(info)
     _refuse_unreadable(info, folder)
-    load = partial(
-        _read,
-        info,
-        folder,
-        trust_remote_code=trust_remote_code,
-        diffusion=diffusion,
-        experts=experts,
-        changed=changed or {},
-    )
-    model, config = load(text_only=text_only)
+    model, config = _read(info, folder, reading)
     on_kernels = False
-    if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
+    if plan.kernels and use is not None and not isinstance(model, VisionModel):
         try:
-            way = kernels.way_of(model)
-            if way.means == "fused layers" and not whole_layers:
-                way = kernels.Way("fused operations", "whole layers count positions by themselves")
-            model, on_kernels = _put_on_kernels(model, way, plan, progress, info, kernel_threads)
+            model, on_kernels = _put_on_kernels(model, plan, progress, info, use)
         except OtherAnswer as error:
             # Its weights were taken.
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             mx.set_cache_limit(plan.allocator_cache)
-            model, config = load(text_only=text_only)
+            model, config = _read(info, folder, reading)
     if on_kernels:
         drop_unused_arrays()  # what mlx-lm made of the model
     if plan.activations != "float32" and not on_kernels:
@@ -91,44 +91,27 @@ def load_weights(
     return model, config
 
 
-def _read(
-    info: ModelInfo,
-    folder: Path,
-    *,
-    trust_remote_code: bool,
-    text_only: bool,
-    diffusion: bool,
-    experts: ExpertMemory | None,
-    changed: Mapping[str, int],
-) -> tuple[nn.Module, dict[str, Any]]:
+def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
-    vision = experts is not None or (not text_only and checkpoint.is_vision(folder))
-    load: Callable[..., Any] = (
-        checkpoint.load_model if vision else partial(load_model, model_config=dict(changed))
-    )
-    if diffusion:
+    vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
+    load: Callable[..., Any] = partial(load_model, model_config=dict(reading.changed))
+    if reading.diffusion:
         load = checkpoint.load_diffusion_model
-    elif experts is not None:
-        load = partial(load, expert_cache_gb=experts.kept / 1e9)
+    elif reading.experts is not None:
+        load = partial(checkpoint.load_model, expert_cache_gb=reading.experts.kept / 1e9)
+    elif vision:
+        load = checkpoint.load_model
     try:
         found: tuple[nn.Module, dict[str, Any]] = load(
-            folder, lazy=True, strict=True, trust_remote_code=trust_remote_code
+            folder, lazy=True, strict=True, trust_remote_code=reading.trust_remote_code
         )
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision or diffusion or experts is not None:
+        if not vision or reading.diffusion or reading.experts is not None:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
-            found = _read(
-                info,
-                folder,
-                trust_remote_code=trust_remote_code,
-                text_only=True,
-                diffusion=False,
-                experts=None,
-                changed=changed,
-            )
+            found = _read(info, folder, replace(reading, text_only=True))
         except ServerError:
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
@@ -136,16 +119,14 @@ def _read(
 
 
 def _put_on_kernels(
-    model: nn.Module,
-    way: kernels.Way,
-    plan: DevicePlan,
-    progress: LoadProgress,
-    info: ModelInfo,
-    threads: int,
+    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, use: KernelUse
 ) -> tuple[nn.Module, bool]:
     """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
     they cannot. Raises `OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
     more then."""
+    way = kernels.way_of(model)
+    if way.means == "fused layers" and not use.whole_layers:
+        way = kernels.Way("fused operations", "whole layers count positions by themselves")
     if way.means == "float32":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model, False
@@ -156,7 +137,7 @@ def _put_on_kernels(
     kernels.refuse_activations(plan.activations)
     _bound_allocator(plan)
     try:
-        found, used = kernels.put_on(model, way, threads, activations=plan.activations)
+        found, used = kernels.put_on(model, way, use.threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error

@@ -261,13 +261,13 @@ def _texts(parts: Sequence[Part], where: str) -> list[str]:
             case Text(text):
                 texts.append(text)
             case Image() | Audio() | Video():
-                modality = type(part).__name__.lower()
+                modality, field = type(part).__name__.lower(), part.field or f"{where}.content[{index}]"
                 hint = "" if has_extra() else f" Models that do need an extra: {EXTRA_HINT}."
                 raise ServerError(
                     "unsupported",
-                    f"This model takes text only, and '{where}.content[{index}]' is of the type {modality}. Leave it "
-                    f"out, or choose a model that takes such input.{hint}",
-                    f"{where}.content[{index}]",
+                    f"This model takes text only, and '{field}' is of the type {modality}. Leave it out, or choose a "
+                    f"model that takes such input.{hint}",
+                    field,
                 )
             case _:
                 pass

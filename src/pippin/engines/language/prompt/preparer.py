@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,19 +79,9 @@ class LanguagePreparer:
         source = sources.get("default", "")
         detected = formats.detect(source, spec.info.architecture)
         options = self.options
-        self._tools = (
-            formats.tool_format(options.tool_call_parser) if options.tool_call_parser else detected.tool
-        )
-        named = (
-            formats.reasoning_format(options.reasoning_parser)
-            if options.reasoning_parser
-            else detected.reasoning
-        )
-        if named is not None and named.implicit and not any(named.end in text for text in sources.values()):
-            named = replace(
-                named, implicit=False
-            )  # a parser for thinkers, named for a model that does not think
-        self._reasoning = with_markers(named, options.thinking_start_token, options.thinking_end_token)
+        own_tools = options.tool_call_parser
+        self._tools = formats.tool_format(own_tools) if own_tools else detected.tool
+        self._reasoning = _reasoning_of(options, detected.reasoning, sources.values())
         markers = [
             *(self._tools.markers if self._tools else ()),
             *(self._reasoning.markers if self._reasoning else ()),
@@ -533,6 +523,18 @@ def plan_reasoning(
         start=start,
         end=tuple(tokenizer.encode(found.end)),
     )
+
+
+def _reasoning_of(
+    options: ModelOptions, detected: ReasoningFormat | None, templates: Iterable[str]
+) -> ReasoningFormat | None:
+    """How the model writes its reasoning: as the operator says, else as its template shows."""
+    parser = options.reasoning_parser
+    found = formats.reasoning_format(parser) if parser else detected
+    # A parser for models that think from the first token on may be named for one that does not think.
+    if found is not None and found.implicit and not any(found.end in text for text in templates):
+        found = replace(found, implicit=False)
+    return with_markers(found, options.thinking_start_token, options.thinking_end_token)
 
 
 def with_markers(found: ReasoningFormat | None, start: str | None, end: str | None) -> ReasoningFormat | None:

@@ -282,7 +282,7 @@ def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str
         raise ServerError(
             "invalid_request",
             "To continue the last message it must be one of the assistant, without tool calls.",
-            f"messages[{len(messages) - 1}]",
+            "messages",
         )
     return "\n".join(part.text for part in last.parts if isinstance(part, Text))
 

@@ -17,7 +17,7 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.loading import build_engine
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.ranks.follower import Follower
@@ -60,7 +60,7 @@ def open_rank(
     group = join_group(rank)
     split = split_within_layers if rank.split == "tensor" else split_layers
     model, _ = load_weights(
-        spec.info, plan, progress, trust_remote_code=False, text_only=True, split=partial(split, group=group)
+        spec.info, plan, progress, Reading(text_only=True), split=partial(split, group=group)
     )
     preparer.try_media(lambda _: False)
     build = partial(_build, model, preparer, options, plan)

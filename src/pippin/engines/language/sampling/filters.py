@@ -211,3 +211,22 @@ def values(parameter: Parameter, samplings: Sequence[Sampling]) -> list[float]:
     """The parameter of each row; what it is when unset, where a row does not name it."""
     given = [getattr(sampling, parameter.name) for sampling in samplings]
     return [parameter.unset if value is None else value for value in given]
+
+
+def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """The ids and values [R, count] of the best of `x` [R, N], best first."""
+    width = x.shape[-1]
+    ids = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
+    values = x if ids is None else mx.take_along_axis(x, ids, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    values = mx.take_along_axis(values, order, axis=-1)
+    return (order if ids is None else mx.take_along_axis(ids, order, axis=-1)), values
+
+
+def likeliest(logits: mx.array, choices: int) -> tuple[mx.array, mx.array]:
+    """Of `logits` [sequences, count, words] the likeliest words, the best first, and the logarithms of their chances,
+    both [sequences, count, choices]; all words where there are fewer."""
+    logits = logits.astype(mx.float32)
+    ids, values = best(logits.reshape(-1, logits.shape[-1]), min(choices, logits.shape[-1]))
+    shape = (*logits.shape[:-1], ids.shape[-1])
+    return ids.reshape(shape), values.reshape(shape) - mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pippin.core.events import TopToken
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.filters import Drawing, Filters, draw, mask
+from pippin.engines.language.sampling.filters import Drawing, Filters, best, draw, mask
 from pippin.engines.language.sampling.penalties import PENALTIES, Bias, History, Penalties
 from pippin.engines.language.text.tokenizer import Tokenizer
 
@@ -102,16 +102,6 @@ def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> S
         return Sampled(tokens, scored, logprobs)
     ids, values = best(asked, count)
     return Sampled(tokens, scored, logprobs, ids.astype(mx.int32), values - norm)
-
-
-def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The ids and values [R, count] of the best of `x` [R, N], best first."""
-    width = x.shape[-1]
-    ids = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
-    values = x if ids is None else mx.take_along_axis(x, ids, axis=-1)
-    order = mx.argsort(-values, axis=-1)
-    values = mx.take_along_axis(values, order, axis=-1)
-    return (order if ids is None else mx.take_along_axis(ids, order, axis=-1)), values
 
 
 SHORT = 256
@@ -221,17 +211,20 @@ class BatchSampler:
         masks: Sequence[NDArray[np.int32] | None] = (),
         masked_rows: Sequence[list[int] | None] = (),
     ) -> list[Sampled]:
-        """Choose a token at each of T places of `logits` [B, T, V], as if the `proposals` [B, T - 1] before it had been
-        chosen, and remember nothing: `commit` says what became of them. What stands at a place is what `sample`
-        would have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
+        """Choose a token at each of T places of `logits` [B, T, V], as if the proposals before it had been chosen, and
+        remember nothing: `commit` says what became of them. The last place follows all `proposals` [B, N]. What stands
+        at a place is what `sample` would have chosen there, so accepting proposals while they are equal keeps the
+        distribution exact."""
         plan = self._planned()
         history, found = self._history, []
-        for place in range(logits.shape[1]):
-            if place and plan.tracked:
-                history = history.extended(mx.array(proposals[plan.tracked, place - 1]))
-            bits = masks[place] if masks else None
-            rows = masked_rows[place] if masked_rows else None
-            found.append(self._choose(logits[:, place], history, place, bits, rows))
+        before = proposals.shape[1] + 1 - logits.shape[1]
+        for place in range(-before, logits.shape[1]):
+            if place > -before and plan.tracked:
+                history = history.extended(mx.array(proposals[plan.tracked, before + place - 1]))
+            if place >= 0:
+                bits = masks[place] if masks else None
+                rows = masked_rows[place] if masked_rows else None
+                found.append(self._choose(logits[:, place], history, before + place, bits, rows))
         return found
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:

@@ -8,6 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.kv_cache.branches import rotated_at
 from pippin.engines.language.kv_cache.kinds.keys_and_values import KeysAndValuesKind
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
@@ -31,7 +32,7 @@ class Placed:
 
     def __init__(self, cache: Any, positions: mx.array) -> None:
         self._cache = cache
-        self.offset = positions  # [tokens]
+        self.offset = positions  # [1, tokens]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         return self._cache.update_and_fetch(keys, values)
@@ -42,27 +43,10 @@ class Placed:
 
 @contextmanager
 def placed(cache: PromptCache, positions: Sequence[int]) -> Iterator[list[Placed]]:
-    """The caches of all layers, whose next tokens stand at these positions, for a call of the model within the context.
-
-    All rotary embeddings of mlx-lm come to one function of MLX's, which takes an offset for each sequence of a batch.
-    What stands in for it meanwhile takes one for each token of a sequence; nothing else in this process calls it then.
-    """
-    fast = vars(mx.fast)
-    own = mx.fast.rope
-    wanted = mx.array(list(positions), dtype=mx.int32)
-
-    def rope(x: mx.array, dims: int, *, offset: Any, **options: Any) -> mx.array:
-        if offset is not wanted:
-            return own(x, dims, offset=offset, **options)
-        # [1, heads, tokens, size], as a batch of tokens.
-        turned: mx.array = own(x.transpose(2, 1, 0, 3), dims, offset=offset, **options)
-        return turned.transpose(2, 1, 0, 3)
-
-    fast["rope"] = rope
-    try:
+    """The caches of all layers, whose next tokens stand at these positions, for a call of the model in the context."""
+    wanted = mx.array([list(positions)], dtype=mx.int32)
+    with rotated_at(wanted):
         yield [Placed(layer, wanted) for layer in cache]
-    finally:
-        fast["rope"] = own
 
 
 class _Hiding:

@@ -6,12 +6,15 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.groups import CacheGroups, padded
+from pippin.engines.language.kv_cache.branches import Branches
+from pippin.engines.language.kv_cache.groups import BatchedGroup, CacheGroups, padded
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
 from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.speculation.judging import Judge
+from pippin.engines.language.step.speculation.proposers import Proposal
 
 
 class Batch:
@@ -41,6 +44,7 @@ class Batch:
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = sampler
+        self._judge = Judge(sampler, model.tokenizer, model.vocabulary)
         self._drawn: Sampled | None = None
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
@@ -92,19 +96,25 @@ class Batch:
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, 1))
+        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, (0,)))
         mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
-    def _pass(self, tokens: mx.array) -> list[mx.array]:
+    def _pass(self, tokens: mx.array, ways: list[list[int]] | None = None) -> list[mx.array]:
         """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
-        vocabulary] of each group, and notes where in them each sequence has its own."""
+        vocabulary] of each group, and notes where in them each sequence has its own. `ways`: see `Branches.of`."""
         results, start = [], 0
         self._logits_at = {}
         for group, slots in self._by_group():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
-            results.append(group.forward(_pick(tokens, sources)))
+            given = _pick(tokens, sources)
+            if ways is None:
+                results.append(group.forward(given))
+            else:
+                assert isinstance(group, BatchedGroup)  # no other keeps one of several ways
+                branches = Branches.of([ways[source] for source in sources], tokens.shape[1])
+                results.append(group.forward(given, branches=branches))
             if self.heads is not None:
                 self.heads.passed(group)
             self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
@@ -167,41 +177,28 @@ class Batch:
         here = set(self.running)
         return [pair for pair in zip(drawn_for, sampled, strict=True) if pair[0] in here]
 
-    def check(self, proposals: list[list[int]]) -> list[list[SampledToken]]:
+    def check(self, proposals: list[Proposal]) -> list[list[SampledToken]]:
         """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
 
         Gives what the model chose for each sequence: the proposals as far as it agrees, and one token more.
         """
-        width = max(map(len, proposals)) + 1
-        tokens = np.zeros((len(self.running), width), np.int32)
-        for index, (each, proposed) in enumerate(zip(self.running, proposals, strict=True)):
+        chains = [each.tokens for each in proposals]
+        trees = any(each.parents is not None for each in proposals)
+        tokens = np.zeros((len(self.running), max(map(len, chains)) + 1), np.int32)
+        for index, (each, proposed) in enumerate(zip(self.running, chains, strict=True)):
             tokens[index, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
             each.source = index
-        logits = self._in_order(self._pass(padded(tokens, proposals)))
-        drawn = self._sampler.sample_ahead(logits, tokens[:, 1:], *self._masks_ahead(proposals, width))
-        wanted = [each.sequence.logprobs for each in self.running]
-        sampled = [each.read(self._tokenizer, wanted) for each in drawn]
-        chosen = [
-            _agreed(proposed, [each[index] for each in sampled]) for index, proposed in enumerate(proposals)
-        ]
+        ways = [[-1, *(parent + 1 for parent in each.ways)] for each in proposals] if trees else None
+        logits = self._in_order(self._pass(padded(tokens, chains), ways))
+        found = self._judge.choose(self.running, logits, proposals)
+        places = {each: way.places for each, way in zip(self.running, found, strict=True)}
         if self.heads is not None:
-            self.heads.kept(dict(zip(self.running, map(len, chosen), strict=True)))
-        self._commit(chosen, width)
-        return chosen
-
-    def _masks_ahead(
-        self, proposals: list[list[int]], width: int
-    ) -> tuple[list[NDArray[np.int32] | None], list[list[int] | None]]:
-        """As `_masks`, for each of `width` tokens."""
-        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
-        if not masked:
-            return [], []
-        masks = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
-        for number, index in enumerate(masked):
-            own = np.full((len(proposals[index]) + 1, self._mask_words), -1, dtype=np.int32)
-            self.running[index].sequence.decoder.masks_ahead(proposals[index], own)
-            masks[: len(own), number] = own
-        return list(masks), [masked] * width
+            self.heads.kept(places)
+        for group, slots in self._by_group() if trees else ():
+            assert isinstance(group, BatchedGroup)
+            group.gather({slot: places[each] for slot, each in slots.items()})
+        self._commit([way.chosen for way in found], tokens.shape[1])
+        return [way.chosen for way in found]
 
     def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:
         """Take the caches back to what was chosen, and let the sampler remember it."""
@@ -223,11 +220,3 @@ class Batch:
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:
     return array if indices == list(range(array.shape[0])) else array[mx.array(indices)]
-
-
-def _agreed(proposed: list[int], sampled: list[SampledToken]) -> list[SampledToken]:
-    """The tokens up to the first that is not the proposal."""
-    for index, token in enumerate(proposed):
-        if sampled[index].token != token:
-            return sampled[: index + 1]
-    return sampled[: len(proposed) + 1]

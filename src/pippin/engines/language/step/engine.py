@@ -179,14 +179,14 @@ class LanguageEngine:
         began = time.monotonic()
         proposals = self.speculation.proposals(running)
         self.counters.draft_seconds += time.monotonic() - began
-        self._speculates = any(proposals)
+        self._speculates = any(each.tokens for each in proposals)
         if not self._speculates:
             return None
         chosen = self.batch.check(proposals)
         for each, proposed, sampled in zip(running, proposals, chosen, strict=True):
-            self.counters.draft_tokens += len(proposed)
+            self.counters.draft_tokens += len(proposed.tokens)
             self.counters.accepted_tokens += len(sampled) - 1
-            self.lifecycle.accept_checked(each, len(proposed), sampled)
+            self.lifecycle.accept_checked(each, proposed, sampled)
         self.lifecycle.keep_states()
         self._speculates = self.speculation.wanted(self.batch.running)
         return Judged(proposals, sum(map(len, chosen)))

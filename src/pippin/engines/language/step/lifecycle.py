@@ -22,6 +22,7 @@ from pippin.engines.language.step.sequences import (
     Waiting,
     identity_of,
 )
+from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.vision.encoder import MediaInputs, VisionEncoder
@@ -186,13 +187,13 @@ class Lifecycle:
             self._tell(request, sequence.unsent)
             sequence.unsent, sequence.unsent_tokens = [], 0
 
-    def accept_checked(self, running: Running, proposed: int, chosen: list[SampledToken]) -> None:
-        """The model has judged so many proposed tokens: it agrees with all of `chosen` but the last."""
+    def accept_checked(self, running: Running, proposal: Proposal, chosen: list[SampledToken]) -> None:
+        """The model has judged what was proposed: it agrees with all of `chosen` but the last."""
         sequence = running.sequence
-        sequence.draft_tokens += proposed
+        sequence.draft_tokens += len(proposal.tokens)
         sequence.accepted_tokens += len(chosen) - 1
         if self._speculation is not None:
-            self._speculation.judged(sequence, proposed, len(chosen) - 1)
+            self._speculation.judged(sequence, proposal, [each.token for each in chosen])
         for sampled in chosen:
             if sequence.stage is running:  # not so after its last token, or where the request has failed
                 self.accept(running, sampled)

@@ -3,7 +3,8 @@
 Begin with `media.py`. A medium goes through these files in this order:
 
 - `checkpoint.py`: which model folders mlx-vlm runs, and loading their model (`processors.py`: their processor).
-- `processing.py`: the model's processor turns a medium into arrays and placeholder text (`video.py` decodes frames).
+- `processing.py`: the model's processor turns a medium into arrays and placeholder text (`video.py` decodes frames,
+  `tiles.py` cuts the pictures of Llama 4).
 - `placeholders.py`: where messages name media to a chat template, and the text that replaces their placeholders.
 - `media.py`: the media of a prompt, and which of its tokens their features replace.
 - `encoder.py`: features of media are computed once, kept, and merged into chunks of the prompt.

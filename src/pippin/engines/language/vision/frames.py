@@ -10,7 +10,7 @@ from PIL import Image as PillowImage
 
 from pippin.core.conversation import Image, Inline, Message, Part, ToolResult, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.vision.placeholders import Frame, media_parts
+from pippin.engines.language.vision.placeholders import media_parts
 from pippin.engines.language.vision.video import FrameRate, read_frames, sample
 
 MOST_FRAMES = 16
@@ -80,10 +80,11 @@ def _pictures(part: Video, where: str, indices: list[int]) -> list[Part]:
 
 
 def _picture(frame: npt.NDArray[np.uint8], where: str) -> Image:
-    """A frame uint8 [channels, height, width] as the bytes of a file that is quick to write and loses nothing."""
+    """A frame uint8 [channels, height, width] of the video in the field `where`, as the bytes of a file that is quick
+    to write and loses nothing."""
     written = io.BytesIO()
     PillowImage.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0))).save(written, "BMP")
-    return Frame(Inline(written.getvalue()), where=where)
+    return Image(Inline(written.getvalue()), field=where)
 
 
 def _bytes(part: Video, where: str) -> bytes:

@@ -13,12 +13,6 @@ from pippin.engines.language.template.template import ChatTemplate, TemplateRefu
 from pippin.engines.language.vision.media import MediaPart, Medium, Modality, modality_of
 
 
-class Frame(Image, frozen=True, tag=True):
-    """A frame of a video that is shown as a picture. `where` is the field of the video."""
-
-    where: str = ""
-
-
 @dataclass(frozen=True)
 class MediaStyle:
     """How a chat template takes media: as parts of these modalities, or else as placeholders in the text."""
@@ -79,7 +73,7 @@ def media_parts(messages: tuple[Message, ...]) -> Iterator[tuple[str, MediaPart]
 def _of(parts: tuple[Part, ...], where: str) -> Iterator[tuple[str, MediaPart]]:
     for number, part in enumerate(parts):
         if isinstance(part, (Image, Audio, Video)):
-            yield part.where if isinstance(part, Frame) else f"{where}.content[{number}]", part
+            yield part.field or f"{where}.content[{number}]", part
 
 
 def without_media(messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -32,6 +32,7 @@ from pippin.engines.language.vision.media import (
     modality_of,
     place,
 )
+from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,9 @@ FAILURES = (
     KeyError,
     AttributeError,
     RuntimeError,
-    ZeroDivisionError,
+    ArithmeticError,
+    AssertionError,
+    StopIteration,
     OSError,
 )
 """What processors raise for sizes and shapes that they can't take."""
@@ -109,6 +112,7 @@ class MediaProcessor:
         mlx_vlm.utils.get_model_and_args(config)
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         self._processor = AutoProcessor.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+        cut_into_tiles(self._processor, config)
         self._recording = _RecordingTokenizer(self._processor.tokenizer)
         self._processor.tokenizer = self._recording
         self._options = options

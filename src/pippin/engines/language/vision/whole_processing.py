@@ -31,6 +31,7 @@ from pippin.engines.language.vision.processing import (
     sample_clip,
     sample_image,
 )
+from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 
 log = logging.getLogger(__name__)
@@ -168,6 +169,7 @@ class WholeProcessor:
             self._processor.image_processor = mlx_vlm.utils.load_image_processor(
                 folder, trust_remote_code=options.trust_remote_code
             )
+        cut_into_tiles(self._processor, config)
         self._shielded: _ShieldedTokenizer | None = None
         if hasattr(self._processor, "tokenizer"):
             self._shielded = _ShieldedTokenizer(self._processor.tokenizer)

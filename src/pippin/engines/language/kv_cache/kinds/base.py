@@ -85,6 +85,11 @@ class BatchedCache(ABC):
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
         Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
+    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
+        """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
+        among them. Where the kind `branches`, after the table of slots is told of the step."""
+        raise NotImplementedError
+
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
 
@@ -108,6 +113,9 @@ class CacheKind(ABC):
 
     serves: ClassVar[tuple[type, ...]]
     """Classes of mlx-lm's caches, by identity: a subclass may behave otherwise."""
+
+    twins: ClassVar[tuple[str, ...]] = ()
+    """Names of classes of mlx-vlm that keep the same as those, beside those of the same name."""
 
     rewinds: ClassVar[bool] = False
     """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
@@ -139,6 +147,11 @@ class CacheKind(ABC):
         """Whether there is a batched form. Sequences of a model with a layer that has none run one at a time."""
         return True
 
+    @property
+    def branches(self) -> bool:
+        """Whether a step's tokens can be ways on from the same place, of which `BatchedCache.gather` keeps one."""
+        return False
+
     @classmethod
     @abstractmethod
     def of(cls, cache: Any) -> Self:
@@ -148,6 +161,11 @@ class CacheKind(ABC):
     def like(cls, cache: Any) -> Any:
         """A new cache of a class that is served, for a layer that mlx-vlm made its twin of that class for."""
         return cls.serves[0]()
+
+    @classmethod
+    def serves_beside(cls, caches: Sequence[Any]) -> bool:
+        """Whether it serves a twin that is among these caches of a layer, of which there are none where it is alone."""
+        return True
 
     @abstractmethod
     def slot_bytes(self, capacity: int, slack: int) -> int:

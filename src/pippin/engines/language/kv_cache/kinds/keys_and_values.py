@@ -1,6 +1,6 @@
 """Keys and values of every token: what kinds of full attention share, whatever form their batch keeps them in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,31 @@ from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 Mask = mx.array | str | None
 
 MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured on a CPU)
+
+
+def stored(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    """New keys and values as they are kept. A model gives the keys of an index as its values too: they are kept once,
+    beside values without numbers."""
+    return keys, keys[..., :0] if values is keys else values
+
+
+class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
+    """One of several caches of a layer, which may be those of an index."""
+
+    @property
+    def values(self) -> mx.array | None:
+        return self._values
+
+    @values.setter
+    def values(self, values: mx.array | None) -> None:
+        held: mx.array | None = vars(self).get("_values")
+        # mlx-lm's indexes put zeros of the size of their keys here, which nobody reads.
+        if held is None or values is None or values.shape[3] == held.shape[3]:
+            self._values = values
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        found = super().update_and_fetch(*stored(keys, values))
+        return (found[0], found[0]) if values is keys else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +84,14 @@ class KeysAndValuesKind(CacheKind):
 
     @property
     def token_arrays(self) -> tuple[TokenArray, ...]:
-        return self.keys, self.values
+        return (self.keys, self.values) if self.values.size else (self.keys,)
 
     def cut(self, cache: Any) -> list[mx.array]:
-        return [cache.keys, cache.values]
+        return [cache.keys, cache.values][: len(self.token_arrays)]
 
     def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
-        cache.update_and_fetch(*arrays)
+        keys, *values = arrays
+        cache.update_and_fetch(keys, *(values or [keys]))
 
     def open_to_host(self, cache: Any) -> list[mx.array]:
         # One token of zeros makes a cache take its memory, whether that is its own or a slot's.
@@ -86,6 +112,7 @@ class BatchedAttention(BatchedCache):
         super().__init__(slots)
         self.buffers: list[mx.array] = []
         self._step = 0  # the last step in which the model has added tokens
+        self._added = 0  # of that step: some models of mlx-vlm add the tokens of a short step one by one
 
     # What models ask for.
 
@@ -98,12 +125,32 @@ class BatchedAttention(BatchedCache):
         """Where models of mlx-vlm look how far a batch is; they would wait for the device to find it out."""
         return self.slots.longest
 
+    @property
+    def keys(self) -> mx.array | None:
+        return self.buffers[0] if self.buffers else None
+
+    @keys.setter
+    def keys(self, keys: mx.array) -> None:
+        """Models put the same keys here, to be computed after something else."""
+        self.buffers[0] = keys
+
+    @property
+    def values(self) -> mx.array | None:
+        return self.buffers[-1] if self.buffers else None
+
+    @values.setter
+    def values(self, values: mx.array) -> None:
+        """mlx-lm's indexes put zeros here, which nobody reads and which are not kept."""
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self._step = self.slots.step
-        new = self._encoded(keys, values)
+        if self._step != self.slots.step:
+            self._step, self._added = self.slots.step, 0
+        new = self._encoded(*stored(keys, values))
         self._allot(new)
         self.buffers = [self._written(buffer, added) for buffer, added in zip(self.buffers, new, strict=True)]
-        return self.keys_and_values()
+        self._added += keys.shape[2]
+        found = self.keys_and_values()
+        return (found[0], found[0]) if values is keys else found
 
     def keys_and_values(self) -> Any:
         slots, reach = self.slots, self._reach()
@@ -111,16 +158,26 @@ class BatchedAttention(BatchedCache):
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         slots = self.slots
+        if slots.branches is not None:
+            return slots.branches.mask(slots.lengths[slots.low : slots.high], window_size or self._reach())
         if window_size is None or self._reach() <= window_size:
             window_size = None
             if slots.level and not return_array:
                 return None if N == 1 else "causal"
-        queries = slots.positions()[..., None]
+        queries = self._positions(N)[..., None]
         keys = mx.arange(self._reach())
         mask = keys <= queries
         if window_size is not None:
             mask = mask & (keys > queries - window_size)
         return mask[:, None]
+
+    def _positions(self, count: int) -> mx.array:
+        """Indexes of the step's next tokens in their sequences, [computed slots, count] or [1, count]."""
+        positions = self.slots.positions()
+        if count == self.slots.count:
+            return positions
+        start = self._added if self._step == self.slots.step else 0
+        return positions[:, start : start + count]
 
     # How tokens are laid out. Other kinds with keys and values change these.
 
@@ -154,7 +211,9 @@ class BatchedAttention(BatchedCache):
 
     def _written(self, buffer: mx.array, new: mx.array) -> mx.array:
         slots = self.slots
-        if self._in_pieces():
+        if not new.size:
+            return buffer
+        if new.shape[2] == slots.count and self._in_pieces():
             for low, high, length in slots.runs:
                 start = self._at(length)
                 buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
@@ -165,8 +224,18 @@ class BatchedAttention(BatchedCache):
             buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
         else:
             rows = mx.arange(slots.low, slots.high)
-            buffer[rows[:, None], :, self._at(slots.positions())] = new.transpose(0, 2, 1, 3)
+            places = self._at(self._positions(new.shape[2]))
+            buffer[rows[:, None], :, places] = new.transpose(0, 2, 1, 3)
         return buffer
+
+    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
+        count = self.slots.count
+        order = [[*kept, *range(len(kept), count)] for kept in places.values()]
+        slots = mx.array(list(places))[:, None]
+        starts = mx.array([self.slots.lengths[slot] - count for slot in places])[:, None]
+        source, target = starts + mx.array(order), starts + mx.arange(count)
+        for buffer in self.buffers:
+            buffer[slots, :, target] = buffer[slots, :, source]
 
     def _allot(self, new: list[mx.array]) -> None:
         """Make the buffers, if there are none yet, for such arrays [any, heads, any, size]."""
@@ -209,13 +278,14 @@ class BatchedAttention(BatchedCache):
         self._put(slot, parts if other.form == self.form else self._encoded(*other._decoded(parts)), 0)
 
     def view(self, slot: int, stop: int) -> KVCache:
-        cache = KVCache()
-        cache.keys, cache.values = self._decoded([part[slot : slot + 1, :, :stop] for part in self.buffers])
+        keys, values = self._decoded([part[slot : slot + 1, :, :stop] for part in self.buffers])
+        cache = KVCache() if values.size else IndexCache()
+        cache.keys, cache.values = keys, values
         cache.offset = stop
         return cache
 
     def grow(self, slots: int, capacity: int) -> None:
-        self.buffers = [_enlarged(buffer, slots, self._size(capacity)) for buffer in self.buffers]
+        self.buffers = [enlarged(buffer, slots, self._size(capacity)) for buffer in self.buffers]
 
     def pack(self, kept: Sequence[int], capacity: int) -> None:
         picked = mx.array(list(kept))
@@ -225,7 +295,8 @@ class BatchedAttention(BatchedCache):
         return self.buffers
 
 
-def _enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
+def enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
+    """A buffer [slots, heads, size, ...] with zeros in as many slots and places as are missing."""
     for axis, more in ((2, size - buffer.shape[2]), (0, slots - buffer.shape[0])):
         if more > 0:
             shape = list(buffer.shape)
@@ -258,9 +329,17 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     def keys(self) -> mx.array | None:
         return self._part(0)
 
+    @keys.setter
+    def keys(self, keys: mx.array) -> None:
+        """As of `BatchedAttention`. All of a prompt's caches are computed after each chunk, whatever depends on it."""
+
     @property
     def values(self) -> mx.array | None:
         return self._part(1)
+
+    @values.setter
+    def values(self, values: mx.array) -> None:
+        """As of `BatchedAttention`."""
 
     def _part(self, number: int) -> mx.array | None:
         buffers, index = self._batched.buffers, self._slot.index
@@ -274,9 +353,10 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return [InPlace(arrays=arrays, starts=[start], count=count, low=self._slot.index)]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self._batched.write(self._slot.index, keys, values, self._tokens)
+        self._batched.write(self._slot.index, *stored(keys, values), self._tokens)
         self.offset = self._tokens + keys.shape[2]
-        return self.keys_and_values()
+        found = self.keys_and_values()
+        return (found[0], found[0]) if values is keys else found
 
 
 class JoinedAttention:
@@ -289,6 +369,25 @@ class JoinedAttention:
         self._longest = max(start + count for start, count in zip(before, counts, strict=True))
         self._starts = mx.array(before, dtype=mx.int32)
         self._written = False
+
+    @property
+    def keys(self) -> mx.array:
+        """For models that have something computed after it, which all of a pass is."""
+        found: mx.array = self.caches[0].keys
+        return found
+
+    @keys.setter
+    def keys(self, keys: mx.array) -> None:
+        """As of `AttentionInSlot`."""
+
+    @property
+    def values(self) -> mx.array:
+        found: mx.array = self.caches[0].values
+        return found
+
+    @values.setter
+    def values(self, values: mx.array) -> None:
+        """As of `AttentionInSlot`."""
 
     @property
     def offset(self) -> mx.array:
@@ -308,7 +407,8 @@ class JoinedAttention:
         self._written = True
         for row, (cache, count) in enumerate(zip(self.caches, self.counts, strict=True)):
             own = slice(row, row + 1)
-            cache.update_and_fetch(keys[own, :, :count], values[own, :, :count])
+            new = keys[own, :, :count]
+            cache.update_and_fetch(new, new if values is keys else values[own, :, :count])
         # All are written before any is looked at: they may lie in one array, which would be copied otherwise.
         found = [cache.keys_and_values() for cache in self.caches]
         return self._side_by_side([pair[0] for pair in found]), self._side_by_side(

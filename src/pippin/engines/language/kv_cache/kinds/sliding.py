@@ -91,7 +91,7 @@ class BatchedSliding(BatchedAttention):
         total = slots.longest + slots.count
         if slots.level and not return_array and (total <= span or (N == 1 and self.ring == span)):
             return None if N == 1 else "causal"
-        positions = slots.positions()
+        positions = self._positions(N)
         last = positions[:, -1:]
         # Of each place in the ring, how many tokens ago it was written.
         ages = (last - mx.arange(self._reach())) % self.ring

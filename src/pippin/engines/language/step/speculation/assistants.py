@@ -35,7 +35,7 @@ class _Followed(NamedTuple):
 class Assistants:
     """Proposes what an assistant says, greedily."""
 
-    is_free = False
+    is_free = grows_trees = False
 
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
         self._assistant = assistant
@@ -65,13 +65,13 @@ class Assistants:
     def passed(self, group: SlotGroup) -> None:
         self._passed[group] = self._states.take()
 
-    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+    def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
         found: list[mx.array] = []
-        for running, count in counts.items():
+        for running, own in places.items():
             if running.sequence in self._followed:
                 group = running.slot.group
-                found.append(_state(passed[group], running.slot.index - group.low, count))
+                found.append(_state(passed[group], running.slot.index - group.low, own[-1] + 1))
                 self._followed[running.sequence] = _Followed(running, found[-1])
         return found
 
@@ -80,7 +80,7 @@ class Assistants:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         # Each by itself: side by side, keys and values of all would have to be copied.
         drafts = {
             sequence: self._draft(sequence, most)

@@ -34,8 +34,9 @@ class Follower(Proposer, Protocol):
         """The sequences of a group have gone through the model."""
         ...
 
-    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
-        """Of what has `passed` each sequence keeps so many tokens. Gives what is to be evaluated."""
+    def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
+        """Of what has `passed` each sequence keeps the tokens at these ascending places, the first among them. Gives
+        what is to be evaluated."""
         ...
 
     def forget(self, sequence: Sequence) -> None: ...

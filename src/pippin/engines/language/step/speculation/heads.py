@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.engines.language.drafters.heads import Drafted, DraftHead, Reading
+from pippin.engines.language.kv_cache.branches import Branches
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.trees import CHOICES, LikeliestTree
 
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
 UNLIMITED = 1 << 62  # bytes: what the head keeps is counted by the scheduler, see `sequence_bytes`
@@ -97,8 +99,12 @@ class Heads:
 
     is_free = False
 
-    def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates) -> None:
+    def __init__(
+        self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, grows_trees: bool = False
+    ) -> None:
+        """`grows_trees`: the head says the next token by itself, and can be asked for several ways on."""
         self._head = head
+        self.grows_trees = grows_trees
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
@@ -161,14 +167,17 @@ class Heads:
         """The sequences of a group have gone through the model."""
         self._passed[group] = self._states.take()
 
-    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
-        """Of what has `passed` each sequence keeps so many tokens. Gives the states."""
+    def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
+        """Of what has `passed` each sequence keeps the tokens at these ascending places, the first among them. Gives
+        the states."""
         passed, self._passed = self._passed, {}
-        for running, count in counts.items():
+        for running, own in places.items():
             followed, group = self._followed.get(running.sequence), running.slot.group
             if followed is not None:
-                row = running.slot.index - group.low
-                followed.wait(_Stretch(passed[group], row, count))
+                states, row = passed[group], running.slot.index - group.low
+                if own[-1] >= len(own):  # there are others between them
+                    states, row = states[row : row + 1, mx.array(list(own))], 0
+                followed.wait(_Stretch(states, row, len(own)))
         return list(passed.values())
 
     # What is asked of it
@@ -176,7 +185,7 @@ class Heads:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         most = max(
             (count for sequence, count in wanted if sequence in self._followed),
             default=0,
@@ -185,6 +194,9 @@ class Heads:
             return [NOTHING for _ in wanted]
         most = most if self._head.most is None else min(most, self._head.most)
         self._settle()
+        if trees and self.grows_trees:
+            grown = self._grow(self._read(), dict(wanted))
+            return [grown.get(sequence, NOTHING) for sequence, _ in wanted]
         drafts = self._draft_in_one_call(most) if self._head.in_one_call else self._draft(self._read(), most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
@@ -312,3 +324,42 @@ class Heads:
                 found[sequence] = table[slot - group.low].tolist()
             group.rewind(dict.fromkeys(slots, drafted[group].added))
         return found
+
+    def _grow(
+        self, states: Mapping[BatchedGroup, mx.array], wanted: Mapping[Sequence, int]
+    ) -> dict[Sequence, Proposal]:
+        """A tree of up to so many tokens for each sequence, by the head's own states after what it has read."""
+        found: dict[Sequence, Proposal] = {}
+        for group, slots in self._by_group():
+            trees = {slot: LikeliestTree(wanted.get(sequence, 0)) for slot, sequence in slots.items()}
+            own = states[group]
+            while self._take_level(own, trees, group.low):
+                # All levels again, side by side: the head's passes are short, whatever they compute.
+                own = mx.concatenate([states[group], self._pass_over_trees(group, own, trees)], axis=1)
+            found |= {
+                sequence: Proposal(trees[slot].tokens, parents=trees[slot].parents)
+                for slot, sequence in slots.items()
+            }
+        return found
+
+    def _take_level(self, own: mx.array, trees: Mapping[int, LikeliestTree], low: int) -> bool:
+        """Let the trees grow by what its own states [slots, 1 + tokens, size] say; whether any did."""
+        tokens, chances = map(np.array, self._head.likeliest(own, CHOICES))
+        grew = [tree.grow(tokens[slot - low], chances[slot - low]) for slot, tree in trees.items()]
+        return any(grew)
+
+    def _pass_over_trees(
+        self, group: BatchedGroup, own: mx.array, trees: Mapping[int, LikeliestTree]
+    ) -> mx.array:
+        """The head's own states after each token of the trees, by those of the last call."""
+        width = max(len(tree.tokens) for tree in trees.values())
+        tokens, sources = np.zeros((2, group.high - group.low, width), np.int32)
+        ways: list[list[int]] = [[] for _ in tokens]
+        for slot, tree in trees.items():
+            row = slot - group.low
+            tokens[row, : len(tree.tokens)], sources[row, : len(tree.tokens)] = tree.tokens, tree.sources
+            ways[row] = tree.parents
+        states = mx.take_along_axis(own, mx.array(sources)[..., None], axis=1)
+        after = group.forward(mx.array(tokens), states, Branches.of(ways, width))
+        group.rewind(dict.fromkeys(trees, width))
+        return after

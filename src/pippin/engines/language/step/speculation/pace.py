@@ -11,7 +11,7 @@ whosesoever they are: a sequence that has none to offer takes nothing from one t
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil, log
@@ -19,9 +19,30 @@ from statistics import median
 
 REMEMBERED = 9  # measurements of a kind of step
 FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
-BUSY_GUESSES = (0.15, 0.35, 0.6)
-"""The same of passes without padding, which the kernels for CPUs compute, for one, two, and three or more sequences: a
-plain step of so many does not wait for weights (docs/measurements/speculation.md has what was measured)."""
+BY_VECTORS = (
+    (1, 1.0),
+    (2, 1.1),
+    (3, 1.22),
+    (4, 1.4),
+    (5, 1.92),
+    (6, 1.96),
+    (8, 2.36),
+    (9, 2.9),
+    (12, 3.3),
+    (16, 3.9),
+    (17, 5.4),
+    (24, 6.0),
+    (25, 7.1),
+    (32, 7.4),
+    (36, 8.5),
+    (48, 10.6),
+    (64, 13.6),
+    (1024, 214.0),  # in proportion
+)
+"""The same of passes without padding, which the kernels for CPUs compute: what so many vectors take, times what
+one does. Products take 1, 2, 3, 4, 6, 8, 12 or 16 of them at a time, so that some cost next to nothing more than fewer,
+and the next one much. Measured by `benchmarks.speculation_policy --measure`; elsewhere the height differs, hardly the
+shape."""
 NEVER_PAYS = 1.1  # times as many plain steps as a pass computes tokens of a sequence
 LEAP = 2.0  # times the tokens of passes that were measured
 OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
@@ -91,6 +112,25 @@ def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
     return lengths
 
 
+Points = Sequence[tuple[float, float]]
+"""Of a curve, ascending."""
+
+
+def _on_line(points: Points, place: float) -> float:
+    """On the line through the nearest points; past the last one it goes on as between the last two."""
+    index = bisect_left(points, (place,))
+    if index < len(points) and points[index][0] == place:
+        return points[index][1]
+    index = min(max(index, 1), len(points) - 1)
+    (low, below), (high, above) = points[index - 1], points[index]
+    return below + (above - below) * (place - low) / (high - low)
+
+
+def _between(points: Points, place: float) -> float:
+    """On the line between the nearest points, or what the last one has."""
+    return points[-1][1] if place >= points[-1][0] else _on_line(points, place)
+
+
 def _useless(width: float) -> float:
     """Times a plain step with which a pass does not pay even where all proposals are right. How much longer one takes
     than that does not matter, and mostly something else held it up."""
@@ -100,42 +140,80 @@ def _useless(width: float) -> float:
 @dataclass
 class _Ratios:
     """What passes of some number of sequences take, by the tokens that they compute for a sequence in the mean: times
-    what a plain step takes. Ascending, from the plain step on."""
+    what a plain step takes.
 
-    guess: float = FIRST_GUESS
-    widths: list[float] = field(default_factory=lambda: [1.0])
-    ratios: list[float] = field(default_factory=lambda: [1.0])
-    guessed: dict[float, float] = field(default_factory=dict)  # before they are measured
+    What was measured is taken as it is. Between and beyond, it is on the line through the nearest widths that were; or
+    where the shape of the curve is known, as much above or below it as those are. A line would have one pass over five
+    vectors, which costs what one over six does, speak for all longer ones by its slope."""
+
+    shape: Points | None = None  # from the plain step on
+    # By width, those of other numbers of sequences that computed as many tokens: they correct the shape.
+    transferred: dict[float, float] = field(default_factory=dict)
+    widest: float = 1.0  # that was measured
     _measured: dict[float, deque[float]] = field(default_factory=dict)
+    _known: dict[float, float] = field(default_factory=dict)
+    _found: dict[float, float] = field(default_factory=dict)  # what `at` gave
+    _first: Points = ((1.0, 1.0),)  # times the shape, by what others have measured
+    _second: Points = ((1.0, 1.0),)  # times that, by what was measured itself
 
     def __post_init__(self) -> None:
-        self._learn()
+        self._known = _ascending(self.transferred)
+        self._first = [
+            (1.0, 1.0),
+            *((each, ratio / self._shaped(each)) for each, ratio in self._known.items()),
+        ]
+        self.widest = max(self._known, default=1.0)
 
     def observe(self, width: float, ratio: float) -> None:
         self._measured.setdefault(width, _last()).append(ratio)
-        self._learn()
+        self.widest = max(self.widest, width)
+        self._known = _ascending({each: median(found) for each, found in self._measured.items()})
+        self._second = [
+            (1.0, 1.0),
+            *((each, self._factor(each, known)) for each, known in self._known.items()),
+        ]
+        self._found.clear()
 
-    def _learn(self) -> None:
-        medians = {each: median(found) for each, found in self._measured.items()}
-        known = sorted((self.guessed | medians).items())
-        # A pass over fewer tokens takes no longer than one over more: what says otherwise was held up.
-        longest = list(accumulate((ratio for _, ratio in reversed(known)), min))[::-1]
-        self.widths = [1.0, *(width for width, _ in known)]
-        self.ratios = [1.0, *longest]
+    @property
+    def measured(self) -> dict[float, float]:
+        return self._known if self._measured else {}
 
     def at(self, width: float) -> float:
-        """As measured, else on the line through the nearest widths that were."""
-        return min(self._on_line(width), _useless(width))
+        """At least 1: where a longer pass seems to take less than a plain step, that one was held up."""
+        if (found := self._found.get(width)) is None:
+            found = self._found[width] = max(1.0, min(self._expected(width), _useless(width)))
+        return found
 
-    def _on_line(self, width: float) -> float:
-        index = bisect_left(self.widths, width)
-        if index < len(self.widths) and self.widths[index] == width:
-            return self.ratios[index]
-        if len(self.widths) == 1:
-            return 1 + self.guess * (width - 1)
-        low, high = (index - 1, index) if index < len(self.widths) else (0, index - 1)
-        slope = (self.ratios[high] - self.ratios[low]) / (self.widths[high] - self.widths[low])
-        return self.ratios[index - 1] + slope * (width - self.widths[index - 1])
+    def _expected(self, width: float) -> float:
+        if width == 1 or width in self.measured:
+            return self.measured.get(width, 1.0)
+        if self.shape is None:
+            points = [(1.0, 1.0), *self.measured.items()]
+            return _on_line(points if len(points) > 1 else [*points, (2.0, 1.0 + FIRST_GUESS)], width)
+        taken = self._corrected(width) * _between(self._second, width)
+        # A pass over fewer tokens takes no longer than one over more.
+        longer = [ratio for each, ratio in self.measured.items() if each > width]
+        shorter = [ratio for each, ratio in self.measured.items() if each < width]
+        return max([min([taken, *longer]), *shorter])
+
+    def _factor(self, width: float, ratio: float) -> float:
+        """How many times as long as was to be expected passes like those of this width take: the shape stands for one
+        more measurement, so that the first one does not decide alone."""
+        count = len(self._measured[width])
+        return float((max(1.0, ratio) / self._corrected(width)) ** (count / (count + 1)))
+
+    def _corrected(self, width: float) -> float:
+        return self._shaped(width) * _between(self._first, width)
+
+    def _shaped(self, width: float) -> float:
+        return 1.0 if self.shape is None else _on_line(self.shape, width)
+
+
+def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
+    """By width: a pass over fewer tokens takes no longer than one over more; what says otherwise was held up."""
+    known = sorted(ratios.items(), reverse=True)
+    least = accumulate((ratio for _, ratio in known), min)
+    return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
 
 
 @dataclass
@@ -155,22 +233,30 @@ class StepTimes:
             known.append(min(seconds, OUTLIER * median(known)) if len(known) > FRESH else seconds)
             self._medians[sequences] = median(known)
             if not self.pads and len(known) == FRESH and sequences not in self._ratios:
-                self._ratios[sequences] = self._unknown(sequences, self._guesses(sequences))
+                self._ratios[sequences] = self._unknown(sequences)
         elif plain := self.plain(sequences):
             width = computed / sequences
             ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width), _useless(width))
-            self._ratios.setdefault(sequences, self._unknown(sequences)).observe(width, ratio)
+            if sequences not in self._ratios:
+                self._ratios[sequences] = self._unknown(sequences)
+            self._ratios[sequences].observe(width, ratio)
 
-    def _unknown(self, sequences: int, guessed: dict[float, float] | None = None) -> _Ratios:
-        guess = FIRST_GUESS if self.pads else BUSY_GUESSES[min(sequences, len(BUSY_GUESSES)) - 1]
-        return _Ratios(guess, guessed=guessed or {})
+    def _unknown(self, sequences: int) -> _Ratios:
+        """Before a pass of so many sequences was measured."""
+        if self.pads:
+            return _Ratios()
+        plain = _on_line(BY_VECTORS, sequences)
+        more = [(vectors / sequences, taken / plain) for vectors, taken in BY_VECTORS if vectors > sequences]
+        shape = [(1.0, 1.0), *(more or [(2.0, 2.0)])]
+        return _Ratios(shape, self._transferred(sequences) if self.measured(sequences) else {})
 
-    def _guesses(self, sequences: int) -> dict[float, float]:
+    def _transferred(self, sequences: int) -> dict[float, float]:
         """What passes of other numbers of sequences have taken, which computed more tokens than a plain one of this."""
         known = dict(self._medians)
         for count, ratios in self._ratios.items():
-            measured = zip(ratios.widths[1:], ratios.ratios[1:], strict=True)
-            known |= {round(width * count): ratio * self.plain(count) for width, ratio in measured}
+            known |= {
+                round(width * count): ratio * self.plain(count) for width, ratio in ratios.measured.items()
+            }
         plain = self.plain(sequences)
         return {
             computed / sequences: max(1.0, seconds / plain)
@@ -180,7 +266,7 @@ class StepTimes:
 
     def widest(self, sequences: int) -> float:
         """The most tokens of a sequence, in the mean, of passes whose time is known."""
-        return self._nearest(sequences).widths[-1]
+        return self._nearest(sequences).widest
 
     def measured(self, sequences: int) -> bool:
         """Whether it is known what a plain step for so many takes."""
@@ -202,11 +288,14 @@ class StepTimes:
         return self.plain(sequences) * self._nearest(sequences).at(computed / sequences)
 
     def _nearest(self, sequences: int) -> _Ratios:
-        """Of so many sequences, else of the most similar number that there were."""
+        """Of so many sequences, else, where what passes take depends on the tokens for each, of the most similar number
+        that there were."""
         if sequences in self._ratios:
             return self._ratios[sequences]
         nearest = min(self._ratios, key=lambda count: abs(count - sequences), default=None)
-        return self._unknown(sequences) if nearest is None else self._ratios[nearest]
+        if nearest is None or not self.pads:
+            return self._unknown(sequences)
+        return self._ratios[nearest]
 
 
 class Pace:
@@ -217,6 +306,7 @@ class Pace:
         even where there are none, because it cannot be built while the last one is computed. `pads`: a pass computes
         as many tokens of each sequence as of that with the most."""
         self.times = StepTimes(pads)
+        self.tree_times = StepTimes(pads)  # of steps that check trees, see `TreePace`
         self._pads = pads
         self._overlaps = overlaps
         self._hits = 1.0  # share of the steps that looked for proposals and had some
@@ -237,16 +327,16 @@ class Pace:
         """`chances` that a proposal is right, and how many proposals there can be, of each sequence."""
         none = [0] * len(chances)
         rooms = [min(self._most, own) for own in available]
-        if not any(rooms) or not self._may_propose(len(chances)):
+        if not any(rooms) or not self.may_propose(len(chances)):
             return none
         best = self._best(chances, rooms, self._leap(len(chances)))
         worth = WORTH if self._budget >= 0 else WORTH_IN_DEBT
-        pays = self._rate(chances, best) > worth * self._rate(chances, none)
+        pays = self.rate(chances, best) > worth * self.rate(chances, none)
         if pays and self._trial % CURIOUS:
             return best
         tried = self._tried(chances, rooms, self._leap(len(chances)))
         # What is not even likely to pay is tried now and then, so that a change is noticed: from full savings.
-        worth_trying = self._budget >= self._savings or self._may_pay(chances, tried)
+        worth_trying = self.has_savings or self._may_pay(chances, tried)
         if worth_trying and self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
@@ -262,7 +352,8 @@ class Pace:
         seconds *= 1 if computed <= count * self.times.widest(count) else CHEAPER
         return tokens / count * self.times.plain(count) > WORTH * seconds
 
-    def _may_propose(self, sequences: int) -> bool:
+    def may_propose(self, sequences: int) -> bool:
+        """Whether nothing else is due."""
         due = self._since_plain >= STALE or not self.times.measured(sequences)
         return not due and self._budget > -self._savings
 
@@ -278,7 +369,7 @@ class Pace:
                 [min(longest, room, reach(chance)) for chance, room in zip(chances, rooms, strict=True)]
                 for longest in range(1, min(leap, max(rooms)) + 1)
             )
-            return max(choices, key=lambda lengths: self._rate(chances, lengths))
+            return max(choices, key=lambda lengths: self.rate(chances, lengths))
         count = len(rooms)
         likeliest = self._likeliest(chances, rooms)[: leap * count]
         tokens = accumulate((right for right, _ in likeliest), initial=float(count))
@@ -310,7 +401,7 @@ class Pace:
     def worth_looking(self, chances: Sequence[float]) -> bool:
         """Whether the next step should look for proposals that cost nothing, of which there may be none."""
         if not self._overlaps:
-            return self._may_propose(len(chances))
+            return self.may_propose(len(chances))
         lengths = self.lengths(chances, [self._most] * len(chances))
         if not any(lengths):
             return False
@@ -334,11 +425,15 @@ class Pace:
         """Tokens that a pass computes with so many proposals for each sequence."""
         return len(lengths) * (1 + max(lengths)) if self._pads else len(lengths) + sum(lengths)
 
-    def observe(self, sequences: int, computed: int, seconds: float, tokens: int) -> None:
-        """A step gave so many tokens in all. It `computed` one for each sequence where nothing was looked for."""
+    def observe(
+        self, sequences: int, computed: int, seconds: float, tokens: int, *, trees: bool = False
+    ) -> None:
+        """A step gave so many tokens in all. It `computed` one for each sequence where nothing was looked for, else
+        chains, or `trees`."""
         plain, is_plain = self.times.plain(sequences), computed == sequences
+        times = self.tree_times if trees else self.times
         if self.times.measured(sequences):
-            spent = min(seconds, OUTLIER * self.times.expected(sequences, computed))
+            spent = min(seconds, OUTLIER * times.expected(sequences, computed))
             lost = 0.0 if is_plain else spent - plain * tokens / sequences
             self._spend(spent, lost)
             if not is_plain:
@@ -348,7 +443,9 @@ class Pace:
         follows = self._plain_before == sequences
         self._plain_before = sequences if is_plain else 0
         if not is_plain or follows:
-            self.times.observe(sequences, computed, seconds)
+            times.observe(sequences, computed, seconds)
+        if is_plain and follows:
+            self.tree_times.observe(sequences, computed, seconds)
         if is_plain:
             self._since_plain = 0 if follows else self._since_plain
         else:
@@ -361,10 +458,20 @@ class Pace:
         self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
 
     @property
+    def budget(self) -> float:
+        """Seconds that may be lost now."""
+        return self._budget
+
+    @property
+    def has_savings(self) -> bool:
+        """Whether nothing of what may be lost at once is spent."""
+        return self._budget >= self._savings
+
+    @property
     def _savings(self) -> float:
         return max(SAVINGS, SAVED_STEPS * self.times.shortest)
 
-    def _rate(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
+    def rate(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
         """Tokens a second of all sequences."""
         tokens = sum(map(expected_tokens, chances, lengths))
         return tokens / self.times.expected(len(lengths), self.computed(lengths))

@@ -1,7 +1,7 @@
 """Where proposals of next tokens come from: the text itself, what the prefix cache remembers, or a smaller model."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -10,11 +10,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from pippin.engines.language.kv_cache.branches import Branches, branching
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.prefix_cache.text import Place, RememberedText
+from pippin.engines.language.sampling.filters import likeliest
 from pippin.engines.language.step.sequences import Sequence
+from pippin.engines.language.step.speculation.trees import CHOICES, LikeliestTree
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
 SHORTEST_NGRAM = 2
@@ -25,10 +28,42 @@ MOST_PLACES = 8  # that are remembered of a run of tokens, the last ones
 
 class Proposal(NamedTuple):
     """Tokens that may follow. Those that were found in a text have `agreed` tokens before them in common with the
-    sequence, by which it is measured how often such are right; None for those that a model drafted."""
+    sequence, by which it is measured how often such are right; None for those that a model drafted.
+
+    Of a tree `parents` has for each token the index of the one before it, -1 where that is the sequence's last; the
+    likelier of those that follow the same come first. None for a chain, where each follows the one before it."""
 
     tokens: list[int]
     agreed: int | None = None
+    parents: list[int] | None = None
+
+    @property
+    def ways(self) -> list[int]:
+        """`parents`, of a chain as well."""
+        return list(range(-1, len(self.tokens) - 1)) if self.parents is None else self.parents
+
+    @property
+    def likeliest(self) -> list[int]:
+        """The chain of the first tokens that follow each other."""
+        if self.parents is None:
+            return self.tokens
+        found: list[int] = []
+        last = -1
+        while last in self.parents:
+            last = self.parents.index(last)
+            found.append(self.tokens[last])
+        return found
+
+    def cut(self, allowed: Callable[[list[int]], int]) -> "Proposal":
+        """What is left where so many of tokens that follow each other are `allowed`."""
+        if self.parents is None:
+            return self._replace(tokens=self.tokens[: allowed(self.tokens)])
+        places, paths, parents = {-1: -1}, {-1: list[int]()}, list[int]()
+        for index, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if parent in places and allowed(path := [*paths[parent], token]) == len(path):
+                parents.append(places[parent])
+                places[index], paths[index] = len(places) - 1, path
+        return self._replace(tokens=[self.tokens[index] for index in places if index >= 0], parents=parents)
 
 
 NOTHING = Proposal([])
@@ -47,12 +82,18 @@ class Proposer(Protocol):
         """Whether proposals take next to no time. There may be none then."""
         ...
 
+    @property
+    def grows_trees(self) -> bool:
+        """Whether it has trees to propose."""
+        ...
+
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether there may be proposals for the sequence now."""
         ...
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        """For each sequence up to so many tokens that may follow, all of whose tokens are known."""
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+        """For each sequence up to so many tokens that may follow, all of whose tokens are known: chains, or `trees`
+        where there are any."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -147,6 +188,7 @@ class Lookup:
     one that the prefix cache remembers under the sequence's own key."""
 
     is_free = True
+    grows_trees = False
     weight_bytes = 0
 
     def __init__(self, *, in_text: bool, remembered: RememberedText | None = None) -> None:
@@ -160,7 +202,7 @@ class Lookup:
     def is_ready(self, sequence: Sequence) -> bool:
         return self._in_text or bool(sequence.request.job.prediction)
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         return [self._look(sequence, most) for sequence, most in wanted]
 
     def _look(self, sequence: Sequence, most: int) -> Proposal:
@@ -226,13 +268,17 @@ class Either:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+    @property
+    def grows_trees(self) -> bool:
+        return self._other.grows_trees
+
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         found = self._free.propose(wanted)
         rest = [
             (sequence, 0 if mine.tokens else most)
             for (sequence, most), mine in zip(wanted, found, strict=True)
         ]
-        drafted = self._other.propose(rest)
+        drafted = self._other.propose(rest, trees)
         return [mine if mine.tokens else other for mine, other in zip(found, drafted, strict=True)]
 
     def forget(self, sequence: Sequence) -> None:
@@ -248,9 +294,12 @@ class DraftModel:
 
     is_free = False
 
-    def __init__(self, model: nn.Module, chunk: int, layout: CacheLayout) -> None:
-        """`chunk`: most tokens that it reads in a step."""
+    def __init__(
+        self, model: nn.Module, chunk: int, layout: CacheLayout, *, grows_trees: bool = False
+    ) -> None:
+        """`chunk`: most tokens that it reads in a step. `grows_trees`: it can be asked for several ways on."""
         self._model = model
+        self.grows_trees = grows_trees
         self.weight_bytes = weight_bytes(model)
         self._chunk = chunk
         self._layout = layout
@@ -259,10 +308,14 @@ class DraftModel:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        return [Proposal(self._continue(sequence, most) if most else []) for sequence, most in wanted]
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+        go_on = self._grow if trees and self.grows_trees else self._chain
+        return [self._continue(sequence, most, go_on) if most else NOTHING for sequence, most in wanted]
 
-    def _continue(self, sequence: Sequence, most: int) -> list[int]:
+    def _continue(
+        self, sequence: Sequence, most: int, go_on: Callable[[_Draft, mx.array, int], Proposal]
+    ) -> Proposal:
+        """Read what the draft does not hold, a chunk at most, and then `go_on` from there."""
         draft = self._drafts.setdefault(sequence, _Draft(new_prompt_cache(self._model)))
         self._take_back(draft, sequence.tokens)
         new = sequence.tokens[len(draft.tokens) :]
@@ -270,16 +323,30 @@ class DraftModel:
             self._model(mx.array([new[: self._chunk]]), cache=draft.cache)
             draft.tokens += new[: self._chunk]
             mx.eval(arrays_of(draft.cache))
-            return []
-        proposed: list[mx.array] = []
-        inputs = mx.array([new])
-        for _ in range(most):
-            token = mx.argmax(self._model(inputs, cache=draft.cache)[:, -1:], axis=-1)
-            proposed.append(token)
-            inputs = token
-        found: list[int] = np.array(mx.concatenate(proposed, axis=1))[0].tolist() if proposed else []
-        draft.tokens += new + found[:-1] if proposed else []
-        return found
+            return NOTHING
+        logits = self._model(mx.array([new]), cache=draft.cache)[:, -1:]
+        draft.tokens += new
+        return go_on(draft, logits, most)
+
+    def _chain(self, draft: _Draft, logits: mx.array, most: int) -> Proposal:
+        proposed = [mx.argmax(logits, axis=-1)]
+        while len(proposed) < most:
+            logits = self._model(proposed[-1], cache=draft.cache)
+            proposed.append(mx.argmax(logits, axis=-1))
+        found: list[int] = np.array(mx.concatenate(proposed, axis=1))[0].tolist()
+        draft.tokens += found[:-1]
+        return Proposal(found)
+
+    def _grow(self, draft: _Draft, logits: mx.array, most: int) -> Proposal:
+        tree, first = LikeliestTree(most), logits
+        while tree.grow(*(np.array(each)[0] for each in likeliest(logits, CHOICES))):
+            count = len(tree.tokens)
+            with branching(draft.cache, Branches.of([tree.parents], count)) as cache:
+                after = self._model(mx.array([tree.tokens]), cache=cache)
+            for layer in draft.cache:
+                layer.trim(count)
+            logits = mx.concatenate([first, after], axis=1)
+        return Proposal(tree.tokens, parents=tree.parents)
 
     def _take_back(self, draft: _Draft, tokens: list[int]) -> None:
         """Forget what the draft holds and the sequence does not; at least one token is left to be read."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.speculation.judging import agreed
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposal, Proposer
+from pippin.engines.language.step.speculation.trees import TreePace
 
 AGREED = (1, 2, 3, 4, 8, 16, 32)
 """Places found by so many tokens in common, up to the next number, are taken to be right equally often: of what
@@ -32,8 +34,12 @@ def _hope(grounds: Grounds) -> float:
 class Judged:
     """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all."""
 
-    proposals: list[list[int]]
+    proposals: list[Proposal]
     tokens: int
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(each.tokens) for each in self.proposals]
 
 
 class Speculation:
@@ -49,15 +55,20 @@ class Speculation:
         always: bool = True,
         heads: Follower | None = None,
         clock: StepClock | None = None,
+        trees: TreePace | None = None,
     ) -> None:
         """`most`: tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, where the
         state of a sequence is to be remembered. `always`: there may be proposals for sequences without a prediction,
-        too. `heads`: what the proposer asks that is to know the model's states. `clock` measures steps."""
+        too. `heads`: what the proposer asks that is to know the model's states. `clock` measures steps. `trees`: when
+        to check trees, where the model can and the proposer has some."""
         self.proposer = proposer
         self.clock = clock or StepClock()
         self.always = always
         self.heads = heads
         self.pace = pace
+        self.trees = trees
+        self._tree = 0  # tokens of the trees that were asked for last, and the chances of chains then
+        self._asked_with: list[float] = []
         self._most = most
         self._block = block
         # Of each sequence, and what one begins with, by grounds; and of all its proposals.
@@ -75,32 +86,46 @@ class Speculation:
         chances = self._chances(running)
         if self.proposer.is_free:
             return self.pace.worth_looking(chances)
-        return any(self.pace.lengths(chances, [self._most if each else 0 for each in ready]))
+        rooms = [self._most if each else 0 for each in ready]
+        lengths = self.pace.lengths(chances, rooms)
+        return any(lengths) or self._size_of_trees(chances, lengths, rooms) > 0
 
-    def proposals(self, running: list[Running]) -> list[list[int]]:
-        """One list for each sequence, all of whose tokens are known."""
+    def _size_of_trees(self, chances: list[float], lengths: list[int], rooms: list[int]) -> int:
+        """Tokens of a tree for each sequence that has room for it; 0 for chains of these lengths."""
+        return 0 if self.trees is None else self.trees.size(chances, lengths, max(rooms))
+
+    def proposals(self, running: list[Running]) -> list[Proposal]:
+        """One for each sequence, all of whose tokens are known."""
         rooms = [self._room(each) for each in running]
-        asked = rooms if self.proposer.is_free else self.pace.lengths(self._chances(running), rooms)
-        found = self.proposer.propose(
-            [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
-        )
+        asked = rooms if self.proposer.is_free else self._asked(self._chances(running), rooms)
+        wanted = [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
+        found = self.proposer.propose(wanted, trees=self._tree > 0)
         self._grounds = {
             each.sequence: grounds_of(proposal)
             for each, proposal in zip(running, found, strict=True)
             if proposal.tokens
         }
         allowed = [
-            tokens[: each.sequence.decoder.allowed(tokens)] if tokens else []
-            for each, (tokens, _) in zip(running, found, strict=True)
+            proposal.cut(each.sequence.decoder.allowed) if proposal.tokens else proposal
+            for each, proposal in zip(running, found, strict=True)
         ]
         if not self.proposer.is_free:
             return allowed
         chances = [
-            self._acceptance(each.sequence, self._grounds[each.sequence]).chance if tokens else 0.0
-            for each, tokens in zip(running, allowed, strict=True)
+            self._acceptance(each.sequence, self._grounds[each.sequence]).chance if proposal.tokens else 0.0
+            for each, proposal in zip(running, allowed, strict=True)
         ]
-        lengths = self.pace.lengths(chances, list(map(len, allowed)))
-        return [tokens[:length] for tokens, length in zip(allowed, lengths, strict=True)]
+        lengths = self.pace.lengths(chances, [len(proposal.tokens) for proposal in allowed])
+        return [
+            Proposal(proposal.tokens[:length], proposal.agreed)
+            for proposal, length in zip(allowed, lengths, strict=True)
+        ]
+
+    def _asked(self, chances: list[float], rooms: list[int]) -> list[int]:
+        """How many tokens to ask for, of chains or of trees."""
+        lengths, self._asked_with = self.pace.lengths(chances, rooms), chances
+        self._tree = self._size_of_trees(chances, lengths, rooms)
+        return [min(self._tree, room) for room in rooms] if self._tree else lengths
 
     def _room(self, running: Running) -> int:
         """Tokens that can be proposed for a sequence."""
@@ -122,10 +147,12 @@ class Speculation:
             seen[grounds] = Acceptance(self._priors.get(grounds, _hope(grounds)))
         return seen[grounds]
 
-    def judged(self, sequence: Sequence, proposed: int, accepted: int) -> None:
-        """What became of the proposals for a sequence."""
-        if not proposed:
+    def judged(self, sequence: Sequence, proposal: Proposal, chosen: list[int]) -> None:
+        """What the model chose where it was given proposals for a sequence. A tree tells of the chain that it has."""
+        if not proposal.tokens:
             return
+        chain = proposal.likeliest
+        proposed, accepted = len(chain), agreed(chain, chosen)
         grounds = self._grounds[sequence]
         seen = self._acceptance(sequence, grounds)
         seen.observe(proposed, accepted)
@@ -137,18 +164,23 @@ class Speculation:
 
     def learn(self, began: Instant, sequences: int, judged: Judged | None, *, looked: bool) -> None:
         """A step that did nothing but decode began then, and is done. `looked`: it looked for proposals."""
-        computed = (
-            sequences if judged is None else self.pace.computed([len(tokens) for tokens in judged.proposals])
-        )
+        computed = sequences if judged is None else self.pace.computed(judged.lengths)
         seconds = self.clock.seconds((sequences, computed), began)
         if judged is not None:
-            self.pace.observe(sequences, computed, seconds, judged.tokens)
+            self._observe(sequences, computed, seconds, judged)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
             self.pace.observe(sequences, sequences, seconds, sequences)
         if self.heads is not None:
             self.heads.rests = self.pace.rests
+
+    def _observe(self, sequences: int, computed: int, seconds: float, judged: Judged) -> None:
+        """A pass that took so long has judged proposals."""
+        trees = any(each.parents is not None for each in judged.proposals)
+        self.pace.observe(sequences, computed, seconds, judged.tokens, trees=trees)
+        if self.trees is not None:
+            self.trees.observe(self._asked_with, self._tree if trees else 0, judged.tokens)
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that has left the batch."""

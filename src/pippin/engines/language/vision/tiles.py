@@ -1,0 +1,108 @@
+"""Pictures of Llama 4 as tiles, as transformers cuts them (`Llama4ImageProcessor`, on which its weights were trained).
+
+mlx-vlm 0.7.10 writes a prompt for the tiles and, of more than one tile, for the whole picture beside them, and leaves
+the whole picture out of the pixels: its model then reads the features of the next picture in its place, and past the
+end of the array for the last one. It also knows eight of the sizes alone, and stretches pictures to them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image as PillowImage
+
+from pippin.engines.language.vision.checkpoint import family_of
+
+Size = tuple[int, int]
+"""Height and width."""
+
+
+def cut_into_tiles(processor: Any, config: dict[str, Any]) -> None:
+    """Have the processor of a Llama 4 prepare pictures as here. Others stay as they are."""
+    if family_of(config) == "llama4":
+        processor.image_processor = TileProcessor(processor.image_processor)
+
+
+class TileProcessor:
+    """In the place of the image processor in mlx-vlm's `Llama4Processor`, which calls it."""
+
+    def __init__(self, own: Any) -> None:
+        """`own`: the image processor that mlx-vlm has read from the model's folder."""
+        self._own = own
+        self._canvases = canvases(own.max_patches)
+
+    def __call__(self, images: Sequence[PillowImage.Image], **_: Any) -> dict[str, Any]:
+        """`pixel_values` float32 [tiles, 3, side, side] of all pictures, and the rows and columns of tiles of each."""
+        grids = [best_canvas((each.height, each.width), self._canvases, self._own.size) for each in images]
+        tiles = [
+            self._scaled(tile)
+            for picture, grid in zip(images, grids, strict=True)
+            for tile in cut(picture.convert("RGB"), grid, self._own.size)
+        ]
+        return {"pixel_values": np.stack(tiles), "aspect_ratios": grids}
+
+    def _scaled(self, tile: PillowImage.Image) -> npt.NDArray[np.float32]:
+        mean, spread = (np.asarray(each, np.float32) for each in (self._own.image_mean, self._own.image_std))
+        pixels = np.asarray(tile).astype(np.float32) / np.float32(255)
+        return ((pixels - mean) / spread).transpose(2, 0, 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+def canvases(most: int) -> list[Size]:
+    """The rows and columns of up to `most` tiles, in the order in which transformers tries them."""
+    by_shape: dict[float, list[Size]] = {}
+    for count in range(most, 0, -1):
+        for rows in range(1, count + 1):
+            if count % rows == 0:
+                columns = count // rows
+                by_shape.setdefault(rows / columns, []).append((rows, columns))
+    return [grid for grids in by_shape.values() for grid in grids]
+
+
+def best_canvas(picture: Size, grids: Sequence[Size], side: int) -> Size:
+    """The rows and columns of tiles that a picture is cut into: those that enlarge it least, or else shrink it least,
+    and the fewest of these."""
+    height, width = picture
+    scales = np.array(
+        [min(rows * side / height, columns * side / width) for rows, columns in grids], np.float32
+    )
+    enlarging = scales[scales >= 1]
+    chosen = enlarging.min() if enlarging.size else scales.max()
+    alike = [grid for grid, scale in zip(grids, scales, strict=True) if scale == chosen]
+    return min(alike, key=lambda grid: grid[0] * grid[1])
+
+
+def cut(picture: PillowImage.Image, grid: Size, side: int) -> list[PillowImage.Image]:
+    """The tiles of a picture, row by row, and where there are several the whole picture as one tile more.
+
+    A picture keeps its shape, black fills the canvas below it and to its right; it is enlarged to one tile at most.
+    """
+    rows, columns = grid
+    height = min(max(picture.height, side), rows * side)
+    width = min(max(picture.width, side), columns * side)
+    canvas = PillowImage.new("RGB", (columns * side, rows * side))
+    canvas.paste(_resized(picture, _within(picture, (height, width))), (0, 0))
+    tiles = [
+        canvas.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return [*tiles, _resized(picture, (side, side))] if len(tiles) > 1 else tiles
+
+
+def _within(picture: PillowImage.Image, most: Size) -> Size:
+    """The largest size of the picture's shape that is not above `most`."""
+    by_height, by_width = most[0] / picture.height, most[1] / picture.width
+    if by_width < by_height:
+        height, width = min(math.floor(picture.height * by_width), most[0]), most[1]
+    else:
+        height, width = most[0], min(math.floor(picture.width * by_height), most[1])
+    return max(height, 1), max(width, 1)
+
+
+def _resized(picture: PillowImage.Image, size: Size) -> PillowImage.Image:
+    return picture.resize((size[1], size[0]), PillowImage.Resampling.BILINEAR)

@@ -1,0 +1,61 @@
+"""What is said where a library refuses a request, or lacks a Python package that it does not require."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pippin.core.errors import ServerError
+
+logger = logging.getLogger(__name__)
+
+LONGEST: Final = 400
+"""The most letters of a library's error that a client is told."""
+
+
+@contextmanager
+def library_refusals(param: str) -> Iterator[None]:
+    """Make a library's own refusal of a request the client's error, naming `param`.
+
+    Raises `ServerError`. What a library raises for arguments that it can't use is no failure of the server. Errors of
+    MLX about arrays that do not fit begin with a bracket, and are.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise missing_package(error) from error
+    except (ValueError, AssertionError, KeyError, NotImplementedError) as error:
+        if str(error).startswith("["):
+            raise
+        logger.warning("a model refused a request", exc_info=True)
+        message = f"The model refuses this request: {_in_words(error)}"
+        raise ServerError("invalid_request", message, param) from error
+
+
+def _in_words(error: Exception) -> str:
+    words = str(error).strip() or type(error).__name__
+    named = f"it does not know {words}" if isinstance(error, KeyError) else words
+    return f"{named[:LONGEST].rstrip('.')}."
+
+
+PHONEMES: Final = ("misaki", "phonemizer", "espeakng_loader", "num2words", "spacy")
+"""Packages that turn text into phonemes, of the extra `kokoro`."""
+
+
+def missing_package(error: ImportError) -> ServerError:
+    """The refusal of a model that needs a package which mlx-audio does not require.
+
+    mlx-audio raises errors of its own, without a name, from those that name the package.
+    """
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 10:
+        causes.append(cause)
+    names = [each.name for each in causes if isinstance(each, ImportError) and each.name]
+    if not names:
+        return ServerError(
+            "load_failed", f"This model needs a Python package that is not installed: {error}."
+        )
+    package = names[-1].partition(".")[0]
+    way = 'pip install "pippin[kokoro]"' if package in PHONEMES else f"pip install {package}"
+    message = f"This model needs the Python package {package!r}, which is not installed: {way}."
+    return ServerError("load_failed", message)

@@ -1,0 +1,166 @@
+"""Which keywords a model's `generate` does something with, and a request's fields as those.
+
+The models of mlx-audio share one call, so many name arguments that they never look at, and take others out of
+`**kwargs`. So their code is read: an argument counts if the function uses it, and a keyword if it is taken out of
+`**kwargs` by name, there or in the method of the model that they are handed on to.
+"""
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pippin.core.errors import ServerError
+from pippin.core.tasks import Speak
+
+KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
+    "voice": ("voice",),
+    "speed": ("speed",),
+    "instructions": ("instruct", "instruction", "caption", "description"),
+    "lang_code": ("lang_code", "lang", "language"),
+    "ref_audio": ("ref_audio",),
+    "ref_text": ("ref_text",),
+    "gender": ("gender",),
+    "pitch": ("pitch",),
+    "temperature": ("temperature",),
+    "top_p": ("top_p",),
+    "top_k": ("top_k",),
+    "repetition_penalty": ("repetition_penalty",),
+    "streaming_interval": ("streaming_interval",),
+    "max_tokens": ("max_tokens", "max_new_tokens", "max_new_frames"),
+    "seed": ("seed", "rng_seed"),
+}
+"""What the models of mlx-audio call the fields of a request; the first that a model reads is given."""
+
+NEEDLESS: Final = (("repetition_penalty", 1.0),)
+"""Values that mean nothing to a model that has no such setting, though they do to one that has."""
+
+CHOICES: Final = {"speed": "SPEED_MAP", "pitch": "PITCH_MAP"}
+"""The tables by which Spark reads numbers, in the module of its model: it knows no others."""
+
+DEEPEST: Final = 4
+"""The longest chain of methods that hand their keywords on."""
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """The keywords of one `generate`: those that it reads, those that it can't be called without, and the only values
+    of some fields."""
+
+    read: frozenset[str]
+    needed: frozenset[str]
+    choices: dict[str, tuple[float, ...]]
+
+    def first_of(self, names: tuple[str, ...]) -> str | None:
+        """What this model calls a field, of several names; None if it does nothing with it."""
+        return next((each for each in names if each in self.read | self.needed), None)
+
+    def name_of(self, field: str) -> str | None:
+        """What this model calls a field of a request for speech."""
+        return self.first_of(KEYWORDS[field])
+
+
+def keywords_of(model: Any) -> Keywords:
+    """The keywords of a model's `generate`. Where its source is out of reach, all that it names count as read."""
+    parameters = [
+        each
+        for each in inspect.signature(model.generate).parameters.values()
+        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
+    needed = frozenset(each.name for each in parameters if each.default is each.empty)
+    read = frozenset(_read_by(model, model.generate, DEEPEST))
+    module = sys.modules.get(type(model).__module__)
+    tables = {field: getattr(module, name, None) for field, name in CHOICES.items()}
+    choices = {field: tuple(each) for field, each in tables.items() if isinstance(each, dict)}
+    return Keywords(read or frozenset(each.name for each in parameters), needed, choices)
+
+
+def _read_by(model: Any, function: Callable[..., Any], depth: int) -> Iterator[str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return
+    [definition, *_] = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    arguments = definition.args
+    named = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    nodes = [node for statement in definition.body for node in ast.walk(statement)]
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    yield from named & used - {"self"}
+    rest = arguments.kwarg.arg if arguments.kwarg else None
+    dropped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if not isinstance(node, ast.Call) or rest is None:
+            continue
+        if (taken := _taken(node, rest)) is not None:
+            if id(node) not in dropped:
+                yield taken
+        elif depth and (method := _handed_to(node, rest)) is not None:
+            yield from _read_by(model, getattr(model, method), depth - 1)
+
+
+def _taken(call: ast.Call, rest: str) -> str | None:
+    """The keyword that `rest.get("name")` or `rest.pop("name")` takes."""
+    match call:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=name), attr="get" | "pop"),
+            args=[ast.Constant(value=str(taken)), *_],
+        ) if name == rest:
+            return taken
+    return None
+
+
+def _handed_to(call: ast.Call, rest: str) -> str | None:
+    """The method of the model that is called with `**rest`."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=method), keywords=keywords):
+            handed = (each.value for each in keywords if each.arg is None)
+            if any(isinstance(each, ast.Name) and each.id == rest for each in handed):
+                return method
+    return None
+
+
+def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: Any) -> dict[str, Any]:
+    """What `generate` is called with. `voice` is the model's word for the voice, and `reference` the recording of one.
+
+    Raises `ServerError` for a field that this model has no argument for, and for one that it needs and was not sent.
+    """
+    asked: dict[str, Any] = {
+        "voice": voice,
+        "speed": None if task.speed == 1.0 else task.speed,
+        "instructions": task.instructions,
+        "lang_code": task.language,
+        "ref_audio": reference,
+        "ref_text": task.reference_text,
+        "gender": task.gender,
+        "pitch": None if task.pitch == 1.0 else task.pitch,
+        "temperature": task.temperature,
+        "top_p": task.top_p,
+        "top_k": task.top_k,
+        "repetition_penalty": task.repetition_penalty,
+        "streaming_interval": task.streaming_interval if task.stream else None,
+        "max_tokens": task.max_tokens,
+        "seed": task.seed,
+    }
+    arguments: dict[str, Any] = {"text": task.text}
+    for field, value in asked.items():
+        keyword = keywords.name_of(field)
+        if value is not None and value not in keywords.choices.get(field, (value,)):
+            known = ", ".join(str(each) for each in keywords.choices[field])
+            raise ServerError("invalid_request", f"{field} is {value}; this model knows {known}.", field)
+        if value is not None and keyword is not None:
+            arguments[keyword] = value
+        elif value is not None and (field, value) not in NEEDLESS and field != "seed":
+            raise ServerError("unsupported", f"This model has no `{field}`; leave it out.", field)
+    for field in KEYWORDS:
+        keyword = keywords.name_of(field)
+        if keyword in keywords.needed and keyword not in arguments:
+            raise ServerError("invalid_request", f"This model needs `{field}`; send it.", field)
+    if "verbose" in keywords.read:
+        arguments["verbose"] = False
+    if task.stream and "stream" in keywords.read:
+        arguments["stream"] = True
+    return arguments

@@ -1,0 +1,126 @@
+"""The voices that a model's folder brings, and a client's word for one as the model takes it.
+
+What a client calls a voice must never reach a model as it is: several of mlx-audio's models take a name that ends like
+a file's for a path, and one that begins like an address for something to fetch.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pippin.core.decoding import from_json
+from pippin.core.errors import ServerError
+
+FOLDERS: Final = ("voices", "voice_embedding", "embeddings")
+SUFFIXES: Final = (".safetensors", ".npz", ".json", ".wav")
+NAME: Final = re.compile(r"[^\W_][^/\\:~\x00-\x1f]{0,127}")
+"""A word for a voice of a model that has no list of them: nothing that could be a path or an address."""
+RECORDING: Final = ".wav"
+BLENDS: Final = ("kokoro",)
+"""Families that mix several voices, whose names stand with commas between them."""
+TAKES_FILES: Final = ("outetts",)
+"""Families that take the path of a voice's file, and not its name."""
+
+
+@dataclass(frozen=True)
+class FolderVoices:
+    """The voices of one model. `files` are those that lie there as a file each, by name."""
+
+    model: str
+    family: str | None
+    names: tuple[str, ...]
+    files: dict[str, Path]
+
+    def checked(self, voice: str) -> str:
+        """The model's own spelling of a client's word. Raises `ServerError` for what is no voice of this model."""
+        parts = voice.split(",") if self.family in BLENDS else [voice]
+        return ",".join(self._one(part.strip()) for part in parts)
+
+    def _one(self, voice: str) -> str:
+        if self.names:
+            found = {name.casefold(): name for name in reversed(self.names)}.get(voice.casefold())
+            if voice not in self.names and found is None:
+                raise ServerError(
+                    "invalid_request",
+                    f"voice is {voice!r}; {self.model} has {', '.join(self.names)}.",
+                    "voice",
+                )
+            return voice if voice in self.names else found or voice
+        if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
+            raise ServerError(
+                "invalid_request",
+                "voice is a name, and not a path or an address; send a recording to imitate in `ref_audio`.",
+                "voice",
+            )
+        return voice
+
+    def recording_of(self, voice: str) -> Path | None:
+        """The recording that a voice is, where it lies there as one."""
+        path = self.files.get(voice)
+        return path if path is not None and path.suffix == RECORDING else None
+
+    def word_for(self, voice: str) -> str:
+        """What the model is given for a voice that was checked."""
+        return str(self.files[voice]) if self.family in TAKES_FILES and voice in self.files else voice
+
+
+def voices_of(folder: Path, model: str) -> FolderVoices:
+    """The voices of a model: a file each in one of `FOLDERS`, arrays of an archive, or names in its configuration."""
+    config = _config(folder)
+    files = {
+        path.stem: path
+        for name in FOLDERS
+        if (folder / name).is_dir()
+        for path in sorted((folder / name).iterdir())
+        if path.suffix in SUFFIXES
+    }
+    family = config.get("model_type") or ("kokoro" if "istftnet" in config else None)
+    names = {*files, *_archived(folder, config), *_configured(config)}
+    if not names and (family == "pocket_tts" or {"flow_lm", "mimi"} <= config.keys()):
+        names = set(_predefined())
+    return FolderVoices(model, family, tuple(sorted(names)), files)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        return from_json((folder / "config.json").read_bytes(), dict[str, Any])
+    except (OSError, ValueError):  # which the loading of the model tells in its own words
+        return {}
+
+
+def _archived(folder: Path, config: dict[str, Any]) -> Iterator[str]:
+    """The names of KittenTTS: arrays of `voices.npz`, and others that its configuration has for them."""
+    path = folder / Path(str(config.get("voices_path") or "voices.npz")).name
+    if not path.is_file():
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield from (name.removesuffix(".npy") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return
+    yield from _keys(config.get("voice_aliases"))
+
+
+def _configured(config: dict[str, Any]) -> Iterator[str]:
+    """The names of MeloTTS, of Rumik, and of Qwen3-TTS."""
+    yield from _keys(config.get("spk2id"))
+    speakers = config.get("speakers")
+    if isinstance(speakers, list):
+        yield from (name for name in speakers if isinstance(name, str))
+    talker = config.get("talker_config")
+    yield from _keys(talker.get("spk_id") if isinstance(talker, dict) else None)
+
+
+def _keys(found: Any) -> Iterator[str]:
+    if isinstance(found, dict):
+        yield from (name for name in found if isinstance(name, str))
+
+
+def _predefined() -> tuple[str, ...]:
+    """The voices of Pocket TTS that lie in a repository of their own."""
+    from mlx_audio.tts.models.pocket_tts.utils import PREDEFINED_VOICES
+
+    return tuple(PREDEFINED_VOICES)

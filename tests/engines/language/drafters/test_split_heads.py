@@ -1,0 +1,119 @@
+"""Heads of GLM 5 and HY V4, split off, and of DeepSeek V4: they propose what mlx-vlm drafts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.requests import Sampling
+from pippin.engines.language import loading
+from pippin.engines.language.vision.families import hy_v4
+from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.kv_cache.test_hy_v4 import HY_V4
+from tests.engines.language.kv_cache.test_pooling import V4
+from tests.engines.language.step.test_heads import drafted, heads_of
+from tests.engines.language.tiny_heads import _written, spread
+from tests.engines.language.vision.any_family import write
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+
+PHRASE = tuple(place * 17 % 240 for place in range(12))
+PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 12 + 2 * place) for place in range(4)}
+
+
+def with_v4_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+    from mlx_vlm.speculative.drafters.deepseek_v4_mtp import Model, ModelConfig
+
+    write("deepseek_v4", V4, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_nextn_predict_layers"] = 1
+    text = {**config, **config.get("text_config", {})}
+    head = Model(ModelConfig.from_dict({"text_config": text}))
+    weights = {f"mtp.0.{name}": array for name, array in spread(head, 5).items()}
+    weights |= mx.load(str(folder / "model.safetensors"))
+    return _written(folder, weights, config), {"mtp": True}
+
+
+def with_glm_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+    from mlx_vlm.speculative.drafters.glm_moe_dsa_mtp import Model, ModelConfig
+
+    model = tiny_model("glm_moe_dsa", folder)
+    text = {**ARCHITECTURES["deepseek_v32"], "model_type": "glm_moe_dsa", "tie_word_embeddings": False}
+    text |= {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "first_k_dense_replace": 0}
+    head = Model(ModelConfig.from_dict({"text_config": text}))
+    config = {"model_type": "glm_moe_dsa_mtp", "text_config": text}
+    return model, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
+
+
+def with_hy_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+    from mlx_vlm.speculative.drafters.hy_v4_mtp import Model, ModelConfig
+
+    write("hy_v4", HY_V4, folder)
+    config = json.loads((folder / "config.json").read_text())
+    text = {**config, **config.get("text_config", {})}
+    head = Model(ModelConfig.from_dict({"text_config": text}))
+    hy_v4.mend(head)
+    weights = spread(head, 5)
+    found = {"model_type": "hy_v4_mtp", "text_config": text}
+    return folder, {"draft_model_path": str(_written(folder / "head", weights, found))}
+
+
+MADE = [with_v4_head, with_glm_head, pytest.param(with_hy_head, marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=MADE)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    name = request.param.__name__.split("_")[1]
+    folder = tmp_path_factory.mktemp(name) / {"v4": "deepseek_v4", "glm": "glm_moe_dsa", "hy": "hy_v4"}[name]
+    found: tuple[Path, dict[str, Any]] = request.param(folder)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculate in every step, whether it pays or not."""
+    monkeypatch.setattr(loading, "Pace", Eager)
+
+
+def bench_of(pair: tuple[Path, dict[str, Any]], **changes: Any) -> Bench:
+    given = {"cache_block_tokens": 8, "num_draft_tokens": 3, **pair[1], **changes}
+    return Bench(pair[0], ModelOptions(**given))
+
+
+def test_it_proposes_what_mlx_vlm_drafts(pair: tuple[Path, dict[str, Any]]) -> None:
+    bench = bench_of(pair, prefix_cache=False)
+    heads = heads_of(bench)
+    for name, (prompt, count) in PROMPTS.items():
+        bench.engine.submit(bench.job(name, prompt, count))
+    compared = 0
+    while bench.engine.busy:
+        bench.engine.step()
+        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
+        if compared >= 9:
+            break
+        if len(running) < 3:
+            continue
+        asked = [(each.sequence, 3) for each in running]
+        for each, (found, _) in zip(running, heads.propose(asked), strict=True):
+            first = heads._followed[each.sequence].first
+            assert found == drafted(bench, heads, each.sequence.tokens, first)
+            compared += 1
+    assert compared >= 9
+
+
+def test_answers_are_the_models_own(pair: tuple[Path, dict[str, Any]]) -> None:
+    bench = bench_of(pair)
+    judge_others_of_one_that_leaves(bench, PROMPTS, 3)
+    assert bench.engine.stats().draft_tokens > 0
+
+
+@pytest.mark.long
+def test_seeded_sampling_is_the_same_with_and_without(pair: tuple[Path, dict[str, Any]]) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, seed=5)
+    plain: dict[str, Any] = {name: None if name != "mtp" else False for name in pair[1]}
+    found = [run_all(bench_of(pair, **changes), PROMPTS, sampling=sampling)[0] for changes in ({}, plain)]
+    assert found[0] == found[1]
