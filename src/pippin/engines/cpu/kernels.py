@@ -55,7 +55,9 @@ def refuse_activations(activations: CpuActivations) -> None:
 
 
 def has_amx() -> bool:
-    """Whether `int8-amx` may be asked for here, where nothing is missing."""
+    """Whether `int8-amx` may be asked for here."""
+    if why_missing() is not None:
+        return False
     from pippin_kernels import int8_sets
 
     return "amx" in int8_sets()
