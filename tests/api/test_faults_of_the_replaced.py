@@ -338,7 +338,7 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     ),
     30: (
         "kv_bits unused in batches",
-        "engines/language/kv_cache/test_kv_quantization.py::test_a_batch_answers_as_a_quantised_cache_does_alone",
+        "engines/language/kv_cache/test_kv_quantization.py::test_the_logits_of_a_batch_are_those_of_mlx_lm_with_its_cache_quantised_after_the_prompt",
     ),
     31: ("prompt cache pickled", "test_architecture.py::test_a_library_stays_in_its_rooms"),
     32: ("0.0.0.0 by default, without a key", test_only_this_machine_is_listened_to_by_default),

@@ -66,7 +66,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "ids of `--model-dir` are absolute paths": (V + "test_list_available_models",),
         "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values": (
             "engines/language/kv_cache/test_turboquant.py::test_a_batch_answers_as_mlx_vlm_does_alone",
-            "engines/language/kv_cache/test_kv_quantization.py::test_a_batch_answers_as_a_quantised_cache_does_alone",
+            "engines/language/kv_cache/test_kv_quantization.py::test_the_logits_of_a_batch_are_those_of_mlx_lm_with_its_cache_quantised_after_the_prompt",
         ),
         "adapters in mlx-vlm's own format (`rank`, `alpha`)": (
             VISION + "test_vision_adapters.py::test_adapters_of_mlx_vlm_answer_as_there",

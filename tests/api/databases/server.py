@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,7 +65,9 @@ class PostgresServer:
             yield
         finally:
             for process in everything:
-                process.send_signal(signal.SIGCONT)
+                # A connection that was given up ends as soon as the server goes on.
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGCONT)
 
     def _run(self, program: str, *words: str) -> None:
         subprocess.run(

@@ -98,7 +98,7 @@ def test_it_proposes_what_mlx_vlm_drafts(pair: tuple[Path, dict[str, Any]]) -> N
         if len(running) < 3:
             continue
         asked = [(each.sequence, 3) for each in running]
-        for each, (found, _) in zip(running, heads.propose(asked), strict=True):
+        for each, (found, *_) in zip(running, heads.propose(asked), strict=True):
             first = heads._followed[each.sequence].first
             assert found == drafted(bench, heads, each.sequence.tokens, first)
             compared += 1
