@@ -16,15 +16,14 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_audio.stt.utils import load_model
 
-from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Failed, Segment, Transcribed
+from pippin.core.events import Failed, Segment, Transcribed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Transcribe
 from pippin.engines import transcription
-from pippin.engines.blocking import BlockingEngine
 from pippin.engines.transcription import TranscriptionPreparer, rate_of, transcriber
-from tests.engines.driving import no_progress, run
+from tests.engines.driving import no_progress
+from tests.engines.speech.hearing import Loaded, hear, opened
 from tests.engines.speech.recordings import wav
 
 LETTERS = ["▁", *"abcdefghijklmnopqrstuvwxyz", "."]
@@ -146,26 +145,11 @@ def _is_convolution(name: str, array: mx.array) -> bool:
     return "conv" in name and array.ndim == 3
 
 
-Loaded = tuple[TranscriptionPreparer, BlockingEngine[Any], Path]
-
-
 @pytest.fixture(scope="module", params=list(CONFIGS))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     folder = write_model(request.param, tmp_path_factory.mktemp("models") / f"{request.param}-tiny")
-    info = read_info(folder)
-    assert info.kind == "transcription"
-    spec = WorkerSpec(info=info, threads=1)
-    preparer = transcription.open_preparer(spec)
-    engine = transcription.open_engine(spec, preparer, no_progress)
-    yield preparer, engine, folder
-    engine.close()
-
-
-def hear(loaded: Loaded, data: bytes, **fields: Any) -> list[Event]:
-    preparer, engine, _ = loaded
-    job = preparer.prepare("one", Transcribe(audio=data, **fields))
-    assert not isinstance(job, tuple)
-    return run(engine, job)["one"]
+    with opened(folder) as found:
+        yield found
 
 
 def test_a_model_hears_through_pippin_as_by_itself(loaded: Loaded, tmp_path: Path) -> None:
