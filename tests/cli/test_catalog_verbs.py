@@ -80,6 +80,26 @@ def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
     assert "temperature 0.2 (server option), top_p 0.9 (checkpoint)" in shown
 
 
+def test_the_formats_of_calls_and_reasoning_are_told_from_the_template(
+    imports: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool_use = {"name": "tool_use", "template": "<|START_ACTION|>"}
+    usual = {"name": "default", "template": "{{ tools }}<tool_call>\\n<function=<think>"}
+    write_model(imports / "several", tokenizer_config={"chat_template": [tool_use, usual]})
+    write_model(imports / "silent", tokenizer_config={"chat_template": "{{ messages }}"})
+
+    def told(model: str) -> list[str]:
+        assert main(["show", model]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        return [line.split()[-1] for line in shown if line.startswith(("tool calls", "reasoning"))]
+
+    assert told("several") == ["qwen3_coder", "think"]
+    assert told("silent") == ["-", "-"]
+    monkeypatch.setenv("PIPPIN_TOOL_CALL_PARSER", "hermes")
+    monkeypatch.setenv("PIPPIN_REASONING_PARSER", "magistral")
+    assert told("silent") == ["json_tools", "mistral"]
+
+
 @pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere models do not run on a CPU")
 def test_it_is_told_how_a_cpu_will_compute_a_model(imports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(imports / "odd", {"model_type": "unheard_of"})

@@ -16,7 +16,7 @@ from pippin.core.tasks import Embed, Rerank, RerankDocument, Task
 from pippin.engines import encoding
 from pippin.engines.embeddings import EmbeddingPreparer
 from pippin.engines.encoding import EncodingJob, EncodingTokenizer
-from pippin.engines.reranking import SUFFIX, RerankingPreparer
+from pippin.engines.reranking import INSTRUCTION, PREFIX, SUFFIX, RerankingPreparer
 from tests.engines.tiny_models import tiny_model
 
 LONG = "A word, and then another one; " * 300_000
@@ -146,6 +146,19 @@ def test_a_long_question_is_refused_or_cut_before_all_of_it_is_tokenized(reader:
     assert len(cut.tokens) == 512
     assert cut.tokens[-len(reader.tokenizer.template(SUFFIX)) :] == reader.tokenizer.template(SUFFIX)
     assert read.characters < 200_000 < len(LONG)
+
+
+def test_a_reranker_whose_own_prompt_leaves_no_room_does_not_load(reader: RerankingPreparer) -> None:
+    frame = len(reader.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: {SUFFIX}"))
+
+    def opened(limit: int) -> RerankingPreparer:
+        return RerankingPreparer(WorkerSpec(info=reader.info, options={"embedding_max_length": limit}))
+
+    for limit in (frame - 10, frame):
+        with pytest.raises(ServerError, match="raise embedding_max_length"):
+            opened(limit)
+    (cut,) = job(opened(frame + 1), ranking("q", LONG, overflow="truncate")).sequences
+    assert len(cut.tokens) == frame + 1
 
 
 @pytest.mark.parametrize("overflow", ["error", "truncate"])

@@ -34,6 +34,21 @@ def test_types_are_read_from_a_schema(schema: Any, types: set[str]) -> None:
     assert types_of(schema, ROOT) == types
 
 
+class CountedRoot(dict[str, Any]):
+    lookups = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.lookups += 1
+        return super().get(key, default)
+
+
+def test_definitions_that_stand_for_millions_are_not_followed_to_their_end() -> None:
+    step = {"anyOf": [{"$ref": "#/$defs/step"}] * 12}
+    root = CountedRoot({"$defs": {"step": step}})
+    assert types_of({"$ref": "#/$defs/step"}, root) == set()
+    assert root.lookups < 200
+
+
 @pytest.mark.parametrize(
     ("text", "types", "value"),
     [
@@ -92,13 +107,45 @@ VALUES = st.recursive(
 @given(VALUES, st.booleans())
 def test_pythons_and_jsons_notation_of_a_value_are_read(value: Any, as_json: bool) -> None:
     source = Source()
-    source.push(json.dumps(value) if as_json else repr(value).replace("\\x", "\\u00"))
+    source.push(json.dumps(value) if as_json else repr(value))
     source.close(truncated=False)
     pieces: list[str] = []
     for _ in read_literal(source, pieces.append, PYTHON):
         raise AssertionError("nothing more comes")
-    if "\\U" not in repr(value):
-        assert json.loads("".join(pieces)) == value
+    assert json.loads("".join(pieces)) == value
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"'\x1b[0m \U0001F600 \u00e9'", "\x1b[0m \U0001f600 \u00e9"),
+        (r"'C:\users\xerox'", r"C:\users\xerox"),
+        (r"'C:\u'", r"C:\u"),
+        (r"'\ud83d\ude00 \ud83d.'", "\U0001f600 \ufffd."),
+        (r"'\ud83d'", "\ufffd"),
+        (r"'\ud83d\ud83d'", "\ufffd\ufffd"),
+        (".5", 0.5),
+        ("+1_000", 1000),
+    ],
+)
+def test_escapes_and_numbers_are_pythons(written: str, meant: Any) -> None:
+    assert json.loads("".join(as_json(written))) == meant
+
+
+@pytest.mark.parametrize("written", ["1e999", "-1e999", "9" * 5000])
+def test_a_number_that_json_has_not_is_refused(written: str) -> None:
+    with pytest.raises(Malformed):
+        as_json(written)
+
+
+def as_json(written: str) -> list[str]:
+    source = Source()
+    source.push(written)
+    source.close(truncated=False)
+    pieces: list[str] = []
+    for _ in read_literal(source, pieces.append, PYTHON):
+        raise AssertionError("nothing more comes")
+    return pieces
 
 
 def test_deep_nesting_is_refused_and_not_an_overflow() -> None:

@@ -122,7 +122,6 @@ class Handler:
         """Hold new requests to changed options."""
         self._options = options
         self.answers.adopt(options)
-        self._media = MediaResolver(options)
         self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
     async def admit(self, exchange: Exchange) -> None:

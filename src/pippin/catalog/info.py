@@ -84,13 +84,13 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     ):
         raise _incomplete(name, "its tokenizer is missing")
     tokenizer = find_json(folder / "tokenizer_config.json") or {}
-    template = chat_template(folder, tokenizer) if found == "language" else None
+    templates = chat_templates(folder, tokenizer) if found == "language" else {}
     return ModelInfo(
         id=name,
         kind=found,
         path=str(folder),
         architecture=(_pipeline(folder) if found == "images" else None) or text(config.get("model_type")),
-        capabilities=_capabilities(found, config, tokenizer, template),
+        capabilities=_capabilities(found, config, tokenizer, "\n".join(templates.values())),
         context_window=context_window(folder, found, config, tokenizer),
         quantization=quantization(config),
         dtype=_dtype(config),
@@ -146,18 +146,17 @@ def _is_main(folder: Path) -> bool:
     return (find_text(folder.parent.parent / "refs" / "main") or "").strip() == folder.name
 
 
-def chat_template(folder: Path, tokenizer: Json) -> str | None:
-    """The chat template's text: of a file of its own, or in tokenizer_config.json."""
+def chat_templates(folder: Path, tokenizer: Json) -> dict[str, str]:
+    """The chat templates by name, of files of their own or in tokenizer_config.json; the usual one is `default`."""
     own = find_text(folder / "chat_template.jinja")
     if own is not None:
-        return own
+        return {"default": own}
     written = tokenizer.get("chat_template")
     if written is None and (folder / "chat_template.json").is_file():
         written = (find_json(folder / "chat_template.json") or {}).get("chat_template")
-    if isinstance(written, list):  # named templates
-        texts = [text(table(item).get("template")) for item in written]
-        return "\n".join(item for item in texts if item) or None
-    return text(written)
+    named = map(table, written) if isinstance(written, list) else [{"name": "default", "template": written}]
+    found = {text(each.get("name")) or "": text(each.get("template")) for each in named}
+    return {name: template for name, template in found.items() if template}
 
 
 def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json) -> int | None:
@@ -252,7 +251,7 @@ def _dtype(config: Json) -> str | None:
     return None
 
 
-def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str | None) -> Capabilities:
+def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str) -> Capabilities:
     """A hint; the worker, which reads the template's format, knows better."""
     if kind == "embeddings":
         return Capabilities(embeddings=True, images=sees(config))
@@ -262,9 +261,9 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str 
         return Capabilities()
     tokens = json.dumps(tokenizer.get("added_tokens_decoder"), ensure_ascii=False)
     return Capabilities(
-        chat=template is not None,
-        tools=template is not None and "tools" in template,
-        reasoning=template is not None and ("<think>" in template or "enable_thinking" in template),
+        chat=bool(template),
+        tools="tools" in template,
+        reasoning="<think>" in template or "enable_thinking" in template,
         images=sees(config),
         video=watches(config),
         audio=hears(config),

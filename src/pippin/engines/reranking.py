@@ -74,6 +74,19 @@ class RerankingPreparer:
         if not self.is_classifier and takes_media(self.tokenizer.config):
             self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
             self.info = self.conversations.described(self.info)
+        elif not self.is_classifier:
+            self._check_room()
+
+    def _check_room(self) -> None:
+        """Raises `ServerError("load_failed")` where the prompt of the model's training leaves no room for a query."""
+        frame = len(self._usual_start) + len(self._end)
+        if frame >= self.tokenizer.limit:
+            raise ServerError(
+                "load_failed",
+                f"{self.info.id} writes {frame} tokens around each query, and takes {self.tokenizer.limit} in all; "
+                "raise embedding_max_length.",
+                "embedding_max_length",
+            )
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Rerank):
@@ -161,7 +174,7 @@ class RerankingPreparer:
     def _start(self, instruction: str | None) -> tuple[int, ...]:
         """What stands in front of each query. Raises `ServerError` for an instruction that leaves no room for one."""
         if instruction is None:
-            return self.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: ")
+            return self._usual_start
         try:
             written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
         except TooLong as error:
@@ -170,6 +183,10 @@ class RerankingPreparer:
         if len(start) + len(self._end) >= self.tokenizer.limit:
             raise self._too_long(f"instruction has {len(written)} tokens", "instruction")
         return start
+
+    @cached_property
+    def _usual_start(self) -> tuple[int, ...]:
+        return self.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: ")
 
     @cached_property
     def _end(self) -> tuple[int, ...]:

@@ -1,22 +1,32 @@
 """What a JSON schema says of the values that it admits."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 _KINDS: Final = {"integer", "number", "boolean", "null", "object", "array", "string"}
 
 
-def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
-    """JSON types that a schema admits; empty where it does not say."""
-    if not isinstance(schema, dict) or depth > 8:
+MOST_PARTS: Final = 128
+"""Of a schema, that are looked at for one type: a few definitions that refer to each other can stand for millions."""
+
+
+def types_of(schema: Any, root: dict[str, Any]) -> frozenset[str]:
+    """JSON types that a schema admits; empty where it does not say, or only in more than `MOST_PARTS`."""
+    return _types_of(schema, root, iter(range(MOST_PARTS)))
+
+
+def _types_of(schema: Any, root: dict[str, Any], left: Iterator[int]) -> frozenset[str]:
+    """`left` has an item for each part that may still be looked at."""
+    if not isinstance(schema, dict) or next(left, None) is None:
         return frozenset()
     if isinstance(schema.get("$ref"), str):
-        return types_of(_resolve(schema["$ref"], root), root, depth + 1)
+        return _types_of(_resolve(schema["$ref"], root), root, left)
     kind = schema.get("type")
     if isinstance(kind, str | list):
         return frozenset(name for name in ([kind] if isinstance(kind, str) else kind) if name in _KINDS)
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list):
-            found = [types_of(option, root, depth + 1) for option in schema[key]]
+            found = [_types_of(option, root, left) for option in schema[key][:MOST_PARTS]]
             return frozenset().union(*found) if all(found) or key == "allOf" else frozenset()
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return frozenset(type_of(value) for value in values) if isinstance(values, list) else frozenset()

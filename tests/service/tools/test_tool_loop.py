@@ -19,7 +19,7 @@ from pippin.core.events import Accepted, Event, Finished, PartDelta, PartEnded, 
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.mcp.connection import Connection, RemoteTool
-from pippin.mcp.tools import OfferedTool, ToolServers
+from pippin.mcp.tools import CallResult, OfferedTool, ToolServers
 from pippin.service.tools.loop import ToolLoop
 from tests.api.live_server import MODEL, live_server
 from tests.mcp.test_servers import EXAMPLE
@@ -124,9 +124,8 @@ def test_what_comes_together_with_the_end_of_a_round_does_not_end_the_answer() -
         say = [PartStarted(0, 0, "text"), PartDelta(0, 0, "One."), PartEnded(0, 0)]
         call = [PartStarted(0, 1, "tool_call", "c1", "x__y"), PartDelta(0, 1, "{}"), PartEnded(0, 1)]
         service = PlayedRounds([*say, *call, Finished(0, "tool_calls")], [*say, Finished(0, "stop")])
-        offered = {"x__y": OfferedTool("x__y", Connection(McpServer(name="x", transport="stdio")), REMOTE)}
         request = GenerationRequest(model="m", messages=())
-        loop = ToolLoop(service, ToolServers(McpSettings()), offered, request, "m", "id", None)  # type: ignore[arg-type]
+        loop = ToolLoop(service, ToolServers(McpSettings()), offered(), request, "m", "id", None)  # type: ignore[arg-type]
         await loop.begin()
         events = []
         while batch := await loop.take():
@@ -142,6 +141,40 @@ def test_what_comes_together_with_the_end_of_a_round_does_not_end_the_answer() -
         [result] = answered.parts
         assert isinstance(result, ToolResult)
         assert result.is_error  # nobody is connected
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_takes_longer_than_a_reader_waits_is_called_once() -> None:
+    """A stream gives up its wait for events each time that it sends something to keep the connection alive."""
+
+    class SlowServers(ToolServers):
+        called = 0
+
+        async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
+            self.called += 1
+            await asyncio.sleep(0.1)
+            return CallResult("42", False)
+
+    async def main() -> None:
+        call = [PartStarted(0, 0, "tool_call", "c1", "x__y"), PartDelta(0, 0, "{}"), PartEnded(0, 0)]
+        say = [PartStarted(0, 0, "text"), PartDelta(0, 0, "42."), PartEnded(0, 0)]
+        service = PlayedRounds([*call, Finished(0, "tool_calls")], [*say, Finished(0, "stop")])
+        servers = SlowServers(McpSettings())
+        request = GenerationRequest(model="m", messages=())
+        loop = ToolLoop(service, servers, offered(), request, "m", "id", None)  # type: ignore[arg-type]
+        await loop.begin()
+        events: list[Event] = []
+        waits = 0
+        while not any(isinstance(event, Finished) for event in events):
+            try:
+                events += await asyncio.wait_for(loop.take(), 0.02)
+            except TimeoutError:
+                waits += 1
+                assert waits < 20, "the tool never comes to its end"
+        assert waits > 1
+        assert servers.called == 1
+        assert collect(events).choices[0].text("text") == "42."
 
     asyncio.run(main())
 
@@ -173,6 +206,10 @@ class PlayedRun:
 
 
 REMOTE = RemoteTool(name="y", description="", parameters={})
+
+
+def offered() -> dict[str, OfferedTool]:
+    return {"x__y": OfferedTool("x__y", Connection(McpServer(name="x", transport="stdio")), REMOTE)}
 
 
 def test_responses_and_messages_run_the_same_loop(address: str) -> None:

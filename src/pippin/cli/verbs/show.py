@@ -60,9 +60,33 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "in memory": f"about {size(needed)}" if needed else "-",
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
-        "tool calls": info.tool_format or "-",
-        "reasoning": info.reasoning_format or "-",
+        **_formats(catalog, info),
         **(_of_text(catalog, info, Path(info.path)) if info.kind in TEXT_KINDS and info.path else {}),
+    }
+
+
+def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
+    """How a model writes calls and reasoning: as the operator says, else as its chat template shows."""
+    if info.kind != "language" or not info.path:
+        return {}
+    from pippin.catalog.folder_files import find_json, find_text
+    from pippin.catalog.info import chat_templates
+    from pippin.output import formats
+
+    folder, options = Path(info.path), catalog.options_for(info)
+    if options.chat_template_file is not None:
+        template = find_text(Path(options.chat_template_file).expanduser())
+    else:
+        template = chat_templates(folder, find_json(folder / "tokenizer_config.json") or {}).get("default")
+    found = formats.detect(template or "", info.architecture)
+    tool, reasoning = found.tool, found.reasoning
+    if options.tool_call_parser is not None:
+        tool = formats.tool_format(options.tool_call_parser)
+    if options.reasoning_parser is not None:
+        reasoning = formats.reasoning_format(options.reasoning_parser)
+    return {
+        "tool calls": "-" if tool is None else tool.name,
+        "reasoning": "-" if reasoning is None else reasoning.name,
     }
 
 

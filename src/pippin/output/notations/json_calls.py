@@ -97,7 +97,9 @@ def read_arguments(
     first = yield from source.peek()
     if first == '"':
         source.take(1)
-        yield from read_string_body(source, StringDecoder(put))
+        decoder = StringDecoder(put)
+        yield from read_string_body(source, decoder)
+        decoder.end()
     elif first == "n":
         yield from source.expect("null")
     else:

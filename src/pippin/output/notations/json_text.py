@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 from pippin.output.stream import Malformed, Put, Reading, Source
 
@@ -10,7 +12,7 @@ _STRING = re.compile(r'["\\]')
 _SCALAR_END = re.compile(r"[,}\]\s<|]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _LEGAL_ESCAPES = frozenset('"\\/bfnrtu')
-_HEX = re.compile(r"[0-9a-fA-F]{4}")
+_HEX = re.compile(r"[0-9a-fA-F]+")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _CLOSING = {"{": "}", "[": "]"}
 NAME_LIMIT = 256
@@ -120,38 +122,56 @@ def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
 
 
 class StringDecoder:
-    """JSON text inside a JSON string (arguments encoded twice), decoded as `read_string_body` puts it."""
+    """JSON text inside a JSON string (arguments encoded twice), decoded as `read_string_body` puts it.
+
+    An escape without its digits is text as it stands.
+    """
+
+    digits: ClassVar[Mapping[str, int]] = {"u": 4}
+    """How many hexadecimal digits follow the escapes that have some."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
-        self._hex: str | None = None  # digits so far of a unicode escape
+        self._escape = ""  # that is not complete yet
+        self._size = 0  # of it, once it is
         self._high = 0  # first half of a surrogate pair
 
     def __call__(self, raw: str) -> None:
-        if self._hex is not None:
-            need = 4 - len(self._hex)
-            self._hex, raw = self._hex + raw[:need], raw[need:]
-            if len(self._hex) < 4:
+        if self._escape:
+            left = self._size - len(self._escape)
+            self._escape, raw = self._escape + raw[:left], raw[left:]
+            if len(self._escape) < self._size:
                 return
-            self._unit(self._hex)
-            self._hex = None
-        if raw == "\\u":
-            self._hex = ""
+            escape, self._escape = self._escape, ""
+            digits = escape[2:]
+            if _HEX.fullmatch(digits):
+                self._character(int(digits, 16))
+            else:
+                self._plain(escape)
+        if len(raw) == 2 and raw[0] == "\\" and raw[1] in self.digits:
+            self._escape, self._size = raw, 2 + self.digits[raw[1]]
         elif raw.startswith("\\"):
             self._plain(_ESCAPES.get(raw[1], raw[1]))
         elif raw:
             self._plain(raw)
 
+    def end(self) -> None:
+        """The string is over: an escape whose digits did not come is text."""
+        escape, self._escape = self._escape, ""
+        if escape or self._high:
+            self._plain(escape)
+
     def _plain(self, text: str) -> None:
         self._put("\ufffd" + text if self._high else text)
         self._high = 0
 
-    def _unit(self, digits: str) -> None:
-        unit = int(digits, 16) if _HEX.fullmatch(digits) else 0xFFFD
-        if 0xD800 <= unit < 0xDC00:
-            self._high = unit
-        elif self._high and 0xDC00 <= unit < 0xE000:
-            self._put(chr(0x10000 + (self._high - 0xD800) * 0x400 + unit - 0xDC00))
+    def _character(self, code: int) -> None:
+        if 0xD800 <= code < 0xDC00:
+            if self._high:
+                self._plain("")
+            self._high = code
+        elif self._high and 0xDC00 <= code < 0xE000:
+            self._put(chr(0x10000 + (self._high - 0xD800) * 0x400 + code - 0xDC00))
             self._high = 0
         else:
-            self._plain("\ufffd" if 0xDC00 <= unit < 0xE000 else chr(unit))
+            self._plain("\ufffd" if 0xDC00 <= code < 0xE000 or code > 0x10FFFF else chr(code))

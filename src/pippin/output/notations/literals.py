@@ -2,8 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from pippin.output.notations.json_text import StringDecoder
 from pippin.output.stream import Malformed, Markers, Put, Reading, Source
@@ -61,9 +62,10 @@ def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: st
     """A string after its opening delimiter; its decoded text is put."""
     escapes = delimiter in notation.quotes
     markers = Markers((delimiter, "\\") if escapes else (delimiter,))
-    decoder = _PythonString(put) if escapes else put
-    while (found := (yield from source.until(markers, decoder))) == "\\":
+    decoder = _PythonString(put)
+    while (found := (yield from source.until(markers, decoder if escapes else put))) == "\\":
         decoder("\\" + (yield from source.exactly(1)))
+    decoder.end()
     if found is None:
         raise Malformed
 
@@ -71,8 +73,10 @@ def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: st
 class _PythonString(StringDecoder):
     """Python keeps a backslash that escapes nothing, and joins lines at one before a line's end."""
 
+    digits: ClassVar[Mapping[str, int]] = {"x": 2, "u": 4, "U": 8}
+
     def __call__(self, raw: str) -> None:
-        if len(raw) == 2 and raw[0] == "\\" and raw[1] not in "ntrbfu\\'\"/":
+        if len(raw) == 2 and raw[0] == "\\" and raw[1] not in "ntrbfxuU\\'\"/":
             super().__call__("" if raw[1] == "\n" else "\\\\")
             raw = raw[1] if raw[1] != "\n" else ""
         super().__call__(raw)
@@ -132,7 +136,7 @@ def _number(word: str) -> str | None:
     if not any(character.isdigit() for character in digits) or not _NUMBER.fullmatch(digits):
         return None
     try:
-        return json.dumps(json.loads(digits))
-    except ValueError:
+        value = json.loads(digits)
+    except ValueError:  # as Python writes numbers and JSON does not: `.5`, `+1`
         value = float(digits)
-        return json.dumps(value) if value - value == 0 else None
+    return json.dumps(value) if value - value == 0 else None  # JSON has no infinity

@@ -148,6 +148,7 @@ class ToolLoop:
         self._model, self._id, self._client = model, id, client
         self._run: AnyRun | None = None
         self._round = ToolRound(self._offered, 0, first=True)
+        self._tools: asyncio.Task[None] | None = None  # they are called, and what follows is started
         self._listed = False
         self._calls = self._rounds = 0
         self._usage, self._timings = Usage(), Timings()
@@ -159,7 +160,7 @@ class ToolLoop:
         self.accepted = self._run.accepted
 
     async def take(self) -> list[Event]:
-        """As `Run.take`. While tools work it waits; keep-alives are the handler's."""
+        """As `Run.take`. While tools work it waits; a reader that gives up the wait, to take again, leaves them be."""
         if not self._listed:
             self._listed = True
             return self._listing()
@@ -185,6 +186,7 @@ class ToolLoop:
 
     async def aclose(self) -> None:
         self._ended = True
+        await self._stop_tools()
         if self._run is not None:
             await self._run.aclose()
 
@@ -227,19 +229,24 @@ class ToolLoop:
 
     async def _go_on(self) -> ErrorReport | None:
         """Call the tools that were asked for, and let the model read the results; the error where that failed."""
-        going = asyncio.create_task(self._next_round(), name=f"tools of {self._id}")
+        if self._tools is None:
+            self._tools = asyncio.create_task(self._next_round(), name=f"tools of {self._id}")
+        waiting: set[asyncio.Future[Any]] = {self._tools, self._failed}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if self._failed.done():
+            await self._stop_tools()
+            return self._failed.result()
+        tools, self._tools = self._tools, None
         try:
-            waiting: set[asyncio.Future[Any]] = {going, self._failed}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                return self._failed.result()
-            await going
+            await tools
         except ServerError as error:
             return error.report
-        finally:
-            going.cancel()
-            await asyncio.gather(going, return_exceptions=True)
         return None
+
+    async def _stop_tools(self) -> None:
+        if self._tools is not None:
+            self._tools.cancel()
+            await asyncio.gather(self._tools, return_exceptions=True)
 
     async def _next_round(self) -> None:
         """Call the tools, and start the run that reads their results. Raises the `ServerError` of that start."""

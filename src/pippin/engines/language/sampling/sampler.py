@@ -204,6 +204,10 @@ class BatchSampler:
         self._positions = self._positions + np.uint64(1)
         return sampled
 
+    def ahead(self) -> "Ahead":
+        """Where sampling stands now, to be gone on from without remembering it."""
+        return Ahead(self)
+
     def sample_ahead(
         self,
         logits: mx.array,
@@ -211,20 +215,16 @@ class BatchSampler:
         masks: Sequence[NDArray[np.int32] | None] = (),
         masked_rows: Sequence[list[int] | None] = (),
     ) -> list[Sampled]:
-        """Choose a token at each of T places of `logits` [B, T, V], as if the proposals before it had been chosen, and
-        remember nothing: `commit` says what became of them. The last place follows all `proposals` [B, N]. What stands
-        at a place is what `sample` would have chosen there, so accepting proposals while they are equal keeps the
-        distribution exact."""
-        plan = self._planned()
-        history, found = self._history, []
-        before = proposals.shape[1] + 1 - logits.shape[1]
-        for place in range(-before, logits.shape[1]):
-            if place > -before and plan.tracked:
-                history = history.extended(mx.array(proposals[plan.tracked, before + place - 1]))
-            if place >= 0:
-                bits = masks[place] if masks else None
-                rows = masked_rows[place] if masked_rows else None
-                found.append(self._choose(logits[:, place], history, before + place, bits, rows))
+        """Choose a token at each of T places of `logits` [B, T, V], as if `proposals` [B, T - 1] had been chosen before
+        them, and remember nothing: `commit` says what became of them. What stands at a place is what `sample` would
+        have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
+        ahead, found = self.ahead(), []
+        for place in range(logits.shape[1]):
+            if place:
+                ahead.take(proposals[:, place - 1])
+            bits = masks[place] if masks else None
+            rows = masked_rows[place] if masked_rows else None
+            found.append(ahead.choose(logits[:, place], bits, rows))
         return found
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
@@ -355,6 +355,27 @@ class BatchSampler:
             found = sampling.dry_sequence_breakers
             sets.append(self._tokenizer.tokens_holding(DRY_BREAKERS if found is None else found))
         return mx.array(np.stack(sets))
+
+
+class Ahead:
+    """Choices of a sampler as if tokens had been chosen that it does not remember."""
+
+    def __init__(self, sampler: BatchSampler) -> None:
+        self._sampler = sampler
+        self._history = sampler._history
+        self._taken = 0
+
+    def choose(
+        self, logits: mx.array, masks: NDArray[np.int32] | None, masked_rows: list[int] | None
+    ) -> Sampled:
+        """Choose a token for each row, as `BatchSampler.sample` does."""
+        return self._sampler._choose(logits, self._history, self._taken, masks, masked_rows)
+
+    def take(self, tokens: NDArray[np.int32]) -> None:
+        """Go on as if these tokens [B] had been chosen."""
+        self._taken += 1
+        if rows := self._sampler._planned().tracked:
+            self._history = self._history.extended(mx.array(tokens[rows]))
 
 
 def _take_rows(x: mx.array, rows: list[int], total: int) -> mx.array:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.branches import Branches
 from pippin.engines.language.kv_cache.groups import BatchedGroup, CacheGroups, padded
@@ -13,7 +12,7 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
 from pippin.engines.language.step.speculation.followers import Follower
-from pippin.engines.language.step.speculation.judging import Judge
+from pippin.engines.language.step.speculation.judging import Judge, masks_after
 from pippin.engines.language.step.speculation.proposers import Proposal
 
 
@@ -44,7 +43,7 @@ class Batch:
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = sampler
-        self._judge = Judge(sampler, model.tokenizer, model.vocabulary)
+        self._judge = Judge(sampler, model.tokenizer, self._mask_words)
         self._drawn: Sampled | None = None
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
@@ -149,7 +148,7 @@ class Batch:
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
-        masked, masks = self._masks()
+        masked, masks = masks_after(self.running, [[]] * len(self.running), self._mask_words)
         self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
@@ -157,16 +156,6 @@ class Batch:
         for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
-
-    def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
-        """Indices of the sequences that need a mask, and the masks."""
-        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
-        if not masked:
-            return [], None
-        masks = np.zeros((len(masked), self._mask_words), dtype=np.int32)
-        for mask, index in zip(masks, masked, strict=True):
-            self.running[index].sequence.decoder.fill_mask(mask)
-        return masked, masks
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, of the sequences that are still here; each draw is read once."""

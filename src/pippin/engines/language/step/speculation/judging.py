@@ -51,11 +51,25 @@ class _Walk:
             self.places.append(following)
 
 
+def masks_after(running: list[Running], passed: Sequence[list[int]], words: int) -> Masks:
+    """What each sequence allows [sequences with a mask, words] once its tokens have `passed`."""
+    masked = [index for index, each in enumerate(running) if each.sequence.decoder.needs_mask]
+    if not masked:
+        return [], None
+    masks = np.zeros((len(masked), words), np.int32)
+    for mask, index in zip(masks, masked, strict=True):
+        running[index].sequence.decoder.mask_after(passed[index], mask)
+    return masked, masks
+
+
 class Judge:
-    def __init__(self, sampler: BatchSampler, tokenizer: Tokenizer, vocabulary: int) -> None:
+    """Chooses by a sampler, which is told nothing of it."""
+
+    def __init__(self, sampler: BatchSampler, tokenizer: Tokenizer, mask_words: int) -> None:
+        """`mask_words`: of a mask, 32 tokens in each."""
         self._sampler = sampler
         self._tokenizer = tokenizer
-        self._mask_words = -(-vocabulary // 32)
+        self._mask_words = mask_words
 
     def choose(self, running: list[Running], logits: mx.array, proposals: list[Proposal]) -> list[Way]:
         """From the logits [n, width, vocabulary] of a pass over the last token of each sequence and its proposals."""
@@ -90,19 +104,16 @@ class Judge:
         walks = [_Walk(proposal) for proposal in proposals]
         wanted = [each.sequence.logprobs for each in running]
         rows = mx.arange(len(walks))
-        depth = 0
-        while any(walk.goes_on for walk in walks):
+        ahead = self._sampler.ahead()
+        while True:
             here = logits[rows, mx.array([walk.places[-1] for walk in walks])]
-            passed = np.zeros((len(walks), depth), np.int32)
-            for row, walk in zip(passed, walks, strict=True):
-                row[: len(walk.passed)] = walk.passed
-            masked, masks = self._masks(running, [walk.passed for walk in walks], depth + 1)
-            last = [] if masks is None else [masks[-1]]
-            [drawn] = self._sampler.sample_ahead(here[:, None], passed, last, [masked] * len(last))
-            for walk, sampled in zip(walks, drawn.read(self._tokenizer, wanted), strict=True):
-                walk.take(sampled)
-            depth += 1
-        return [Way(walk.chosen, walk.places) for walk in walks]
+            masked, masks = masks_after(running, [walk.passed for walk in walks], self._mask_words)
+            sampled = ahead.choose(here, masks, masked).read(self._tokenizer, wanted)
+            for walk, each in zip(walks, sampled, strict=True):
+                walk.take(each)
+            if not any(walk.goes_on for walk in walks):
+                return [Way(walk.chosen, walk.places) for walk in walks]
+            ahead.take(np.array([each.token for each in sampled], np.int32))
 
     def _masks(self, running: list[Running], passed: list[list[int]], width: int) -> Masks:
         """What each of `width` places allows [width, sequences with a mask, words], as if the tokens had `passed`."""
