@@ -187,6 +187,16 @@ ODD_ONES: dict[str, dict[str, Any]] = {
         "qk_nope_head_dim": 16,
         "v_head_dim": 16,
     },
+    "gpt_bigcode": {
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_inner": 96,
+        "n_head": 4,
+        "n_positions": 4096,
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": VOCABULARY,
+        "eos_token_id": EOS,
+    },
 }
 """Architectures with the kinds of cache of others, whose own code asks for something that no other does: by day they
 are tried in a few tests, and at night in schedules too."""
