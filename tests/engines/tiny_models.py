@@ -205,7 +205,11 @@ are tried in a few tests, and at night in schedules too."""
 def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any) -> Path:
     """Write a random float32 checkpoint of this architecture into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": architecture, **{**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES}[architecture], **changes}
+    config = {
+        "model_type": architecture,
+        **{**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES}[architecture],
+        **changes,
+    }
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
     mx.random.seed(seed)
     model = module.Model(module.ModelArgs.from_dict(config))

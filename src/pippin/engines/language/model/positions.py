@@ -18,10 +18,12 @@ def mend_positions(model: nn.Module) -> None:
 class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
         if cache is None:
-            return super().__call__(inputs)
+            alone: mx.array = super().__call__(inputs)
+            return alone
         starts = mx.array(cache[0].offset)  # one for all sequences, or one of each
         hidden = self.wte(inputs) + self.wpe(starts[..., None] + mx.arange(inputs.shape[1]))
         mask = create_attention_mask(hidden, cache[0])
         for layer, own in zip(self.h, cache, strict=True):
             hidden = layer(hidden, mask, cache=own)
-        return self.ln_f(hidden)
+        found: mx.array = self.ln_f(hidden)
+        return found
