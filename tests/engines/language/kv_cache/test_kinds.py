@@ -17,13 +17,13 @@ from pippin.engines.language.kv_cache.layout import (
 )
 from pippin.engines.language.kv_cache.slots import SlotRequest
 from tests.engines.language.bench import Bench
-from tests.engines.tiny_models import ARCHITECTURES, TinyModels
+from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, TinyModels
 
 SLACK = 4
 LENGTH = 40  # more than the tiny models' spans
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, *ODD_ONES])
 def model(request: pytest.FixtureRequest, tiny_models: TinyModels) -> nn.Module:
     return Bench(tiny_models(request.param), ModelOptions()).model
 

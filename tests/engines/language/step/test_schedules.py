@@ -50,18 +50,18 @@ from tests.engines.language.tiny_heads import (
     prediction_head,
     qwen_with_head,
 )
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
-REWINDABLE = tuple(ARCHITECTURES)
+REWINDABLE = (*ARCHITECTURES, *ODD_ONES)
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")
 """Of whose states a head of mlx-vlm can draft: it looks for their embeddings by name."""
 BLOCKS = {"qwen3": "dflash", "gpt_oss": "dspark", "lfm2": "dflash2"}
 """For which that is one that drafts blocks; for the others, one for multi-token prediction."""
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
-AT_NIGHT = ("llama", "qwen3_moe", "qwen3_next")
+AT_NIGHT = ("llama", "qwen3_moe", "qwen3_next", *ODD_ONES)
 """Whose caches are those of another: all of it is played in the long tests alone."""
-BY_DAY = [pytest.param(name, marks=pytest.mark.long if name in AT_NIGHT else ()) for name in ARCHITECTURES]
+BY_DAY = [pytest.param(name, marks=pytest.mark.long if name in AT_NIGHT else ()) for name in REWINDABLE]
 DAY = 2  # schedules of each architecture
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
 REAL = max(NIGHT // 20, 1)  # schedules of the demo model
@@ -272,7 +272,7 @@ def test_hundreds_of_schedules_do_not_change_the_answers_that_a_drafter_works_fo
 
 @pytest.mark.long
 @pytest.mark.timeout(max(7200, 20 * NIGHT))
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", REWINDABLE)
 def test_a_thousand_schedules_do_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:

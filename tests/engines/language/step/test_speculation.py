@@ -29,10 +29,10 @@ from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
 from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
 from tests.engines.language.schedule_run import Knowing
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
-REWINDABLE = tuple(ARCHITECTURES)
+REWINDABLE = (*ARCHITECTURES, *ODD_ONES)
 
 
 @dataclass(eq=False)

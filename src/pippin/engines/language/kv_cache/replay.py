@@ -25,13 +25,16 @@ class Call:
     kwargs: dict[str, Any]
 
     def again(self, count: int, start: int, stop: int) -> None:
-        """Call it for the tokens `start` to `stop` of the `count` that it was called for."""
+        """Call it for the tokens `start` to `stop` of the `count` that it was called for. An `offset` is the position
+        of the first of them."""
 
         def cut(value: Any) -> Any:
             along_tokens = isinstance(value, mx.array) and value.ndim > 1 and value.shape[1] == count
             return value[:, start:stop] if along_tokens else value
 
         kwargs = {name: cut(value) for name, value in self.kwargs.items()}
+        if kwargs.get("offset") is not None:
+            kwargs["offset"] = kwargs["offset"] + start
         self.compute(self.module, *map(cut, self.args), **kwargs)
 
 

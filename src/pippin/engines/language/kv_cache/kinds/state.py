@@ -80,12 +80,12 @@ class _Window:
     calls: list[Call] = field(default_factory=list)
 
 
-class BatchedState(StateUpdates, BatchedCache):
+class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[misc] # mlx-lm has no types
     """Arrays [computed slots, ...], replaced whole by each step.
 
     The model writes the state of all sequences anew in every step, so joining at an end costs no more than a step does.
     Of a step of several tokens the states before it are kept until `rewind`, which computes from there how each
-    sequence stands after those of its tokens that stay.
+    sequence stands after those of its tokens that stay. Mamba's layers write to caches of mlx-lm's class alone.
     """
 
     left_padding = None

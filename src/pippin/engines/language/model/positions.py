@@ -1,0 +1,29 @@
+"""GPT BigCode's learned positions for sequences of different length: mlx-lm 0.32 has them for one length alone."""
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.gpt_bigcode import GPTBigCodeModel, Model
+
+
+def mend_positions(model: nn.Module) -> None:
+    """Have the model, where it is one of these, give each sequence of a batch its own positions. Its weights stay where
+    they are."""
+    if type(model) is Model:
+        model.transformer.__class__ = OfAnyLengths
+
+
+class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        if cache is None:
+            alone: mx.array = super().__call__(inputs)
+            return alone
+        starts = mx.array(cache[0].offset)  # one for all sequences, or one of each
+        hidden = self.wte(inputs) + self.wpe(starts[..., None] + mx.arange(inputs.shape[1]))
+        mask = create_attention_mask(hidden, cache[0])
+        for layer, own in zip(self.h, cache, strict=True):
+            hidden = layer(hidden, mask, cache=own)
+        found: mx.array = self.ln_f(hidden)
+        return found
