@@ -2,8 +2,10 @@
 
 import ctypes
 import json
+import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,12 +21,20 @@ class Library:
     """A BLAS that remembers how it was set up."""
 
     path: str
+    core: bytes = b"Haswell"
     threads: list[int] = field(default_factory=list)
 
     def _set(self, threads: ctypes.c_int) -> None:
         self.threads.append(threads.value)
 
     openblas_set_num_threads = MKL_Set_Num_Threads = _set
+
+    @property
+    def openblas_get_corename(self) -> Callable[[], bytes]:
+        def name() -> bytes:
+            return self.core
+
+        return name
 
 
 @pytest.mark.parametrize(
@@ -51,9 +61,10 @@ def test_the_fastest_blas_that_is_installed_stands_in_front(
         return Path(found[package]) if held else None
 
     def load(path: str, mode: int) -> Library:
-        assert mode == ctypes.RTLD_GLOBAL  # else MLX does not find it
-        libraries.append(Library(path))
-        return libraries[-1]
+        library = Library(path)
+        if mode == ctypes.RTLD_GLOBAL:  # else MLX does not find it
+            libraries.append(library)
+        return library
 
     monkeypatch.setattr(blas.platform, "system", lambda: "Linux")
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
@@ -63,6 +74,45 @@ def test_the_fastest_blas_that_is_installed_stands_in_front(
     assert blas.accelerate_blas(ModelOptions(), threads=3) == name
     assert [library.path for library in libraries] == loaded
     assert not libraries or libraries[-1].threads == [3]
+
+
+@pytest.mark.parametrize(
+    ("core", "flags", "runs"),
+    [
+        (b"SkylakeX", blas.AVX512 | blas.AVX2, True),
+        (b"SKYLAKEX", blas.AVX2, False),
+        (b"HASWELL", blas.AVX2, True),
+        (b"Haswell", {"sse2"}, False),
+        (b"NEOVERSEN1", {"fp", "asimd"}, True),
+        (b"SKYLAKEX", {}, True),  # nothing is known of the processor
+    ],
+)
+def test_an_openblas_for_another_processor_is_refused_before_anybody_finds_its_symbols(
+    core: bytes, flags: set[str], runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[int] = []
+
+    def load(path: str, mode: int) -> Library:
+        modes.append(mode)
+        return Library(path, core)
+
+    monkeypatch.setattr(blas.ctypes, "CDLL", load)
+    if runs:
+        blas._load_openblas("libopenblas.so.0", frozenset(flags))
+        assert modes == [ctypes.RTLD_LOCAL, ctypes.RTLD_GLOBAL]
+    else:
+        with pytest.raises(OSError, match=f"compiled for {core.decode().upper()}, and this processor lacks"):
+            blas._load_openblas("libopenblas.so.0", frozenset(flags))
+        assert modes == [ctypes.RTLD_LOCAL]
+
+
+def test_the_flags_of_a_processor_are_those_that_linux_names(tmp_path: Path) -> None:
+    told = tmp_path / "cpuinfo"
+    told.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    assert blas.processor_flags(told) == {"fpu", "avx2", "fma"}
+    told.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    assert blas.processor_flags(told) == frozenset()
+    assert blas.processor_flags(tmp_path / "missing") == frozenset()
 
 
 def installed(package: str) -> bool:
@@ -78,4 +128,8 @@ def installed(package: str) -> bool:
 def test_the_report_for_the_doctor_multiplies_with_the_blas_of_workers() -> None:
     command = [sys.executable, "-m", "pippin.engines.device"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert json.loads(told)["blas"] in ("OpenBLAS", "MKL")
+    # The wheel of OpenBLAS for x86 is compiled for AVX-512 alone.
+    fits = installed("mkl") or platform.machine() != "x86_64" or blas.AVX512 <= blas.processor_flags()
+    found = json.loads(told)
+    assert found["blas"] in (("OpenBLAS", "MKL") if fits else (None, "OpenBLAS"))
+    assert found["gigaflops"] > 0

@@ -12,6 +12,18 @@ from pippin.config.options.model import ModelOptions
 
 log = logging.getLogger(__name__)
 
+AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
+AVX2 = frozenset({"avx2", "fma"})
+NEEDED = {
+    "SAPPHIRERAPIDS": AVX512 | {"avx512_bf16"},
+    "COOPERLAKE": AVX512 | {"avx512_bf16"},
+    "SKYLAKEX": AVX512,
+    "HASWELL": AVX2,
+    "ZEN": AVX2,
+}
+"""What a processor must have, in the words of /proc/cpuinfo, to run an OpenBLAS compiled for one core (its TARGET). One
+compiled for several (DYNAMIC_ARCH) names the core that it found itself on."""
+
 
 def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     """Load MKL, if it is installed, or OpenBLAS, and return its name.
@@ -31,13 +43,47 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
             _load_mkl(mkl, threads)
             return "MKL"
         _provide_gfortran()
-        blas = ctypes.CDLL(str(openblas or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
+        blas = _load_openblas(str(openblas or "libopenblas.so.0"), processor_flags())
     except (OSError, PackageNotFoundError) as error:
-        log.warning("no accelerated BLAS (%s): products run 3 to 50 times slower; install pippin[cpu]", error)
+        log.warning(
+            "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; install pippin[cpu], "
+            "or pippin[mkl], which any x86 processor runs",
+            error,
+        )
         return None
     if threads is not None:
         blas.openblas_set_num_threads(ctypes.c_int(threads))
     return "OpenBLAS"
+
+
+def _load_openblas(path: str, flags: frozenset[str]) -> ctypes.CDLL:
+    """Raises `OSError` where it was compiled for another processor: its first product would end this process with
+    SIGILL. Until that is known, nobody else finds its symbols."""
+    core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
+    missing = NEEDED.get(core, frozenset()) - flags
+    if missing and flags:
+        raise OSError(
+            f"OpenBLAS was compiled for {core}, and this processor lacks {' '.join(sorted(missing))}"
+        )
+    return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+
+
+def _core_of(library: ctypes.CDLL) -> str:
+    """The processor whose instructions it uses, as OpenBLAS names it."""
+    ask = library.openblas_get_corename
+    ask.restype = ctypes.c_char_p
+    name: bytes = ask()
+    return name.decode().upper()
+
+
+def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The instruction sets of an x86 processor, as Linux names them; none where it does not say."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), ":")
+    return frozenset(flags.partition(":")[2].split())
 
 
 def _load_mkl(library: Path, threads: int | None) -> None:
