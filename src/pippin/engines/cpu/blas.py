@@ -46,8 +46,8 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
         blas = _load_openblas(str(openblas or "libopenblas.so.0"), processor_flags())
     except (OSError, PackageNotFoundError) as error:
         log.warning(
-            "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; install pippin[cpu], "
-            "or pippin[mkl], which any x86 processor runs",
+            "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; "
+            "install pippin[cpu], or pippin[mkl], which any x86 processor runs",
             error,
         )
         return None
