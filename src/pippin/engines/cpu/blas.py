@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pippin.config.options.model import ModelOptions
 
 log = logging.getLogger(__name__)
 
+OPENBLAS = {"cmeel-openblas": "libopenblas.so.0", "ngsolve-openblas": "libopenblasp-"}
+"""Packages and how their libraries' names begin, the preferred one first. On x86 the first one is compiled for AVX-512 alone,
+the second for any processor."""
 AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 AVX2 = frozenset({"avx2", "fma"})
 NEEDED = {
@@ -33,8 +37,8 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     """
     if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
         return None
-    openblas = _packaged("cmeel-openblas", "libopenblas.so.0")
-    if openblas is None and not _packaged("mlx-cpu", "libmlx.so"):
+    packaged = [path for package, name in OPENBLAS.items() if (path := _packaged(package, name)) is not None]
+    if not packaged and not _packaged("mlx-cpu", "libmlx.so"):
         # MLX's build for CUDA multiplies matrices on the device.
         return None
     mkl = _packaged("mkl", "libmkl_rt.so.")
@@ -43,7 +47,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
             _load_mkl(mkl, threads)
             return "MKL"
         _provide_gfortran()
-        blas = _load_openblas(str(openblas or "libopenblas.so.0"), processor_flags())
+        blas = _load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
     except (OSError, PackageNotFoundError) as error:
         log.warning(
             "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; "
@@ -56,16 +60,19 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     return "OpenBLAS"
 
 
-def _load_openblas(path: str, flags: frozenset[str]) -> ctypes.CDLL:
-    """Raises `OSError` where it was compiled for another processor: its first product would end this process with
-    SIGILL. Until that is known, nobody else finds its symbols."""
-    core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
-    missing = NEEDED.get(core, frozenset()) - flags
-    if missing and flags:
-        raise OSError(
+def _load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
+    """The first that this processor runs. Raises `OSError` where there is none: the first product of an OpenBLAS for
+    another processor would end this process with SIGILL. Until that is known, nobody else finds its symbols."""
+    refused = []
+    for path in paths:
+        core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
+        missing = NEEDED.get(core, frozenset()) - flags
+        if not missing or not flags:
+            return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+        refused.append(
             f"OpenBLAS was compiled for {core}, and this processor lacks {' '.join(sorted(missing))}"
         )
-    return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+    raise OSError("; ".join(refused))
 
 
 def _core_of(library: ctypes.CDLL) -> str:
