@@ -14,8 +14,8 @@ from pippin.config.options.model import ModelOptions
 log = logging.getLogger(__name__)
 
 OPENBLAS = {"cmeel-openblas": "libopenblas.so.0", "ngsolve-openblas": "libopenblasp-"}
-"""Packages and how their libraries' names begin, the preferred one first. On x86 the first one is compiled for AVX-512 alone,
-the second for any processor."""
+"""Packages and how their libraries' names begin, the preferred one first. On x86 the first one is compiled for AVX-512
+alone, the second for any processor."""
 AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 AVX2 = frozenset({"avx2", "fma"})
 NEEDED = {
