@@ -2,8 +2,8 @@
 
     python -m benchmarks.cpu_products [--kernels FOLDER ...] [--vectors 1 2 3 4 6 8 12 16 32] [--passes 15]
 
-FOLDER holds a built package `pippin_kernels`, as `kernels/` of a clone does after `make kernels`; each runs in a process
-of its own. Shown are milliseconds, the least of the passes, and billions of multiply-adds a second beside those of
+FOLDER holds a built package `pippin_kernels`, as `kernels/` of a clone has after `make kernels`; each runs in its own
+process. Shown are milliseconds, the least of the passes, and billions of multiply-adds a second beside those of
 numpy's product of two float32 matrices, which is about what the processor can do.
 """
 
