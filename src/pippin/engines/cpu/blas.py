@@ -5,12 +5,28 @@ import logging
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from pippin.config.options.model import ModelOptions
 
 log = logging.getLogger(__name__)
+
+OPENBLAS = {"cmeel-openblas": "libopenblas.so.0", "ngsolve-openblas": "libopenblasp-"}
+"""Packages and how their libraries' names begin, the preferred one first. On x86 the first one is compiled for AVX-512
+alone, the second for any processor."""
+AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
+AVX2 = frozenset({"avx2", "fma"})
+NEEDED = {
+    "SAPPHIRERAPIDS": AVX512 | {"avx512_bf16"},
+    "COOPERLAKE": AVX512 | {"avx512_bf16"},
+    "SKYLAKEX": AVX512,
+    "HASWELL": AVX2,
+    "ZEN": AVX2,
+}
+"""What a processor must have, in the words of /proc/cpuinfo, to run an OpenBLAS compiled for one core (its TARGET). One
+compiled for several (DYNAMIC_ARCH) names the core that it found itself on."""
 
 
 def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
@@ -21,8 +37,8 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     """
     if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
         return None
-    openblas = _packaged("cmeel-openblas", "libopenblas.so.0")
-    if openblas is None and not _packaged("mlx-cpu", "libmlx.so"):
+    packaged = [path for package, name in OPENBLAS.items() if (path := _packaged(package, name)) is not None]
+    if not packaged and not _packaged("mlx-cpu", "libmlx.so"):
         # MLX's build for CUDA multiplies matrices on the device.
         return None
     mkl = _packaged("mkl", "libmkl_rt.so.")
@@ -31,13 +47,50 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
             _load_mkl(mkl, threads)
             return "MKL"
         _provide_gfortran()
-        blas = ctypes.CDLL(str(openblas or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
+        blas = _load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
     except (OSError, PackageNotFoundError) as error:
-        log.warning("no accelerated BLAS (%s): products run 3 to 50 times slower; install pippin[cpu]", error)
+        log.warning(
+            "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; "
+            "install pippin[cpu], or pippin[mkl], which any x86 processor runs",
+            error,
+        )
         return None
     if threads is not None:
         blas.openblas_set_num_threads(ctypes.c_int(threads))
     return "OpenBLAS"
+
+
+def _load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
+    """The first that this processor runs. Raises `OSError` where there is none: the first product of an OpenBLAS for
+    another processor would end this process with SIGILL. Until that is known, nobody else finds its symbols."""
+    refused = []
+    for path in paths:
+        core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
+        missing = NEEDED.get(core, frozenset()) - flags
+        if not missing or not flags:
+            return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+        refused.append(
+            f"OpenBLAS was compiled for {core}, and this processor lacks {' '.join(sorted(missing))}"
+        )
+    raise OSError("; ".join(refused))
+
+
+def _core_of(library: ctypes.CDLL) -> str:
+    """The processor whose instructions it uses, as OpenBLAS names it."""
+    ask = library.openblas_get_corename
+    ask.restype = ctypes.c_char_p
+    name: bytes = ask()
+    return name.decode().upper()
+
+
+def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The instruction sets of an x86 processor, as Linux names them; none where it does not say."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), ":")
+    return frozenset(flags.partition(":")[2].split())
 
 
 def _load_mkl(library: Path, threads: int | None) -> None:
