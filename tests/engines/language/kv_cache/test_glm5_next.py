@@ -1,4 +1,4 @@
-"""GLM 5 Next, mlx-vlm's alone: recurrent layers, latent vectors, and an index of pooled keys that chooses among them."""
+"""GLM 5 Next, mlx-vlm's alone: recurrent layers, latent vectors, and an index of pooled keys."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,15 +13,14 @@ from pippin.core.requests import Sampling
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
-from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.any_family import Family, write
 from tests.engines.language.vision.family_settings import FAMILIES
 
 TEXT = tuple((place * 17 + place // 9) % 240 for place in range(150))
 PROMPTS = {f"r{place}": (TEXT[place : place + length], 14) for place, length in enumerate((3, 18, 40, 101))}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def glm5_next() -> Family:
     made = FAMILIES["glm5_next"]
     text = {
         **made.config["text_config"],
@@ -33,8 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
     }
-    family = dataclasses.replace(made, config={**made.config, "text_config": text})
-    return write("glm5_next", family, tmp_path_factory.mktemp("glm") / "glm5_next")
+    return dataclasses.replace(made, config={**made.config, "text_config": text})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write("glm5_next", glm5_next(), tmp_path_factory.mktemp("glm") / "glm5_next")
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +71,7 @@ def test_however_a_prompt_is_cut_it_says_what_mlx_vlm_says_of_all_of_it(
         start += count
 
 
-@pytest.mark.parametrize(
-    "most", [pytest.param(3, marks=pytest.mark.long), 12]
-)  # mlx-vlm attends for up to 8 tokens one by one
+@pytest.mark.parametrize("most", [pytest.param(3, marks=pytest.mark.long), 12])
 def test_sequences_of_a_batch_say_what_mlx_vlm_says(
     folder: Path,
     by_mlx_vlm: Callable[[tuple[int, ...]], mx.array],

@@ -1,4 +1,4 @@
-"""What a model keeps of a prompt to save work alone (GLM 5 Next): keys and values that latent vectors were projected to.
+"""What a model keeps of a prompt to save work alone (GLM 5 Next): latent vectors as keys and values.
 
 Nothing is lost with it: where it does not have all tokens, the model projects the latent vectors again. So a prompt has
 it while it is computed, and neither batches nor the prefix cache keep it.
