@@ -56,6 +56,10 @@ class ProjectedKind(CacheKind):
     def of(cls, cache: ProjectedCache) -> Self:
         return cls(token_bytes=cache.token_bytes)
 
+    @classmethod
+    def like(cls, cache: ProjectedCache) -> ProjectedCache:
+        return ProjectedCache(cache.token_bytes)
+
     @property
     def snapshots(self) -> bool:
         return False

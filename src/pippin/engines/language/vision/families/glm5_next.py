@@ -7,6 +7,7 @@ run together. Of tokens with equal scores the earliest are taken, whatever else 
 from typing import Any, ClassVar
 
 import mlx.core as mx
+from mlx_vlm.models.base import LanguageModelOutput
 from mlx_vlm.models.cache import ArraysCache, CacheList, KVCache
 from mlx_vlm.models.glm5_next.language import (
     Glm5NextAttention,
@@ -38,6 +39,25 @@ class BatchedLanguageModel(LanguageModel):  # type: ignore[misc] # mlx-vlm has n
             else attention_cache(layer.self_attn)
             for layer in self.layers
         ]
+
+    def __call__(
+        self,
+        inputs: mx.array | None = None,
+        cache: Any | None = None,
+        inputs_embeds: mx.array | None = None,
+        *,
+        skip_logits: bool = False,
+        **given: Any,
+    ) -> LanguageModelOutput:
+        """Projects the states of all tokens in one call, from which draft heads start; mlx-vlm does it one by one."""
+        states = given.pop("hidden_sink", None)
+        states = [] if states is None else states
+        found = super().__call__(inputs, cache, inputs_embeds, skip_logits=True, hidden_sink=states, **given)
+        if not skip_logits:
+            last = states[-1][:, -given.get("num_logits_to_keep", 0) :]
+            tied = self.args.tie_word_embeddings
+            found.logits = self.model.embed_tokens.as_linear(last) if tied else self.lm_head(last)
+        return found
 
 
 def attention_cache(attention: Glm5NextAttention) -> CacheList:
