@@ -1,4 +1,4 @@
-"""Heads of GLM 5 and HY V4, split off, and of DeepSeek V4: they propose what mlx-vlm drafts."""
+"""Heads of GLM 5, GLM 5 Next and HY V4, split off, and of DeepSeek V4: they propose what mlx-vlm drafts."""
 
 import json
 from pathlib import Path
@@ -12,6 +12,7 @@ from pippin.core.requests import Sampling
 from pippin.engines.language import loading
 from pippin.engines.language.vision.families import hy_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_hy_v4 import HY_V4
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.step.test_heads import drafted, heads_of
@@ -60,7 +61,17 @@ def with_hy_head(folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder, {"draft_model_path": str(_written(folder / "head", weights, found))}
 
 
-MADE = [with_v4_head, with_glm_head, pytest.param(with_hy_head, marks=pytest.mark.long)]
+def with_next_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+    from mlx_vlm.speculative.drafters.glm5_next_mtp import Model, ModelConfig
+
+    write("glm5_next", glm5_next(), folder)
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    head = Model(ModelConfig.from_dict({"text_config": text}))
+    config = {"model_type": "glm5_next_mtp", "text_config": text}
+    return folder, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
+
+
+MADE = [with_v4_head, with_glm_head, with_next_head, pytest.param(with_hy_head, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module", params=MADE)
@@ -68,7 +79,10 @@ def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
     name = request.param.__name__.split("_")[1]
-    folder = tmp_path_factory.mktemp(name) / {"v4": "deepseek_v4", "glm": "glm_moe_dsa", "hy": "hy_v4"}[name]
+    folder = (
+        tmp_path_factory.mktemp(name)
+        / {"v4": "deepseek_v4", "glm": "glm_moe_dsa", "next": "glm5_next", "hy": "hy_v4"}[name]
+    )
     found: tuple[Path, dict[str, Any]] = request.param(folder)
     return found
 

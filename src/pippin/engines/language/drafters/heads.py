@@ -165,6 +165,28 @@ class IndexedHead(PredictionHead):
         return found
 
 
+class PooledHead(PredictionHead):
+    """As GLM 5 Next has it: attention that takes tokens by an index of pooled keys."""
+
+    def __init__(self, inner: Any) -> None:
+        from pippin.engines.language.vision.families import glm5_next
+
+        super().__init__(inner)
+        glm5_next.mend(inner)
+        self._new_cache = glm5_next.attention_cache
+
+    def make_cache(self) -> PromptCache:
+        return [mlx_lm_twin(self._new_cache(self.inner.mtp_block.self_attn))]
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        self.inner._next_position = next(leaves(cache)).offset
+        embedded = self.inner._input_embed(tokens)
+        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
+        return found
+
+
 class HyperHead(PredictionHead):
     """As DeepSeek V4 has it: from the streams that the model's last layer leaves, several for each token, which it goes
     on with."""

@@ -22,6 +22,7 @@ from pippin.engines.language.drafters.heads import (
     HyperHead,
     IndexedHead,
     NemotronHead,
+    PooledHead,
     PredictionHead,
 )
 from pippin.engines.language.kv_cache.layout import probe_prompt
@@ -45,6 +46,7 @@ PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "qwen3_5_mtp": PredictionHead,
     "nemotron_h_mtp": NemotronHead,
     "glm_moe_dsa_mtp": IndexedHead,
+    "glm5_next_mtp": PooledHead,
     "deepseek_v4_mtp": HyperHead,
     "hy_v4_mtp": PredictionHead,
 }
@@ -66,7 +68,6 @@ ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tok
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
     "deepseek_v4_dspark": "it attends to what it has read without a mask, which sequences of different lengths need",
-    "glm5_next_mtp": ONE_BY_ONE,
     "qwen4_exp_mtp": ONE_BY_ONE,
     "inkling_mtp": ONE_BY_ONE,
 }

@@ -49,7 +49,8 @@ class Replayable(Protocol):
 
 @dataclass
 class _Trial:
-    """Finds the innermost modules that are given one of `caches`: those around them only pass it on."""
+    """Finds the innermost modules that are given one of `caches`: those around them only pass it on, but for those that
+    say so (`replayed_whole`), which write to it as well."""
 
     caches: frozenset[int]
     found: list[nn.Module] = field(default_factory=list)
@@ -60,10 +61,14 @@ class _Trial:
     def run(self, call: Call) -> Any:
         given = {id(value) for value in _values(call) if id(value) in self.caches}
         self._open.append(set())
+        before = len(self.found)
         try:
             return call.compute(call.module, *call.args, **call.kwargs)
         finally:
             within = self._open.pop()
+            if getattr(call.module, "replayed_whole", False):
+                within = set()
+                del self.found[before:]
             if given - within and not any(call.module is each for each in self.found):
                 self.found.append(call.module)
             if self._open:

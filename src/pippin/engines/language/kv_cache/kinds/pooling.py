@@ -1,9 +1,9 @@
-"""Pooled keys (DeepSeek V4): each `ratio` tokens become one entry, which all later tokens can attend to.
+"""Pooled keys (DeepSeek V4, GLM 5 Next): each `ratio` tokens become one entry, which all later tokens can attend to.
 
-An entry is a mean of its tokens' vectors, weighted by gates that are computed with them. Where the ratio is 4, it has
-vectors of the 4 tokens before in it too (DeepSeek V4's report, section 2.3.1), which mlx-vlm's own cache forgets
-between two calls: answers would depend on how a prompt was cut. Here the tokens before are kept and their entry is
-computed again, so that all ways to cut a text give what one pass over all of it does.
+An entry is a mean of its tokens' vectors, weighted by gates that are computed with them. In DeepSeek V4, where the
+ratio is 4, it has vectors of the 4 tokens before in it too (its report, section 2.3.1), which mlx-vlm's own cache
+forgets between two calls: answers would depend on how a prompt was cut. Here the tokens before are kept and their
+entry is computed again, so that all ways to cut a text give what one pass over all of it does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,17 @@ OVERLAPPED = 4
 
 
 def overlap_of(ratio: int) -> int:
-    """Entries before a new one whose tokens are needed for it."""
+    """Entries before a new one whose tokens DeepSeek V4 needs for it."""
     return int(ratio == OVERLAPPED)
 
 
 class PoolingCache:
     """A prompt's own, for models of mlx-vlm, in place of its class of this name."""
 
-    def __init__(self, ratio: int) -> None:
+    def __init__(self, ratio: int, overlap: int) -> None:
+        """`overlap`: entries before a new one whose tokens are needed for it, none or one."""
         self.ratio = ratio
+        self.overlap = overlap
         self.tokens = 0
         self.pooled: mx.array | None = None  # [1, entries, size]
         # Vectors and gates of the tokens from which the next entry is made.
@@ -40,7 +42,6 @@ class PoolingCache:
     def accumulate_windows(self, kv: mx.array, gate: mx.array, offset: Any) -> tuple[mx.array, mx.array, int]:
         """Take vectors and gates [1, tokens, size] of new tokens; those from which entries can be made now, and the
         position of their first token."""
-        overlap = overlap_of(self.ratio)
         done, begin = self.entries, self._first_kept
         if self.tail is not None:
             kv, gate = (
@@ -51,7 +52,7 @@ class PoolingCache:
         self.tail = mx.contiguous(kv[:, start:]), mx.contiguous(gate[:, start:])
         if self.entries == done:
             return kv[:, :0], gate[:, :0], 0
-        self._again = min(overlap, done)
+        self._again = min(self.overlap, done)
         stop = self.entries * self.ratio - begin
         return kv[:, :stop], gate[:, :stop], begin
 
@@ -76,7 +77,7 @@ class PoolingCache:
     @property
     def _first_kept(self) -> int:
         """The position of the first token in the tail."""
-        return max(self.entries - overlap_of(self.ratio), 0) * self.ratio
+        return max(self.entries - self.overlap, 0) * self.ratio
 
     @property
     def state(self) -> list[mx.array]:
@@ -99,6 +100,7 @@ class PoolingKind(CacheKind):
     rewinds = looks_back = True
 
     ratio: int
+    overlap: int
     sizes: tuple[int, int]  # of a token's vector and its gate
     dtype: mx.Dtype
 
@@ -106,21 +108,23 @@ class PoolingKind(CacheKind):
     def of(cls, cache: PoolingCache) -> Self:
         assert cache.tail is not None  # the model has run
         kv, gate = cache.tail
-        return cls(ratio=cache.ratio, sizes=(kv.shape[2], gate.shape[2]), dtype=kv.dtype)
+        return cls(
+            ratio=cache.ratio, overlap=cache.overlap, sizes=(kv.shape[2], gate.shape[2]), dtype=kv.dtype
+        )
 
     @classmethod
     def like(cls, cache: Any) -> PoolingCache:
-        return PoolingCache(cache.ratio)
+        return PoolingCache(cache.ratio, overlap_of(cache.ratio))
 
     @classmethod
     def serves_beside(cls, caches: Sequence[Any]) -> bool:
-        # GLM 5 Next pools keys of an index in another way, beside full attention.
+        # GLM 5 Next has caches of its own (`vision/families`): it pools keys in another way, beside full attention.
         return any(type(each).__name__ == RotatingKVCache.__name__ for each in caches)
 
     @property
     def size(self) -> int:
         """Of an entry."""
-        return self.sizes[0] // (1 + overlap_of(self.ratio))
+        return self.sizes[0] // (1 + self.overlap)
 
     def entries(self, capacity: int) -> int:
         """Places for entries of so many tokens, with one for what nobody reads."""
@@ -128,7 +132,7 @@ class PoolingKind(CacheKind):
 
     def ring(self, slack: int) -> int:
         """Tokens whose vectors are kept."""
-        return (1 + overlap_of(self.ratio)) * self.ratio + slack
+        return (1 + self.overlap) * self.ratio + slack
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return (self.size * self.entries(capacity) + sum(self.sizes) * self.ring(slack)) * self.dtype.size
@@ -171,7 +175,7 @@ class BatchedPooling(BatchedCache):
     def __init__(self, slots: SlotTable, kind: PoolingKind) -> None:
         super().__init__(slots)
         self._kind = kind
-        self._overlap = overlap_of(kind.ratio)
+        self._overlap = kind.overlap
         self._ring = kind.ring(slots.slack)
         self._rings: list[mx.array] = []
         self._entries: mx.array | None = None
@@ -275,7 +279,7 @@ class BatchedPooling(BatchedCache):
         """Lengths tell all."""
 
     def view(self, slot: int, stop: int) -> PoolingCache:
-        cache = PoolingCache(self._kind.ratio)
+        cache = PoolingCache(self._kind.ratio, self._overlap)
         cache.tokens = stop
         if self._entries is not None:
             places = mx.arange(cache._first_kept, stop) % self._ring
