@@ -358,9 +358,14 @@ def test_a_model_with_a_seed_of_its_own_gets_the_client_s(preparer: SpeechPrepar
         (AssertionError(), "invalid_request", "AssertionError."),
         (ValueError("[broadcast_shapes] Shapes (1) and (2)"), "internal", "The model failed"),
         (RuntimeError("broken"), "internal", "The model failed"),
+        (
+            FileNotFoundError("Cannot find voices/alba"),
+            "load_failed",
+            "lacks a file for this request: Cannot find",
+        ),
     ],
 )
-def test_what_a_library_refuses_is_the_request_s_fault(
+def test_what_a_library_refuses_or_lacks_is_no_failure_of_the_server(
     preparer: SpeechPreparer, error: Exception, kind: str, words: str
 ) -> None:
     [failed] = speak(preparer, Particular(error))
