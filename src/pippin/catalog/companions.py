@@ -3,6 +3,10 @@
 mlx-audio fetches them by name when it loads the model, or when that first speaks. They are named here so that Pippin
 fetches them with the model, and says which are missing. The names are those in the modules of mlx-audio 0.6.2; where a
 configuration may name another, that counts.
+
+Most loads fail without what they need. Some do not: the codec or the tokenizer is fetched by the first request, or
+mlx-audio goes on with random weights in place of a codec. Those are marked `missed_late`, and only without them is a
+model refused before mlx-audio is asked. `tests/engines/speech/test_companions.py` holds this against mlx-audio's code.
 """
 
 from collections.abc import Iterator
@@ -18,6 +22,7 @@ TOKENIZER: Final = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.js
 SNAC: Final = "mlx-community/snac_24khz"
 DESCRIPT: Final = "mlx-community/descript-audio-codec-44khz"
 MIMI: Final = Companion("kyutai/moshiko-pytorch-bf16", ("tokenizer-e351c8d8-checkpoint125.safetensors",))
+ZONOS_SPEAKER: Final = "marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B"
 S3_TOKENIZER: Final = "mlx-community/S3TokenizerV2"
 BERT: Final = ("bert-base-uncased", "bert-base-multilingual-cased")
 """Repositories of the time when the Hub's names had no organisation."""
@@ -55,28 +60,34 @@ def _needed(family: str, folder: Path, config: Json) -> Iterator[Companion]:
             if family == "llama":
                 yield from _tokenizer(folder, config, "mlx-community/orpheus-3b-0.1-ft-bf16")
         case "tada":
-            yield Companion("HumeAI/tada-codec", WEIGHTS)
-            yield Companion("meta-llama/Llama-3.2-1B-Instruct", TOKENIZER)
+            yield Companion("HumeAI/tada-codec", WEIGHTS, missed_late=True)
+            yield Companion("meta-llama/Llama-3.2-1B-Instruct", TOKENIZER, missed_late=True)
         case "sesame" | "csm" | "marvis":
             yield from _sesame(config)
         case "outetts":
-            yield Companion("mlx-community/dac-speech-24khz-1.5kbps", WEIGHTS)
+            yield Companion("mlx-community/dac-speech-24khz-1.5kbps", WEIGHTS, missed_late=True)
             yield from _tokenizer(folder, config, "OuteAI/Llama-OuteTTS-1.0-1B")
         case "indextts":
             yield from _tokenizer(folder, config, "mlx-community/IndexTTS")
         case "bark":
-            yield Companion(_named(config, "codec_path", "mlx-community/encodec-24khz-float32"), WEIGHTS)
+            yield Companion(
+                _named(config, "codec_path", "mlx-community/encodec-24khz-float32"), WEIGHTS, missed_late=True
+            )
             yield Companion(BERT[1], TOKENIZER)
         case "melotts":
-            yield Companion(BERT[0], TOKENIZER)
+            yield Companion(BERT[0], TOKENIZER, missed_late=True)
         case "dia":
             yield Companion(DESCRIPT, WEIGHTS)
         case "zonos2":
-            yield Companion(_named(config, "dac_model_id", DESCRIPT), WEIGHTS)
+            yield Companion(_named(config, "dac_model_id", DESCRIPT), WEIGHTS, missed_late=True)
+            if not (folder / _named(config, "speaker_encoder_path", "speaker_encoder")).exists():
+                yield Companion(
+                    _named(config, "speaker_encoder_model_id", ZONOS_SPEAKER), WEIGHTS, needed=False
+                )
         case "chatterbox" | "chatterbox_turbo":
-            yield Companion(S3_TOKENIZER, WEIGHTS)
+            yield Companion(S3_TOKENIZER, WEIGHTS, missed_late=family == "chatterbox_turbo")
         case "rumik_oss":
-            yield Companion(_named(config, "mimi_repo", MIMI.repository), MIMI.files)
+            yield Companion(_named(config, "mimi_repo", MIMI.repository), MIMI.files, missed_late=True)
         case "higgs_audio":
             yield Companion("mlx-community/higgs-audio-v2-tokenizer", WEIGHTS)
         case _:
@@ -87,18 +98,24 @@ def _named_by_configuration(family: str, folder: Path, config: Json) -> Iterator
     """Of the families whose folder may hold what others fetch."""
     match family:
         case "echo_tts":
-            yield Companion(_named(config, "fish_codec_repo", "jordand/fish-s1-dac-min"), WEIGHTS)
+            yield Companion(
+                _named(config, "fish_codec_repo", "jordand/fish-s1-dac-min"), WEIGHTS, missed_late=True
+            )
         case "irodori_tts":
             if not (folder / "dacvae").is_dir():
                 yield Companion(
-                    _named(config, "dacvae_repo", "Aratako/Semantic-DACVAE-Japanese-32dim"), WEIGHTS
+                    _named(config, "dacvae_repo", "Aratako/Semantic-DACVAE-Japanese-32dim"),
+                    WEIGHTS,
+                    missed_late=True,
                 )
             if not (folder / "tokenizer" / "tokenizer_config.json").is_file():
                 reader = table(config.get("dit"))
-                yield Companion(_named(reader, "text_tokenizer_repo", "llm-jp/llm-jp-3-150m"), TOKENIZER)
+                yield Companion(
+                    _named(reader, "text_tokenizer_repo", "llm-jp/llm-jp-3-150m"), TOKENIZER, missed_late=True
+                )
         case "moss_tts" | "moss_tts_delay" | "moss_tts_local" | "moss_tts_nano":
             if not (folder / "audio_tokenizer").is_dir():
-                yield Companion(_moss_codec(family, config), WEIGHTS)
+                yield Companion(_moss_codec(family, config), WEIGHTS, missed_late=True)
         case "vibevoice" | "vibevoice_streaming":
             reader = find_json(folder / "preprocessor_config.json") or {}
             yield Companion(_named(reader, "language_model_pretrained_name", "Qwen/Qwen2.5-0.5B"), TOKENIZER)
@@ -107,10 +124,14 @@ def _named_by_configuration(family: str, folder: Path, config: Json) -> Iterator
             size = "1.5B" if vocabulary <= SMALL_QWEN else "7B"
             yield Companion(f"Qwen/Qwen2.5-{size}", TOKENIZER)
         case "longcat_audiodit" | "audiodit" | "longcat":
-            yield Companion(_named(config, "text_encoder_model", "google/umt5-base"), TOKENIZER)
+            yield Companion(
+                _named(config, "text_encoder_model", "google/umt5-base"), TOKENIZER, missed_late=True
+            )
         case "dramabox" | "dramabox-tts":
             yield Companion(
-                _named(config, "text_encoder", "mlx-community/gemma-3-12b-it-8bit"), (*WEIGHTS, *TOKENIZER)
+                _named(config, "text_encoder", "mlx-community/gemma-3-12b-it-8bit"),
+                (*WEIGHTS, *TOKENIZER),
+                missed_late=True,
             )
 
 

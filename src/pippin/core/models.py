@@ -31,6 +31,7 @@ class Companion(Struct, frozen=True):
     repository: str
     files: tuple[str, ...]
     needed: bool = True  # or else the model does without, for some requests
+    missed_late: bool = False  # the model loads without it, and then fails or makes noise when it speaks
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -95,7 +95,7 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
             pass
         except ServerError as error:
             self._outbox.put((call, Failed(error.report)))
-        except Exception:  # whatever a library's model raises ends this request, and no other
+        except (Exception, SystemExit):  # whatever a library's model raises ends this request, and no other
             logger.exception("request %s failed in its model", job.id)
             report = ErrorReport(
                 kind="internal", message="The model failed on this request; the log says how."

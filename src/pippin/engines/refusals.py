@@ -13,6 +13,13 @@ LONGEST: Final = 400
 """The most letters of a library's error that a client is told."""
 
 
+UNFETCHED: Final = (
+    "This model's library gave up, as spaCy does where it can't fetch its English model: "
+    "`python -m spacy download en_core_web_sm` does that; the log says more."
+)
+"""What is said where a library ends the process. Of mlx-audio's models Kokoro's reader of English does."""
+
+
 @contextmanager
 def library_refusals(param: str) -> Iterator[None]:
     """Make a library's own refusal of a request the client's error, naming `param`.
@@ -24,6 +31,9 @@ def library_refusals(param: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise missing_package(error) from error
+    except SystemExit as error:
+        logger.warning("a model's library tried to end the process", exc_info=True)
+        raise ServerError("load_failed", UNFETCHED) from error
     except (ValueError, AssertionError, KeyError, NotImplementedError) as error:
         if str(error).startswith("["):
             raise

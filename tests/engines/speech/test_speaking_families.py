@@ -1,6 +1,7 @@
 """Tiny models of families of mlx-audio that speak, from disk, without a network: the samples of mlx-audio alone."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub.constants
@@ -30,6 +31,10 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "dia": ({"max_tokens": 40}, {"max_tokens": 40}),
     "voxcpm": ({"max_tokens": 5}, {"max_tokens": 5}),
+    "kokoro": (
+        {"voice": "ef_dora, AF_heart", "language": "es", "speed": 1.5},
+        {"voice": "ef_dora,af_heart", "lang_code": "es", "speed": 1.5},
+    ),
     "pocket_tts": ({"voice": "Marius", "temperature": 0.5}, {"voice": "marius", "temperature": 0.5}),
 }
 """For each family the fields of a request, and the arguments of `generate` that mean the same."""
@@ -43,6 +48,22 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     return folder
+
+
+class Letters:
+    """In place of eSpeak, whose packages are of the extra `kokoro`: letters for phonemes."""
+
+    def __init__(self, language: str) -> None:
+        assert language == "es"
+
+    def __call__(self, text: str) -> tuple[str, None]:
+        return text, None
+
+
+@pytest.fixture
+def phonemes(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SimpleNamespace(EspeakG2P=Letters)
+    monkeypatch.setattr("mlx_audio.tts.models.kokoro.pipeline._get_misaki_espeak", lambda: reader)
 
 
 def speak(preparer: Any, engine: Any, **fields: Any) -> list[Event]:
@@ -59,6 +80,7 @@ def alone(folder: Path, arguments: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("phonemes")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_speaks_through_pippin_as_by_itself(family: str, tmp_path: Path, hub: Path) -> None:
     folder = write_speaking_model(family, tmp_path / f"{family}-tiny", hub)

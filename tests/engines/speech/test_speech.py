@@ -1,6 +1,7 @@
 """The speech engine over a model of mlx-audio's shape: what reaches it, and what comes out."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Failed, SpeechChunk, Spoken, Voices
+from pippin.core.events import Accepted, Event, Failed, SpeechChunk, Spoken, Voices
 from pippin.core.models import ModelInfo
 from pippin.core.tasks import ListVoices, Speak, Transcribe
 from pippin.engines import sound
-from pippin.engines.blocking import BlockingEngine
+from pippin.engines.blocking import BlockingEngine, BlockingJob
 from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer
 from pippin.engines.speech.voices import voices_of
 from tests.engines.driving import run
@@ -88,7 +89,7 @@ class Careless(Speaker):
 
 
 class Particular(Speaker):
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self._error = error
 
@@ -358,12 +359,37 @@ def test_a_model_with_a_seed_of_its_own_gets_the_client_s(preparer: SpeechPrepar
         (AssertionError(), "invalid_request", "AssertionError."),
         (ValueError("[broadcast_shapes] Shapes (1) and (2)"), "internal", "The model failed"),
         (RuntimeError("broken"), "internal", "The model failed"),
+        (
+            FileNotFoundError("Cannot find voices/alba"),
+            "load_failed",
+            "lacks a file for this request: Cannot find",
+        ),
     ],
 )
-def test_what_a_library_refuses_is_the_request_s_fault(
-    preparer: SpeechPreparer, error: Exception, kind: str, words: str
+def test_what_a_library_refuses_or_lacks_is_no_failure_of_the_server(
+    preparer: SpeechPreparer, error: BaseException, kind: str, words: str
 ) -> None:
     [failed] = speak(preparer, Particular(error))
     assert isinstance(failed, Failed)
     assert failed.error.kind == kind
     assert words in failed.error.message
+
+
+def test_a_kokoro_without_voices_is_asked_for_none_because_it_would_fetch_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"istftnet": {}}')
+    bare = SpeechPreparer(ModelInfo(id="kokoro", kind="speech", path=str(tmp_path)))
+    model = Speaker()
+    with pytest.raises(ServerError, match="no voice lies in the folder of kokoro"):
+        speak(bare, model, voice="af_sky")
+    assert model.asked == []
+    assert sound_of(speak(bare, model))
+
+
+def test_a_library_that_ends_the_process_ends_its_request_alone() -> None:
+    engine: BlockingEngine[None] = BlockingEngine(lambda: None)
+    for _ in range(2):
+        [failed] = run(engine, BlockingJob[None]("one", Accepted(1), lambda _model, _call: sys.exit(1)))[
+            "one"
+        ]
+        assert isinstance(failed, Failed)
+    engine.close()

@@ -282,17 +282,71 @@ def pocket_tts(folder: Path, hub: Path) -> None:
         )
 
 
-def write_library_model(folder: Path, family: str, config: Json, hub: Path | None = None) -> None:
+def kokoro(folder: Path, hub: Path) -> None:
+    from mlx_audio.tts.models.base import check_array_shape
+
+    config = {
+        "istftnet": {
+            "upsample_kernel_sizes": [4, 4],
+            "upsample_rates": [2, 2],
+            "gen_istft_hop_size": 5,
+            "gen_istft_n_fft": 20,
+            "resblock_dilation_sizes": [[1, 3, 5]],
+            "resblock_kernel_sizes": [3],
+            "upsample_initial_channel": 512,
+        },
+        "dim_in": 8,
+        "dropout": 0.0,
+        "hidden_dim": 512,  # which the library's decoder counts on, as on 128 numbers of style
+        "max_conv_dim": 512,
+        "max_dur": 1,
+        "multispeaker": True,
+        "n_layer": 1,
+        "n_mels": 80,
+        "n_token": len(LETTERS) + 1,
+        "style_dim": 128,
+        "text_encoder_kernel_size": 5,
+        "plbert": {
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 24,
+            "max_position_embeddings": 512,
+            "num_hidden_layers": 1,
+        },
+        "vocab": {letter: number for number, letter in enumerate(LETTERS, 1)},
+    }
+    write_library_model(folder, "kokoro", config, spread=0.02)
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    for name, array in weights.items():
+        if name.endswith(("F0_proj.weight", "N_proj.weight")) or (
+            array.ndim == 3
+            and ("noise_convs" in name or (name.endswith("weight_v") and not check_array_shape(array)))
+        ):
+            weights[name] = array.swapaxes(1, 2)  # as torch has them, in which layout they are published
+        elif name.endswith("weight_g"):
+            weights[name] = 0.015 * array  # or else the layers grow beyond what float32 holds
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    voices = folder / "voices"
+    voices.mkdir()
+    mx.random.seed(7)
+    for name in ("af_heart", "ef_dora"):
+        mx.save_safetensors(str(voices / f"{name}.safetensors"), {"voice": mx.random.normal((510, 1, 256))})
+
+
+def write_library_model(
+    folder: Path, family: str, config: Json, hub: Path | None = None, spread: float = 0.2
+) -> None:
     """Write a configuration and random weights, in the layout that the library itself saves."""
     (folder / "config.json").write_text(json.dumps(config))
     package = importlib.import_module(f"mlx_audio.tts.models.{family}")
     given = {**json.loads(json.dumps(config)), "model_path": str(folder)}
     made = package.ModelConfig.from_dict(given) if hasattr(package, "ModelConfig") else given
-    write_weights(folder, weights_of(package.Model(made)))
+    write_weights(folder, weights_of(package.Model(made), spread))
 
 
 FAMILIES: dict[str, Callable[[Path, Path], None]] = {
-    each.__name__: each for each in (orpheus, qwen3_tts, dia, voxcpm, pocket_tts)
+    each.__name__: each for each in (orpheus, qwen3_tts, dia, voxcpm, pocket_tts, kokoro)
 }
 
 

@@ -3,11 +3,12 @@
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import huggingface_hub
+import huggingface_hub.constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from pippin.core.decoding import from_json
@@ -22,10 +23,27 @@ TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json
 
 
 def load_speaker(info: ModelInfo) -> Any:
-    """mlx-audio's model. Raises `ServerError("load_failed")`, which names what is missing."""
+    """mlx-audio's model. Raises `ServerError("load_failed")`, which names what is missing.
+
+    Whether a model can be loaded is for mlx-audio to say: what Pippin knows of other repositories explains a load that
+    failed. Only what mlx-audio would miss later is refused before.
+    """
+    missing = missing_companions(info)
+    if any(each.missed_late for each in missing):
+        raise _incomplete(info, missing)
+    # What is missing was not allowed to be fetched, or could not be; mlx-audio must not fetch it either.
+    with _offline() if missing else nullcontext():
+        try:
+            return _loaded(info)
+        except Exception as error:
+            if missing and not isinstance(error.__cause__, ImportError):
+                raise _incomplete(info, missing) from error
+            raise
+
+
+def _loaded(info: ModelInfo) -> Any:
     from mlx_audio.tts.utils import load_model
 
-    require_companions(info)
     with _naming_its_tokenizer(Path(info.path or ""), info.id) as folder:
         try:
             return load_model(folder)
@@ -35,16 +53,29 @@ def load_speaker(info: ModelInfo) -> Any:
             raise missing_package(error) from error
 
 
-def require_companions(info: ModelInfo) -> None:
-    """Raises `ServerError("load_failed")` that names the repositories that a model needs and that are not here."""
-    missing = [each.repository for each in info.companions if each.needed and not _is_here(each)]
-    if missing:
-        which = " and ".join(missing)
-        raise ServerError(
-            "load_failed",
-            f"{info.id} needs {which} beside its own files, which {'are' if len(missing) > 1 else 'is'} not on this "
-            f"machine. `pippin pull {info.path or info.id}` fetches what is missing.",
-        )
+def missing_companions(info: ModelInfo) -> tuple[Companion, ...]:
+    """The repositories that a model needs and that are not in the cache of the Hub."""
+    return tuple(each for each in info.companions if each.needed and not _is_here(each))
+
+
+def _incomplete(info: ModelInfo, missing: tuple[Companion, ...]) -> ServerError:
+    which = " and ".join(each.repository for each in missing)
+    return ServerError(
+        "load_failed",
+        f"{info.id} needs {which} beside its own files, which {'are' if len(missing) > 1 else 'is'} not on this "
+        f"machine. `pippin pull {info.path or info.id}` fetches what is missing.",
+    )
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """The Hub's client with what lies in its cache alone."""
+    before = huggingface_hub.constants.HF_HUB_OFFLINE
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        huggingface_hub.constants.HF_HUB_OFFLINE = before
 
 
 def _is_here(companion: Companion) -> bool:

@@ -149,6 +149,13 @@ def _pieces(model: Any, task: Speak, arguments: dict[str, Any]) -> Iterator[tupl
     if task.seed is not None:
         mx.random.seed(task.seed)
     with library_refusals("input"):
-        for result in model.generate(**arguments):
-            samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
-            yield samples, int(result.sample_rate), int(result.token_count)
+        try:
+            for result in model.generate(**arguments):
+                samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
+                yield samples, int(result.sample_rate), int(result.token_count)
+        except (
+            OSError
+        ) as error:  # a repository or a file, of which some are fetched by the first request for them
+            raise ServerError(
+                "load_failed", f"The model lacks a file for this request: {str(error).splitlines()[0]:.400s}"
+            ) from error

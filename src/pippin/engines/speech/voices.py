@@ -21,6 +21,8 @@ NAME: Final = re.compile(r"[^\W_][^/\\:~\x00-\x1f]{0,127}")
 RECORDING: Final = ".wav"
 BLENDS: Final = ("kokoro",)
 """Families that mix several voices, whose names stand with commas between them."""
+FETCHES_VOICES: Final = ("kokoro",)
+"""Families that ask the Hub for a voice that does not lie in the folder."""
 TAKES_FILES: Final = ("outetts",)
 """Families that take the path of a voice's file, and not its name."""
 
@@ -49,6 +51,12 @@ class FolderVoices:
                     "voice",
                 )
             return voice if voice in self.names else found or voice
+        if self.family in FETCHES_VOICES:
+            raise ServerError(
+                "invalid_request",
+                f"voice is {voice!r}; no voice lies in the folder of {self.model}.",
+                "voice",
+            )
         if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
             raise ServerError(
                 "invalid_request",
