@@ -54,6 +54,12 @@ BATCHED = {
     *("mistral_large3", "muse_spark", "prism_hadamard_qwen35"),
     "qwen4_exp",
 }
+JOINT = {
+    *("aya_vision", "deepseekocr", "internvl", "internvl_chat", "kimi_k25", "kimi_vl"),
+    *("minicpmv4_6", "molmo", "molmo2"),
+}
+"""Families that run in batches, with all media of a prompt as one medium."""
+
 ALIKE = {
     "granite_vision",
     "granite4_vision",
@@ -62,7 +68,7 @@ ALIKE = {
 WITHOUT_TEXT = ("nemotron_parse",)  # mlx-vlm itself raises for a prompt without a picture
 NEED_TORCHVISION = ("mistral_large3", "phi4_siglip")  # whose processors are transformers' own
 WITHOUT_TOKENIZER = ("moondream2", "moondream3")
-QUICK = ("falcon_ocr", "paddleocr_vl", "paligemma")
+QUICK = ("falcon_ocr", "internvl", "paddleocr_vl", "paligemma")
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 
 
@@ -99,7 +105,7 @@ def test_pictures_are_answered_as_by_mlx_vlm(
     made = FAMILIES[family]
     bench = VisionBench(write(family, made, tmp_path / family), trust_remote_code=made.trusted)
     assert bench.preparer.info.capabilities.images
-    assert isinstance(bench.model, WholeModel) == (family not in BATCHED)
+    assert isinstance(bench.model, WholeModel) == (family not in BATCHED | JOINT)
     answers = [bench.run(bench.job("a", shown, "What?"))[0]["a"] for shown in SHOWN]
     assert answers == [bench.judged("What?", [shown]) for shown in SHOWN]
     assert (answers[0] != answers[1]) == (family not in ALIKE)
