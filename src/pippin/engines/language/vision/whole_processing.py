@@ -411,9 +411,10 @@ def try_joint(
 
     `find` gives the tokens that features replace in samples, as `find_tokens` does.
     """
-    found = {find(list(_samples(processor, renderer, modality))) for modality in processor.modalities}
+    tried = [find(list(_samples(processor, renderer, modality))) for modality in sorted(processor.modalities)]
+    found = [tokens for tokens in tried if tokens is not None]
     # One set of tokens for all modalities: a prompt may have several.
-    processor.joint = None if None in found else JointTokens.union(found)
+    processor.joint = JointTokens.union(found) if len(found) == len(tried) else None
     return processor.joint is not None
 
 
