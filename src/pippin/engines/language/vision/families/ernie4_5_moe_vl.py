@@ -6,6 +6,7 @@ It cuts them in three: at the ends of the first and of the second. Here each goe
 from itertools import pairwise
 
 import mlx.core as mx
+import numpy as np
 from mlx_vlm.models.ernie4_5_moe_vl.ernie4_5_moe_vl import Model
 from mlx_vlm.models.ernie4_5_moe_vl.vision import VisionAttention
 
@@ -19,7 +20,7 @@ def mend(model: Model) -> None:
 class PictureAttention(VisionAttention):  # type: ignore[misc] # mlx-vlm has no types
     def __call__(self, x: mx.array, cu_seqlens: mx.array, rotary_pos_emb: mx.array | None = None) -> mx.array:
         parts = []
-        for start, stop in pairwise(cu_seqlens.tolist()):
+        for start, stop in pairwise(np.array(cu_seqlens).tolist()):
             positions = None if rotary_pos_emb is None else rotary_pos_emb[start:stop]
             parts.append(super().__call__(x[start:stop], mx.array([0, stop - start]), positions))
         return mx.concatenate(parts)
