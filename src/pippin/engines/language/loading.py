@@ -73,6 +73,7 @@ from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
+from pippin.engines.language.vision.joint import find_tokens
 from pippin.engines.language.vision.model import FAILURES, VisionModel
 from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.vision.whole import WholeEncoder, WholeModel, evaluated, text_prompt
@@ -161,6 +162,8 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | 
         return model
     whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
+        if in_batches and preparer.joins_media(partial(find_tokens, model)):
+            return model
         log.warning("the model runs as mlx-vlm runs it, one request at a time: its media cannot be batched")
         preparer.needs_media = not _runs_whole(whole)
         return whole

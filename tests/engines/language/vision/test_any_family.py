@@ -6,10 +6,12 @@ Those whose media can't be batched, or not tried one by one, run whole prompts, 
 import importlib
 import importlib.util
 import inspect
+import math
 from pathlib import Path
 
 import mlx.core as mx
 import msgspec
+import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models import gemma3n
@@ -54,6 +56,22 @@ BATCHED = {
     *("mistral_large3", "muse_spark", "prism_hadamard_qwen35"),
     "qwen4_exp",
 }
+JOINT = {
+    *("aya_vision", "deepseek_v41", "deepseek_vl_v2", "deepseekocr", "idefics2", "inkling", "internvl"),
+    *(
+        "internvl_chat",
+        "jina_vlm",
+        "kimi_k25",
+        "kimi_k3",
+        "kimi_vl",
+        "llava_bunny",
+        "llmjpvl",
+        "locateanything",
+    ),
+    *("minicpmv4_6", "molmo", "molmo2", "multi_modality", "plamo2vl", "step3p7", "youtu_vl"),
+}
+"""Families that run in batches, with all media of a prompt as one medium."""
+
 ALIKE = {
     "granite_vision",
     "granite4_vision",
@@ -62,7 +80,7 @@ ALIKE = {
 WITHOUT_TEXT = ("nemotron_parse",)  # mlx-vlm itself raises for a prompt without a picture
 NEED_TORCHVISION = ("mistral_large3", "phi4_siglip")  # whose processors are transformers' own
 WITHOUT_TOKENIZER = ("moondream2", "moondream3")
-QUICK = ("falcon_ocr", "paddleocr_vl", "paligemma")
+QUICK = ("falcon_ocr", "internvl", "paddleocr_vl", "paligemma")
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 
 
@@ -99,7 +117,7 @@ def test_pictures_are_answered_as_by_mlx_vlm(
     made = FAMILIES[family]
     bench = VisionBench(write(family, made, tmp_path / family), trust_remote_code=made.trusted)
     assert bench.preparer.info.capabilities.images
-    assert isinstance(bench.model, WholeModel) == (family not in BATCHED)
+    assert isinstance(bench.model, WholeModel) == (family not in BATCHED | JOINT)
     answers = [bench.run(bench.job("a", shown, "What?"))[0]["a"] for shown in SHOWN]
     assert answers == [bench.judged("What?", [shown]) for shown in SHOWN]
     assert (answers[0] != answers[1]) == (family not in ALIKE)
@@ -202,3 +220,15 @@ def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(
     assert isinstance(asked.media, WholePrompt)
     bench.engine.renewed = bench.preparer.renewed
     assert bench.run(early)[0]["early"] == bench.run(asked)[0]["late"]
+
+
+def test_ernie_keeps_more_than_three_pictures_apart(tmp_path: Path) -> None:
+    """mlx-vlm does not: all from the third on see each other."""
+    folder = write("ernie4_5_moe_vl", FAMILIES["ernie4_5_moe_vl"], tmp_path / "ernie4_5_moe_vl")
+    tower = load_model(folder)[0].inner.vision_tower
+    grids = mx.array([[1, 2, 2], [1, 4, 2], [1, 2, 4], [1, 4, 4]])
+    sizes = [math.prod(grid) for grid in grids.tolist()]
+    shown = mx.random.normal((sum(sizes), 3 * 14 * 14), key=mx.random.key(1))
+    pictures = mx.split(shown, np.cumsum(sizes)[:-1].tolist())
+    alone = [tower(each, grids[n : n + 1]) for n, each in enumerate(pictures)]
+    assert mx.allclose(tower(shown, grids), mx.concatenate(alone), atol=1e-5)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from pippin.engines.language.prompt.diffusion import Family, check_request, find
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import read_config, takes_media
-from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt, modality_of
+from pippin.engines.language.vision.media import Medium, Modality, WholePrompt, modality_of
 from pippin.engines.language.vision.placeholders import media_parts, without_media
 from pippin.engines.language.vision.processors import load_processor, load_whole_processor
 from pippin.output import formats
@@ -38,6 +38,7 @@ from pippin.output.tool_format import History, ToolFormat
 if TYPE_CHECKING:
     import mlx.core as mx
 
+    from pippin.engines.language.vision.joint import JointTokens
     from pippin.engines.language.vision.processing import MediaProcessor
     from pippin.engines.language.vision.whole_processing import WholeProcessor
 
@@ -115,14 +116,14 @@ class LanguagePreparer:
             raise ServerError("too_large", message) from None
 
     def renewed(self, job: LanguageJob) -> LanguageJob:
-        """The job, prepared anew if it came while the weights were read, and has no media, or media for batches though
-        the loaded model computes prompts whole. Seldom enough for the step thread to do it.
+        """The job, prepared anew if it came while the weights were read, and has no media, or not as the loaded model
+        takes them. Seldom enough for the step thread to do it.
 
         Raises `ServerError` for media that it turned out not to take.
         """
-        for_batches = self._whole is not None and isinstance(job.media, PromptMedia)
+        otherwise = self._whole is not None and job.media is not None and not self._whole.made(job.media)
         lacks_media = self.needs_media and job.media is None
-        return self._job(job.id, job.request) if job.early or for_batches or lacks_media else job
+        return self._job(job.id, job.request) if job.early or otherwise or lacks_media else job
 
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
@@ -194,6 +195,16 @@ class LanguagePreparer:
         self._renderer = self._open_renderer(whole)
         self.info = self._described(self.info)
         return True
+
+    def joins_media(self, find: "Callable[[Sequence[WholePrompt]], JointTokens | None]") -> bool:
+        """Prepare prompts for batches from now on, with their media as one, if the loaded model computes them so.
+
+        For a model that takes whole prompts; `find` gives the tokens that features replace in samples.
+        """
+        from pippin.engines.language.vision.whole_processing import try_joint
+
+        assert self._whole is not None
+        return try_joint(self._whole, self._renderer, find)
 
     def _is_early(self, request: GenerationRequest) -> bool:
         """Whether it holds media that the model does not take in batches, and may take otherwise once it is loaded; or

@@ -25,7 +25,7 @@ from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
-from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt
+from pippin.engines.language.vision.media import MediaPart, Medium, Modality, PromptMedia, WholePrompt
 from pippin.engines.language.vision.placeholders import expand_placeholders, media_parts, style_of
 from pippin.output.tool_format import History
 
@@ -153,6 +153,8 @@ class PromptRenderer:
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         if self._whole is not None and (parts := list(media_parts(messages))):
+            if self._whole.joint is not None:
+                return self._joined(text, parts, continued or "")
             made = self._whole.prompt(text, parts)
             # Some processors number media with ids below 0, which are no tokens.
             ids = tuple(max(int(each), 0) for each in made.ids[0])
@@ -160,6 +162,12 @@ class PromptRenderer:
         tokens = self._tokenizer.literals.encode(text, most)
         placed = self._placed(media, tokens)
         return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
+
+    def _joined(self, text: str, parts: list[tuple[str, MediaPart]], continued: str) -> RenderedPrompt:
+        assert self._whole is not None
+        tokens, media = self._whole.joined(text, parts)
+        _require_text_after(media, len(tokens))
+        return RenderedPrompt(tuple(tokens), plain(text), continued=continued, media=media)
 
     def _expanded(
         self,
@@ -195,14 +203,7 @@ class PromptRenderer:
     def _placed(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
         if self._media is None or not media:
             return None
-        placed = self._media.place(media, tokens)
-        if placed is None or placed.placed[-1].positions[-1] == len(tokens) - 1:
-            raise ServerError(
-                "unsupported",
-                "The chat template of this model does not write these media so that the model can take them.",
-                "messages",
-            )
-        return placed
+        return _require_text_after(self._media.place(media, tokens), len(tokens))
 
     def _render(
         self,
@@ -261,6 +262,18 @@ class PromptRenderer:
         if request.thinking.effort is not None:
             variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
         return variables
+
+
+def _require_text_after(media: PromptMedia | None, length: int) -> PromptMedia:
+    """The media of a prompt of `length` tokens. Raises `ServerError` if they have no place, or no text after them."""
+    positions = () if media is None else media.placed[-1].positions
+    if media is None or not positions or positions[-1] == length - 1:
+        raise ServerError(
+            "unsupported",
+            "The chat template of this model does not write these media so that the model can take them.",
+            "messages",
+        )
+    return media
 
 
 def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:

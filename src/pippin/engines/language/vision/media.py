@@ -60,6 +60,7 @@ class PromptMedia:
     """All media of a prompt, in their order."""
 
     placed: tuple[PlacedMedium, ...]
+    joint: bool = False  # they are one medium, made of the whole prompt
 
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """The tokens of the prompt with each placeholder replaced by the identity of its medium."""

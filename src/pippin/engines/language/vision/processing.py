@@ -199,7 +199,7 @@ class MediaProcessor:
             raise ServerError(
                 "invalid_request", f"{param} was not fetched; send the bytes as a data: URI.", param
             )
-        digest = self._digest(part, part.source.data)
+        digest = digest_of(part, part.source.data, self._options)
         with self._lock:
             if (kept := self._kept.get(digest)) is not None:
                 self._kept.move_to_end(digest)
@@ -219,14 +219,6 @@ class MediaProcessor:
 
     def _kept_bytes(self) -> int:
         return sum(medium.bytes for medium in self._kept.values())
-
-    def _digest(self, part: MediaPart, data: bytes) -> bytes:
-        how = repr(
-            (type(part).__name__, _options_of(part), self._options.min_pixels, self._options.max_pixels)
-        )
-        return hashlib.blake2b(
-            data, digest_size=24, person=hashlib.blake2b(how.encode(), digest_size=16).digest()
-        ).digest()
 
     def _arguments(self, part: MediaPart, data: bytes, param: str) -> dict[str, Any]:
         """The processor's arguments for a medium. Raises `ServerError` naming `param`."""
@@ -361,6 +353,13 @@ def sample_clip() -> Clip:
     return Clip(
         frames=np.full((4, 3, 64, 64), 128, np.uint8), indices=[0, 1, 2, 3], source_frames=4, source_fps=2.0
     )
+
+
+def digest_of(part: MediaPart, data: bytes, options: ModelOptions) -> bytes:
+    """A digest of a medium's content and of all that decides how it is prepared."""
+    how = repr((type(part).__name__, _options_of(part), options.min_pixels, options.max_pixels))
+    person = hashlib.blake2b(how.encode(), digest_size=16).digest()
+    return hashlib.blake2b(data, digest_size=24, person=person).digest()
 
 
 def _options_of(part: MediaPart) -> tuple[Any, ...]:

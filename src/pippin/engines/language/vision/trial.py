@@ -4,6 +4,7 @@ A modality that does not is refused, so that no family of models answers wrongly
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -51,7 +52,7 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
         # Only families whose processor returns token types have bidirectional attention among a medium's tokens.
         for modalities in (known, known | {medium.modality}) if medium.has_token_types else (known,):
             model.bidirectional = modalities
-            found = _by_engine(model, tokens, PromptMedia((placed,)))
+            found = logits_by_engine(model, tokens, PromptMedia((placed,)))
             differences.append((float(_difference(found, expected)), len(modalities), modalities))
     except (*FAILURES, ServerError) as error:
         log.info("a prompt with %s fails: %s", medium.modality, error)
@@ -60,7 +61,16 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
     difference, _, model.bidirectional = min(differences)
     if medium.modality in model.bidirectional and not _is_enclosed(medium):
         return False
-    return difference < (TOLERANCE if expected.dtype == mx.float32 else ROUGH_TOLERANCE)
+    return difference < _tolerance(expected)
+
+
+def agree(found: mx.array, expected: mx.array) -> bool:
+    """Whether logits of the engine are those of the library, as near as the type of `found` allows."""
+    return float(_difference(found, expected)) < _tolerance(found)
+
+
+def _tolerance(logits: mx.array) -> float:
+    return TOLERANCE if logits.dtype == mx.float32 else ROUGH_TOLERANCE
 
 
 def _difference(found: mx.array, expected: mx.array) -> mx.array:
@@ -90,11 +100,19 @@ def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: Place
     return logits[0, -1]
 
 
-def _by_engine(model: VisionModel, tokens: tuple[int, ...], media: PromptMedia) -> mx.array:
-    """The last token's logits [vocabulary] as the engine computes them, in chunks."""
+def logits_by_engine(
+    model: VisionModel,
+    tokens: tuple[int, ...],
+    media: PromptMedia,
+    *,
+    before: Callable[[], None] = lambda: None,
+) -> mx.array:
+    """The last token's logits [vocabulary] as the engine computes them, in chunks. `before` comes between the features
+    and the first chunk."""
     inputs, cache = VisionEncoder(model, 0).open(tokens, media), model.make_cache()
     while (medium := inputs.missing(0, len(tokens))) is not None:
         inputs.encode(medium, wait=True)
+    before()
     start, middle, end = 0, len(tokens) // 2, len(tokens) - 1
     while start < end:
         stop = inputs.chunk_end(middle if start < middle else end, start)

@@ -74,14 +74,8 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         if callable(switch := getattr(self.inner, "set_modality", None)):
             switch(has_image=True)
         self._unused.restore()
-        ids = mx.array(prompt.ids)
-        arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
-        pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", None)
-        mask = mx.ones_like(ids) if mask is None else mask
-        found = self.inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
-        embedded = {name: value for name, value in found.to_dict().items() if value is not None}
-        embeddings = embedded.pop("inputs_embeds")
-        given = {**arrays, **embedded}
+        ids, given = mx.array(prompt.ids), embedded(self.inner, prompt)
+        embeddings = given.pop("inputs_embeds")
         if self._takes_chunks(ids, embeddings, cache, given):
             while (left := embeddings.shape[1]) > 1:
                 count = min(CHUNK, left - 1)
@@ -130,6 +124,16 @@ class WholeModel(nn.Module):  # type: ignore[misc]
                 )
                 return bool(getattr(allowed, "enabled", allowed))
         return not any(getattr(candidate, "no_chunked_prefill", False) for candidate in candidates)
+
+
+def embedded(inner: nn.Module, prompt: WholePrompt) -> dict[str, Any]:
+    """What the language model of mlx-vlm is given for a whole prompt: `inputs_embeds` and what it takes beside them."""
+    ids = mx.array(prompt.ids)
+    arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+    pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", None)
+    mask = mx.ones_like(ids) if mask is None else mask
+    found = inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
+    return {**arrays, **{name: value for name, value in found.to_dict().items() if value is not None}}
 
 
 def text_prompt(tokens: Iterable[int]) -> WholePrompt:

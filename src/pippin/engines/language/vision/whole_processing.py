@@ -1,9 +1,10 @@
 """The processor of a model that computes prompts whole: messages to text as mlx-vlm writes them, and the text with all
 its media to arrays."""
 
+import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -20,11 +21,13 @@ from pippin.engines import pictures, sound
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.frames import frame_rate
-from pippin.engines.language.vision.media import MediaPart, Modality, WholePrompt, modality_of
+from pippin.engines.language.vision.joint import JointTokens
+from pippin.engines.language.vision.media import MediaPart, Modality, PromptMedia, WholePrompt, modality_of
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
     audio_rate,
+    digest_of,
     pixel_limits,
     plain_arrays,
     resized,
@@ -181,6 +184,7 @@ class WholeProcessor:
         self.style = LibraryStyle(str(config.get("model_type", "")).lower())
         self.modalities: frozenset[Modality] = frozenset()  # as found by trying
         self.takes_several = False  # pictures in one prompt, also found by trying
+        self.joint: JointTokens | None = None  # of a model whose prompts run in batches, also found by trying
 
     @property
     def frames(self) -> FrameRate | None:
@@ -241,6 +245,26 @@ class WholeProcessor:
                 where,
             ) from error
 
+    def joined(self, text: str, media: Sequence[tuple[str, MediaPart]]) -> tuple[list[int], PromptMedia]:
+        """As `prompt`, for batches: the tokens, one for each embedding, and the media as one. Raises `ServerError`."""
+        assert self.joint is not None
+        made = self.prompt(text, media)
+        sources = ((part, part.source) for _, part in media)
+        digests = (
+            digest_of(part, source.data, self._options)
+            for part, source in sources
+            if isinstance(source, Inline)
+        )
+        return self.joint.place(made, modality_of(media[0][1]), hashlib.blake2b(b"".join(digests)).digest())
+
+    def made(self, media: PromptMedia | WholePrompt) -> bool:
+        """Whether media of a prompt were prepared as the loaded model takes them."""
+        return (
+            isinstance(media, WholePrompt)
+            if self.joint is None
+            else isinstance(media, PromptMedia) and media.joint
+        )
+
     def _check(self, part: MediaPart, where: str) -> None:
         modality = modality_of(part)
         if modality not in self.modalities:
@@ -282,13 +306,15 @@ class WholeProcessor:
         return audio_rate(self._processor)
 
     def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
-        """A rendered prompt with small media, of which there are two that differ in the last one. Raises `FAILURES`."""
+        """A rendered prompt with small media. The last one is another for each `number`: 0 and 1 are of one size, and a
+        picture of number 2 is wider. Raises `FAILURES`."""
         given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
         match modality:
             case "image":
                 picture = sample_image()
                 given["images"] += [picture] * (count - 1)
-                given["images"].append(ImageOps.invert(picture) if number else picture)
+                others = (picture, ImageOps.invert(picture), picture.resize((112, 56)))
+                given["images"].append(others[number])
             case "video":
                 clip = sample_clip()
                 _add_clip(
@@ -374,6 +400,33 @@ def try_modalities(
     if "image" in found and "video" not in found:
         processor.takes_several = _sees_a_difference(processor, renderer, "image", evaluate, count=2)
     return bool(found)
+
+
+def try_joint(
+    processor: WholeProcessor,
+    renderer: SampleRenderer,
+    find: Callable[[Sequence[WholePrompt]], JointTokens | None],
+) -> bool:
+    """Find out, by trying, whether the engine computes prompts with these media in its batches.
+
+    `find` gives the tokens that features replace in samples, as `find_tokens` does.
+    """
+    tried = [find(list(_samples(processor, renderer, modality))) for modality in sorted(processor.modalities)]
+    found = [tokens for tokens in tried if tokens is not None]
+    # One set of tokens for all modalities: a prompt may have several.
+    processor.joint = JointTokens.union(found) if len(found) == len(tried) else None
+    return processor.joint is not None
+
+
+def _samples(
+    processor: WholeProcessor, renderer: SampleRenderer, modality: Modality
+) -> Iterator[WholePrompt]:
+    """Prompts with media of a modality: two that differ in nothing else, and pictures of other sizes and number."""
+    asked = [(0, 1), (1, 1)]
+    if modality == "image":
+        asked += [(2, 1), (2, 2)] if processor.takes_several else [(2, 1)]
+    for number, count in asked:
+        yield processor.sample(modality, number, renderer.sample(modality, count), count)
 
 
 def _sees_a_difference(

@@ -1,0 +1,117 @@
+"""All media of a prompt as one medium: for families whose processor needs the whole prompt, and whose language model
+takes what it makes of it as embeddings of tokens.
+
+mlx-vlm embeds such a prompt with all its media at once. The rows that depend on media are kept as the features of one
+medium, and the prompt is computed in the engine's chunks and batches. Which tokens these are is found by a trial when
+the model is loaded, as is whether the logits are mlx-vlm's.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import mlx.core as mx
+import numpy as np
+
+from pippin.core.errors import ServerError
+from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
+from pippin.engines.language.vision.model import FAILURES, VisionModel
+from pippin.engines.language.vision.trial import agree, logits_by_engine
+from pippin.engines.language.vision.whole import WholeModel, embedded, evaluated
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JointTokens:
+    """The tokens of prompts that features replace: their ids, and how many features there are for each token."""
+
+    ids: frozenset[int]
+    features: int = 1
+
+    @classmethod
+    def union(cls, found: Collection["JointTokens"]) -> "JointTokens | None":
+        """The tokens of all, or None if they differ in how many features there are for one."""
+        counts = {each.features for each in found}
+        ids = frozenset[int]().union(*(each.ids for each in found))
+        return cls(ids, counts.pop()) if len(counts) == 1 else None
+
+    def place(self, prompt: WholePrompt, modality: Modality, digest: bytes) -> tuple[list[int], PromptMedia]:
+        """The tokens of a prompt, one for each embedding, and its media among them.
+
+        `digest` is of the media's content and of how they are prepared. Ids below 0, by which some processors number
+        media, become 0.
+        """
+        tokens: list[int] = []
+        positions: list[int] = []
+        ids = prompt.ids[0].tolist()
+        for each in ids:
+            is_medium = each in self.ids
+            count = self.features if is_medium else 1
+            if is_medium:
+                positions += range(len(tokens), len(tokens) + count)
+            tokens += [max(each, 0)] * count
+        medium = Medium(
+            modality=modality,
+            digest=digest,
+            text="",
+            tokens=tuple(ids),
+            placeholders=tuple(positions),
+            arrays={name: value for name, value in prompt.arrays.items() if name != "attention_mask"},
+        )
+        return tokens, PromptMedia((PlacedMedium(medium, medium.placeholders),), joint=True)
+
+
+def find_tokens(model: VisionModel, samples: Sequence[WholePrompt]) -> JointTokens | None:
+    """The tokens that features replace, or None where the engine would not compute these prompts as mlx-vlm does.
+
+    The first two samples differ in the content of a medium alone, the others in its size or number.
+    """
+    try:
+        tokens = _differing(model, *samples[:2])
+        if tokens is None or not all(
+            _is_faithful(model, tokens, samples[0], chosen) for chosen in samples[1:]
+        ):
+            return None
+    except (*FAILURES, ServerError) as error:
+        log.info("its media can't be joined: %s: %s", type(error).__name__, error)
+        return None
+    finally:
+        model.unused.restore()
+    return tokens
+
+
+def _differing(model: VisionModel, first: WholePrompt, second: WholePrompt) -> JointTokens | None:
+    """The tokens in whose embeddings two prompts differ, of which all else is the same."""
+    if first.ids.shape != second.ids.shape or (first.ids != second.ids).any():
+        return None
+    one, other = (embedded(model.inner, prompt)["inputs_embeds"][0] for prompt in (first, second))
+    places = np.flatnonzero(np.array(mx.any(one != other, axis=-1))).tolist()
+    ids, more = first.ids[0].tolist(), one.shape[0] - first.ids.shape[1]
+    if not places or one.shape != other.shape or more < 0:
+        return None
+    if more == 0:
+        return JointTokens(frozenset(ids[place] for place in places))
+    marker = ids[places[0]]
+    return JointTokens(frozenset({marker}), more + 1) if ids.count(marker) == 1 else None
+
+
+def _is_faithful(model: VisionModel, tokens: JointTokens, other: WholePrompt, chosen: WholePrompt) -> bool:
+    """Whether the engine gives mlx-vlm's logits for a prompt, also after another has left its own on the modules."""
+    expected = evaluated(WholeModel(model.inner, model.unused), chosen)
+    placed, media = tokens.place(chosen, "image", b"trial")
+    if media.placed[0].positions[-1:] == (len(placed) - 1,):
+        return False
+    for left in (None, other):
+        found = logits_by_engine(model, tuple(placed), media, before=partial(_leave, model, left))
+        if not agree(found, expected):
+            return False
+    return True
+
+
+def _leave(model: VisionModel, prompt: WholePrompt | None) -> None:
+    """Leave on the modules what embedding another prompt leaves, or nothing."""
+    model.unused.restore()
+    if prompt is not None:
+        mx.eval(embedded(model.inner, prompt)["inputs_embeds"])
