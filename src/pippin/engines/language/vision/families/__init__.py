@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import mlx.nn as nn
 
-MENDED: Final = ("gemma3n", "hy_v4")
+MENDED: Final = ("deepseek_v4", "gemma3n", "hy_v4")
 
 
 def mend(model: nn.Module, family: str | None) -> None:
