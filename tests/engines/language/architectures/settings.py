@@ -37,9 +37,7 @@ COMMON: Json = {
 """In place of what the tiny families of mlx-vlm have."""
 
 WINDOWED: Json = {"layer_types": ["sliding_attention", "full_attention"]}
-BOTH_TURNS: Json = {
-    kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in WINDOWED["layer_types"]
-}
+BOTH_TURNS: Json = {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in WINDOWED["layer_types"]}
 TURNS: Json = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
 SCALED: Json = {
     "rope_parameters": {
@@ -288,7 +286,7 @@ SETTINGS: dict[str, Json] = {
     "qwen2_vl": {"text_config": {"of": "qwen2"}},
     "qwen3_5_moe": {"text_config": {"of": "qwen3_5"}},
     "qwen3_vl": {"text_config": {"of": "qwen3"}},
-    "qwen3_vl_moe": {"text_config": {"of": "qwen3_moe"}},
+    "qwen3_vl_moe": {"text_config": {"of": "qwen3_moe", "tie_word_embeddings": True}},
     "recurrent_gemma": {
         "block_types": ["recurrent", "attention"],
         "attention_window_size": 24,

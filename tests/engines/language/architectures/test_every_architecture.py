@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-import msgspec
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model
