@@ -1,4 +1,4 @@
-"""DeepSeek V4's index as its report defines it: a query attends to the pooled keys of highest scores among all that it sees.
+"""DeepSeek V4's index as its report defines it: of all pooled keys that a query sees, those of highest scores.
 
 From 1,024 pooled keys on, mlx-vlm 0.7.10 scores means of blocks first and then the keys of the best blocks alone (HISA,
 [arXiv:2603.28458](https://arxiv.org/abs/2603.28458)). A pass of several tokens does so for all of its queries, by means
