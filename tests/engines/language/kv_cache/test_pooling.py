@@ -99,6 +99,7 @@ def test_however_a_prompt_is_cut_its_index_takes_the_keys_of_highest_scores(
         start += count
 
 
+@pytest.mark.long
 def test_neither_neighbours_nor_proposals_change_what_an_index_takes(
     bench: Bench, in_blocks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
