@@ -223,11 +223,11 @@ def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any
         str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), {"format": "mlx"}
     )
     (folder / "config.json").write_text(json.dumps(config))
-    _byte_tokenizer(folder)
+    write_byte_tokenizer(folder)
     return folder
 
 
-def _byte_tokenizer(folder: Path) -> None:
+def write_byte_tokenizer(folder: Path) -> None:
     """Token i is byte i; the first special token, which ends the text, is 256."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))

@@ -1,5 +1,6 @@
 """DeepSeek V4's pooled keys: sequences in batches, taken back, cut and gone on with say what one pass over all says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache, probe_prompt
 from pippin.engines.language.kv_cache.slots import SlotRequest
+from pippin.engines.language.vision.families import deepseek_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import Family, write
 
@@ -35,6 +37,8 @@ V4 = Family(
         "vision_n_layers": 0,
     }
 )
+IN_BLOCKS = replace(V4, config={**V4.config, "index_block": 4, "index_keep": 2})
+"""mlx-vlm chooses pooled keys by blocks as soon as there are eight of them, not 1,024."""
 SLACK = 4
 TEXT = tuple((place * 17 + place // 9) % 240 for place in range(200))
 # The third and fourth have an entry of 128 tokens, or get one while they answer.
@@ -73,6 +77,39 @@ def test_however_a_prompt_is_cut_it_says_what_mlx_vlm_says_of_all_of_it(
         found = bench.model(mx.array([tokens[start : start + count]]), cache=cache)[0]
         assert mx.abs(found - expected[start : start + count]).max() < 1e-3
         start += count
+
+
+@pytest.fixture(scope="module")
+def in_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write("deepseek_v4", IN_BLOCKS, tmp_path_factory.mktemp("v4-in-blocks") / "deepseek_v4")
+
+
+@pytest.mark.parametrize("cuts", [(7,), (1, 2, 3), (5, 20, 20, 1, 1, 60), (128, 3)])
+def test_however_a_prompt_is_cut_its_index_takes_the_keys_of_highest_scores(
+    bench: Bench, in_blocks: Path, cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without blocks, and where the scores of a chunk are computed in parts."""
+    monkeypatch.setattr(deepseek_v4, "SCORES", 2 * 30 * 8)
+    blocks = bench_of(in_blocks, prefix_cache=False)
+    tokens, cache = TEXT[:150], new_prompt_cache(blocks.model)
+    expected, start = by_mlx_vlm(bench, tokens), 0
+    for count in (*cuts, len(tokens) - sum(cuts)):
+        found = blocks.model(mx.array([tokens[start : start + count]]), cache=cache)[0]
+        assert mx.abs(found - expected[start : start + count]).max() < 1e-3
+        start += count
+
+
+@pytest.mark.long
+def test_neither_neighbours_nor_proposals_change_what_an_index_takes(
+    bench: Bench, in_blocks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "Pace", Eager)
+    blocks = bench_of(in_blocks, prompt_lookup=True, num_draft_tokens=3)
+    for _ in range(2):  # the second time, proposals are what was said
+        answers, _ = run_all(blocks, PROMPTS)
+        for name, (prompt, _) in PROMPTS.items():
+            bench.judge(prompt, answers[name, 0])
+    assert blocks.engine.stats().accepted_tokens > 0
 
 
 def test_each_sequence_of_a_batch_says_what_mlx_vlm_says(folder: Path) -> None:

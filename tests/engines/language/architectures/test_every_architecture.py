@@ -1,0 +1,119 @@
+"""Each architecture of mlx-lm runs as docs/engine.md says, and answers as mlx-lm's own `generate_step` does."""
+
+import re
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import msgspec
+import pytest
+from mlx_lm.generate import generate_step
+from mlx_lm.utils import load_model
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.language import loading
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from tests.engines.language.architectures.any_architecture import architectures, write
+from tests.engines.language.bench import PLAN, TIE, Bench, Eager, watch
+
+ENGINE = Path(__file__).parents[4] / "docs" / "engine.md"
+BEGIN, END = "<!-- architectures -->", "<!-- /architectures -->"
+TEXT = tuple((place * 17 + place // 9) % 240 for place in range(120))
+PROMPTS = {
+    "first": (TEXT[3:64], 14),
+    "long": (TEXT[:83], 12),
+    # It repeats itself: lookups find what to propose.
+    "second": (TEXT[40:60] + TEXT[:9] * 3, 16),
+}
+LATE = 3  # steps after which the last of them comes
+
+
+def told() -> dict[str, str]:
+    """How each architecture runs, by the table in docs/engine.md."""
+    table = ENGINE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
+    rows = re.findall(r"^\| ([\w ,]+) \| (`.*) \|$", table, re.MULTILINE)
+    named = [(name, way) for way, names in rows for name in re.findall(r"`([^`]+)`", names)]
+    assert len(dict(named)) == len(named), "an architecture is named twice"
+    return dict(named)
+
+
+def test_the_table_names_each_architecture_of_the_installed_mlx_lm() -> None:
+    assert sorted(told()) == sorted(architectures())
+
+
+def way_of(batching: Batching) -> str:
+    if batching.shape is None:
+        return "one at a time"
+    return "in batches, with proposals" if batching.rewinds else "in batches"
+
+
+class Oracle:
+    """mlx-lm's own model, by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: nn.Module = load_model(folder)[0]
+        self.said = {
+            name: [token for token, _ in generate_step(mx.array(prompt), self.model, max_tokens=count)]
+            for name, (prompt, count) in PROMPTS.items()
+        }
+
+    def judge(self, name: str, answer: list[int]) -> None:
+        """Raises AssertionError where a token is not mlx-lm's, unless the two tie."""
+        prompt, count = PROMPTS[name]
+        assert len(answer) == count
+        if answer == self.said[name]:
+            return
+        place = next(place for place, token in enumerate(answer) if token != self.said[name][place])
+        tokens = mx.array((*prompt, *answer[:place]))
+        *_, (_, logprobs) = generate_step(tokens, self.model, max_tokens=1)
+        lead = (logprobs.max() - logprobs[answer[place]]).item()
+        assert lead < TIE, f"token {place} of {name!r} is behind by {lead}: {answer}, {self.said[name]}"
+
+
+def answers(bench: Bench, names: list[str]) -> dict[str, list[int]]:
+    """All but the last at once, and that one some steps later."""
+    engine = bench.engine
+    accept, found = engine.lifecycle.accept, watch(engine)
+    for place, name in enumerate(names):
+        for _ in range(LATE if 0 < place == len(names) - 1 else 0):
+            engine.step()
+        engine.submit(bench.job(name, *PROMPTS[name]))
+    while engine.busy:
+        engine.step()
+    engine.lifecycle.accept = accept  # type: ignore[method-assign]
+    return {name: found[name, 0] for name in names}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("architecture", architectures())
+def test_an_architecture_runs_as_the_table_says_and_answers_as_mlx_lm_does(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "Pace", Eager)
+    way = told()[architecture]
+    if way == "not tried":
+        pytest.skip("needs what is not here: see the table")
+    folder = write(architecture, tmp_path / architecture)
+    oracle = Oracle(folder)
+    bench = Bench(folder, ModelOptions(cache_block_tokens=8))
+    for name, answer in answers(bench, ["first"]).items():
+        oracle.judge(name, answer)
+    for chunk in (32, 7):  # the second prompt of a chunk finds what the prefix cache has of the first
+        bench.engine = bench.new_engine(msgspec.structs.replace(PLAN, prefill_chunk=chunk))
+        for _ in range(2):
+            for name, answer in answers(bench, [*PROMPTS]).items():
+                oracle.judge(name, answer)
+    assert way_of(choose_batching(bench.model, bench.options)) == way
+    bench.options = ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=3)
+    if way != "in batches, with proposals":
+        with pytest.raises(ServerError):
+            bench.new_engine(PLAN)
+        return
+    bench.engine = bench.new_engine(PLAN)
+    for _ in range(2):  # the second time, proposals are what was said
+        for name, answer in answers(bench, [*PROMPTS]).items():
+            oracle.judge(name, answer)
+    stats = bench.engine.stats()
+    assert stats.draft_tokens >= stats.accepted_tokens > 0
