@@ -62,7 +62,7 @@ def lines(path: Path) -> list[str]:
 )
 @in_a_loop
 async def test_the_systems_program_runs_while_requests_do(programs: Path, system: str, called: str) -> None:
-    awake = keeping_awake(wanted=True, system=system)
+    awake = keeping_awake(wanted=True, system=system, systemd=programs)
     assert awake is not None
     awake.working()
     awake.working()
@@ -95,6 +95,12 @@ def test_nothing_runs_where_it_is_not_wanted_or_not_there(
         assert keeping_awake(wanted=wanted, system=system) is None
     monkeypatch.setenv("PATH", str(programs / "nowhere"))
     assert keeping_awake(wanted=True, system="darwin") is None
+
+
+def test_where_systemd_does_not_run_nothing_is_tried_and_nothing_said(programs: Path) -> None:
+    (programs / "systemd-inhibit").touch(mode=0o755)
+    assert keeping_awake(wanted=True, system="linux", systemd=programs) is not None
+    assert keeping_awake(wanted=True, system="linux", systemd=programs / "nowhere") is None
 
 
 @pytest.mark.parametrize("command", [("no-such-program-anywhere",), ("false",)])

@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
 
+from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Event, Failed, Finished, Tokenized
 from pippin.core.link import (
@@ -25,8 +26,10 @@ from pippin.core.link import (
     Submit,
 )
 from pippin.core.models import EngineStats, ModelInfo
-from pippin.core.tasks import Task, Tokenize
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate, Task, Tokenize
 from pippin.engines.base import Emission
+from pippin.engines.waiting import check_wanted
 from pippin.worker import loop
 from pippin.worker.loop import Preparation, StepLoop, WorkerLink
 
@@ -326,7 +329,13 @@ def test_weights_wait_for_their_order_and_give_way_to_the_end(bench: Bench) -> N
     assert other.admission() is None
 
 
-def test_long_texts_do_not_hold_up_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+FILM: Final = Generate(
+    GenerationRequest(model="m", messages=(Message("user", (Video(Inline(b"x", "video/mp4")),)),))
+)
+
+
+@pytest.mark.parametrize("slow", [Tokenize("x" * loop.LONG_TEXT), FILM], ids=["text", "video"])
+def test_long_texts_and_videos_hold_up_nobody(monkeypatch: pytest.MonkeyPatch, slow: Task) -> None:
     gate, answered, given_back = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(loop, "give_memory_back", given_back.set)
 
@@ -334,8 +343,7 @@ def test_long_texts_do_not_hold_up_short_ones(monkeypatch: pytest.MonkeyPatch) -
         info = ModelInfo(id="m", kind="scripted")
 
         def prepare(self, id: str, task: Task) -> tuple[Event, ...]:
-            assert isinstance(task, Tokenize)
-            if len(task.text) > 1000:
+            if id != "short":
                 assert gate.wait(10)
             return (Counted(1),)
 
@@ -346,9 +354,40 @@ def test_long_texts_do_not_hold_up_short_ones(monkeypatch: pytest.MonkeyPatch) -
     preparation = Preparation()
     preparation.begin(Slow(), done)
     for number in range(4):
-        preparation.submit(Submit(f"long {number}", Tokenize("x" * loop.LONG_TEXT)))
+        preparation.submit(Submit(f"long {number}", slow))
     preparation.submit(Submit("short", Tokenize("x")))
     assert answered.wait(5)
     assert not given_back.is_set()
     gate.set()
     assert given_back.wait(5)
+
+
+def test_preparation_ends_when_its_request_is_cancelled(bench: Bench) -> None:
+    began, ended, tried = threading.Event(), threading.Event(), []
+
+    class Endless:
+        info = ModelInfo(id="m", kind="scripted")
+
+        def prepare(self, id: str, task: Task) -> tuple[Event, ...]:
+            tried.append(id)
+            began.set()
+            try:
+                while True:
+                    check_wanted()
+                    time.sleep(0.001)
+            finally:
+                ended.set()
+
+    preparation = Preparation()
+    steps = StepLoop(bench.link, preparation)
+    for name in ("first", "second"):
+        steps.receive(Submit(name, FILM))
+    preparation.begin(Endless(), steps.prepared, steps.wants)
+    assert began.wait(5)
+    steps.receive(Cancel("second"))
+    assert not ended.wait(0.05)
+    steps.receive(Cancel("first"))
+    assert ended.wait(5)
+    steps.receive(Submit("last", FILM))
+    steps.receive(Cancel("last"))
+    assert "second" not in tried

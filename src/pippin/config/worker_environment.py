@@ -64,6 +64,11 @@ def worker_environment() -> dict[str, str]:
     return environment
 
 
+def keep_off_the_hub() -> None:
+    """Tell the libraries of Hugging Face that this process may not ask the hub; before they are imported."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+
+
 @contextmanager
 def rank_environment(rank: RankSpec) -> Iterator[None]:
     """Have MLX find the other ranks, in this process: within this, `mx.distributed.init` reads what it needs, under the

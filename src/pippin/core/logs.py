@@ -15,6 +15,9 @@ def set_level(level: str) -> None:
     """`level` is one of logging's, in any case: that of our own loggers."""
     logging.getLogger(OURS).setLevel(level.upper())
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger(OURS).level))
+    logging.getLogger("python_multipart").setLevel(
+        logging.ERROR
+    )  # it warns of every form that a client damaged
 
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

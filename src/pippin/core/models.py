@@ -91,6 +91,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_bytes: int = 0  # the estimate of its footprint
     expected_in_ranks: int = 0  # the same of all ranks together, where a cluster may split the model
     log_level: str = "info"
+    offline: bool = False  # it may use no network
     log_format: Literal["text", "json"] = "text"
     log_progress_interval: int = 0  # tokens of an answer between lines that tell how far it is; 0: none
     rank: RankSpec | None = None  # None computes the model alone

@@ -1,8 +1,10 @@
 """What is said where a library refuses a request, or lacks a Python package that it does not require."""
 
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pippin.core.errors import ServerError
@@ -37,9 +39,16 @@ def library_refusals(param: str) -> Iterator[None]:
     except (ValueError, AssertionError, KeyError, NotImplementedError) as error:
         if str(error).startswith("["):
             raise
-        logger.warning("a model refused a request", exc_info=True)
+        logger.warning("A model refused a request: %s in %s.", type(error).__name__, _place_of(error))
+        logger.debug("A model refused a request.", exc_info=True)
         message = f"The model refuses this request: {_in_words(error)}"
         raise ServerError("invalid_request", message, param) from error
+
+
+def _place_of(error: Exception) -> str:
+    """The line that raised an error. What the error says may be what a client sent, which is in no log."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{'/'.join(Path(frame.filename).parts[-3:])}:{frame.lineno}"
 
 
 def _in_words(error: Exception) -> str:

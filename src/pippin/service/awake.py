@@ -6,6 +6,7 @@ import logging
 import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -16,6 +17,9 @@ GRACE: Final = 30.0  # seconds after the last request: agents soon ask again
 # server dies. Closing the lid, or choosing Sleep, still puts the machine to sleep.
 MACOS: Final = ("caffeinate", "-i", "cat")
 LINUX: Final = ("systemd-inhibit", "--what=idle", "--who=pippin", "--why=A model answers a request", "cat")
+
+SYSTEMD: Final = Path("/run/systemd/system")
+"""Is there where systemd runs (sd_booted(3))."""
 
 
 class Awake:
@@ -91,7 +95,12 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-def keeping_awake(*, wanted: bool, system: str = sys.platform) -> Awake | None:
-    """What keeps this machine awake, if that is wanted and there is a program for it."""
+def keeping_awake(*, wanted: bool, system: str = sys.platform, systemd: Path = SYSTEMD) -> Awake | None:
+    """What keeps this machine awake, if that is wanted and there is a program for it.
+
+    A Linux that systemd did not start, such as a container, has nobody who would put it to sleep for being idle.
+    """
     command = {"darwin": MACOS, "linux": LINUX}.get(system) if wanted else None
+    if system == "linux" and not systemd.is_dir():
+        return None
     return Awake(command) if command is not None and shutil.which(command[0]) else None

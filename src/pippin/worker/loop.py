@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pippin.core.conversation import Part, Reasoning, Text, ToolCall, ToolResult
+from pippin.core.conversation import Part, Reasoning, Text, ToolCall, ToolResult, Video
 from pippin.core.decoding import from_message, message_decoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Rendered, Tokenized, merged
@@ -61,6 +61,7 @@ from pippin.core.tasks import (
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, Preparer
 from pippin.engines.device import give_arrays_back
+from pippin.engines.waiting import NobodyWaitsError, check_wanted, wanted_while
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait
@@ -264,6 +265,7 @@ class GuestLeft(msgspec.Struct, frozen=True):
 Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown | GuestLeft
 Answer = Job | tuple[Event, ...]
 Done = Callable[[str, Answer], None]
+Wanted = Callable[[str], bool]
 
 
 class Preparation:
@@ -273,29 +275,32 @@ class Preparation:
     """
 
     def __init__(self) -> None:
-        self._ready: Future[tuple[Preparer, Done]] = Future()
+        self._ready: Future[tuple[Preparer, Done, Wanted]] = Future()
         self._threads = ThreadPoolExecutor(PREPARATION_THREADS, thread_name_prefix="prepare")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="prepare-long")
 
-    def begin(self, preparer: Preparer, done: Done) -> None:
-        """Start to prepare what has come and what comes; `done` gets each answer, on a thread from here."""
-        self._ready.set_result((preparer, done))
+    def begin(self, preparer: Preparer, done: Done, wanted: Wanted = lambda _: True) -> None:
+        """Start to prepare what has come and what comes; `done` gets each answer, on a thread from here.
+
+        `wanted` says whether somebody still waits for the answer to an order.
+        """
+        self._ready.set_result((preparer, done, wanted))
 
     def submit(self, order: Submit) -> None:
-        if text_length(order.task) < LONG_TEXT:
+        if text_length(order.task) < LONG_TEXT and not has_video(order.task):
             self._threads.submit(self._prepare, order)
         else:
             self._long.submit(self._prepare_long, order)
 
     def _prepare_long(self, order: Submit) -> None:
-        """Prepare a long text on a thread of its own, so that short ones need not wait, and give its memory back."""
+        """Prepare a long text or a video beside the others, which need not wait, and give its memory back."""
         self._prepare(order)
         del order
         give_memory_back()
 
     def _prepare(self, order: Submit) -> None:
-        preparer, done = self._ready.result()
-        with working_on(order.id):
+        preparer, done, wanted = self._ready.result()
+        with working_on(order.id), wanted_while(lambda: wanted(order.id)):
             answer = _prepared(preparer, order)
         try:
             done(order.id, answer)
@@ -305,10 +310,13 @@ class Preparation:
 
 def _prepared(preparer: Preparer, order: Submit) -> Answer:
     try:
+        check_wanted()
         answer = preparer.prepare(order.id, order.task)
         return _bounded(answer) if isinstance(answer, tuple) else answer
     except ServerError as error:
         return (Failed(error.report),)
+    except NobodyWaitsError:
+        return ()
     except MemoryError:
         log.warning("Preparing a request took more memory than this worker may have.")
         message = "The request takes more memory than its model may have. Send a smaller one."
@@ -385,6 +393,10 @@ class StepLoop:
         with self._arrived:
             self._arrived.wait_for(lambda: self._admission is not None)
         return self._admission if isinstance(self._admission, LoadWeights) else None
+
+    def wants(self, id: str) -> bool:
+        """Whether an order that is being prepared was not cancelled; on any thread."""
+        return not self._in_preparation.get(id, True)
 
     def prepared(self, id: str, answer: Answer) -> None:
         """Take what preparation made of an order, on its thread. Raises `LinkLost`."""
@@ -492,6 +504,22 @@ class StepLoop:
                 engine.reconfigure({name: value})
             except ServerError as error:
                 log.info("Not changed while running: %s", error.report.message)
+
+
+def has_video(task: Task) -> bool:
+    """Whether a video is to be decoded for a task, which takes up to a minute."""
+    match task:
+        case Generate(request) | CountTokens(request) | RenderTemplate(request):
+            parts = [part for message in request.messages or () for part in message.parts]
+        case Embed(inputs=inputs):
+            written = (each.messages for each in inputs if isinstance(each, Conversation))
+            parts = [part for messages in written for message in messages for part in message.parts]
+        case Rerank(documents=documents):
+            parts = [part for document in documents for part in document.parts]
+        case _:
+            return False
+    results = (inner for part in parts if isinstance(part, ToolResult) for inner in part.parts)
+    return any(isinstance(part, Video) for part in (*parts, *results))
 
 
 def text_length(task: Task) -> int:

@@ -41,6 +41,7 @@ from pippin.worker.loop import (
     give_memory_back,
     read_orders,
 )
+from pippin.worker.network import forbid_network
 from pippin.worker.progress_log import ProgressLog
 from pippin.worker.ranks import NotMet, meet
 
@@ -80,6 +81,7 @@ def main() -> None:
     configure_logging(spec)
     faulthandler.enable()  # a crash in a library says where it was
     forbid_foreign_code(spec)
+    forbid_network(spec)
     sys.setswitchinterval(SWITCH)
     status = run(spec, link)
     if pipes is not None:
@@ -106,7 +108,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         with own_file_limit():
             kind = import_kind(spec)
             preparer: Preparer = kind.open_preparer(spec)
-        preparation.begin(preparer, loop.prepared)
+        preparation.begin(preparer, loop.prepared, loop.wants)
         link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
         admission = loop.admission()
         if admission is None:

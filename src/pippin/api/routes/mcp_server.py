@@ -132,8 +132,10 @@ class Handed(Response):
             ended = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
-        # The parser leaves the blanks behind a header's value, which HTTP says are no part of it.
-        headers = [(name, value.strip()) for name, value in scope["headers"]]
+        # The parser leaves the blanks behind a header's value, which HTTP says are no part of it. What the body is was
+        # judged before it was read; the library knows JSON by one name only.
+        headers = [(name, value.strip()) for name, value in scope["headers"] if name != b"content-type"]
+        headers.append((b"content-type", b"application/json"))
         await self._app({**scope, "headers": headers}, receive_again, send_named)
 
 

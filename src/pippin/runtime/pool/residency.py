@@ -375,6 +375,7 @@ class Residency:
             expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
             expected_in_ranks=self._in_ranks(slot),
             log_level=self._options.log_level,
+            offline=self._options.offline,
             log_format=self._options.log_format,
             log_progress_interval=self._options.log_progress_interval,
             lends=self._options.api_processes > 1,

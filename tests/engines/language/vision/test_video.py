@@ -16,6 +16,7 @@ from pippin.core.errors import ServerError
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.frames import as_frames, frame_rate
 from pippin.engines.language.vision.video import FrameRate, rate_of, read_clip
+from pippin.engines.waiting import NobodyWaitsError, wanted_while
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -69,6 +70,19 @@ def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video_module, "MOST_FRAME_PIXELS", 64 * 47)
     with pytest.raises(ServerError, match="64 x 48 pixels"):
         read_clip(film, RATE, "x")
+
+
+def test_a_video_that_takes_too_long_to_decode_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_module, "MOST_SECONDS", 0.0)
+    with pytest.raises(ServerError, match=r"content\[0\] takes more than 0 seconds to decode"):
+        read_clip(video(20), RATE, "content[0]")
+
+
+def test_no_frame_is_decoded_for_a_client_who_has_left() -> None:
+    film, looks = video(20), iter([True] * 30 + [False] * 100)
+    with wanted_while(lambda: next(looks)), pytest.raises(NobodyWaitsError):
+        read_clip(film, RATE, "x")
+    assert len(list(looks)) == 99, "it was decoded on"
 
 
 TINY_WATCHING = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma4", "gemma4_unified")

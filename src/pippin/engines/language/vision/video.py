@@ -2,6 +2,7 @@
 
 import io
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pippin.core.errors import ServerError
+from pippin.engines.waiting import check_wanted
 
 MOST_SOURCE_FRAMES = 36_000
 """The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
@@ -17,6 +19,9 @@ MOST_SOURCE_FRAMES = 36_000
 MOST_FRAME_PIXELS = 4096 * 2304
 MOST_CLIP_PIXELS = 64_000_000
 """The most pixels of all sampled frames together; larger frames are scaled down while they are decoded."""
+
+MOST_SECONDS = 60.0
+"""The longest that the frames of one video may take to decode."""
 
 MOST_RATE = 60.0
 
@@ -143,6 +148,7 @@ def _measure(data: bytes, param: str) -> tuple[int, float]:
             )
         total = 0
         for packet in container.demux(stream):
+            check_wanted()
             total += packet.size > 0
             if total > MOST_SOURCE_FRAMES:
                 message = f"{param} has more than {MOST_SOURCE_FRAMES} frames; send a shorter video."
@@ -171,7 +177,12 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
     """The frames of these indices, each uint8 [channels, height, width] and of the first one's size."""
     frames: list[npt.NDArray[np.uint8]] = []
     size: tuple[int, int] | None = None
+    ends = time.monotonic() + MOST_SECONDS
     for index, frame in enumerate(container.decode(video=0)):
+        check_wanted()
+        if time.monotonic() > ends:
+            message = f"{param} takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video."
+            raise ServerError("invalid_request", message, param)
         if len(frames) == len(wanted):
             break
         if index != wanted[len(frames)]:
