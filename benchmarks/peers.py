@@ -118,7 +118,7 @@ def install(peer: Peer) -> None:
     if not peer.packages or done.exists():
         return
     venv.create(peer.folder, with_pip=True, clear=True)
-    for packages in (*peer.packages, *((("cmeel-openblas",),) if peer.blas else ())):
+    for packages in (*peer.packages, *((("ngsolve-openblas",),) if peer.blas else ())):
         subprocess.run([peer.python, "-m", "pip", "install", "-q", *packages], check=True)
     if peer.build is not None:
         peer.build(peer.folder, peer.python)
@@ -139,8 +139,9 @@ def blas_environment(peer: Peer) -> dict[str, str]:
         link = names / "libgfortran.so.5"
         link.unlink(missing_ok=True)
         link.symlink_to(path)
+    openblas = next((site / "ngsolve_openblas").glob("libopenblas*.so*"))
     return found | {
-        "BENCH_BLAS": str(site / "cmeel.prefix" / "lib" / "libopenblas.so.0"),
+        "BENCH_BLAS": str(openblas),
         "LD_LIBRARY_PATH": f"{names}:{bundled}",
     }
 

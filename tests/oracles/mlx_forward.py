@@ -7,21 +7,12 @@ from the last of `ids` on, and the logits of `top_ids` behind `ids`. A process o
 in front of MLX's slow BLAS before MLX is imported.
 """
 
-import ctypes
 import json
 import sys
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-
-def put_openblas_in_front() -> None:
-    """Ten times faster where it works; all the same where it does not."""
-    try:
-        libraries = [file for file in files("cmeel-openblas") or [] if file.name == "libopenblas.so.0"]
-        for library in libraries:
-            ctypes.CDLL(str(library.locate()), ctypes.RTLD_GLOBAL)
-    except (PackageNotFoundError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+from pippin.config.options.model import ModelOptions
+from pippin.engines.cpu.blas import accelerate_blas
 
 
 def main(folder: Path) -> None:
@@ -66,5 +57,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    put_openblas_in_front()
+    accelerate_blas(ModelOptions(), threads=None)
     main(Path(sys.argv[1]))

@@ -41,7 +41,7 @@ class Library:
     [
         ({"cmeel-openblas", "mlx-cpu", "mkl", "intel-openmp"}, "MKL", ["libiomp5.so", "libmkl_rt.so.3"]),
         ({"cmeel-openblas", "mlx-cpu"}, "OpenBLAS", ["libopenblas.so.0"]),
-        ({"cmeel-openblas", "ngsolve-openblas", "mlx-cpu"}, "OpenBLAS", ["libopenblas.so.0"]),
+        ({"cmeel-openblas", "ngsolve-openblas", "mlx-cpu"}, "OpenBLAS", ["libopenblasp-r0.so"]),
         ({"ngsolve-openblas", "mlx-cpu"}, "OpenBLAS", ["libopenblasp-r0.so"]),
         ({"mkl", "mlx-cuda-13"}, None, []),
     ],
@@ -86,6 +86,8 @@ def test_the_fastest_blas_that_is_installed_stands_in_front(
         (b"HASWELL", blas.AVX2, True),
         (b"Haswell", {"sse2"}, False),
         (b"NEOVERSEN1", {"fp", "asimd"}, True),
+        (b"NEOVERSEN2", {"fp", "asimd"}, False),
+        (b"neoversen2", {"asimd", "sve2", "bf16", "i8mm"}, True),
         (b"SKYLAKEX", {}, True),  # nothing is known of the processor
     ],
 )
@@ -129,7 +131,7 @@ def test_the_flags_of_a_processor_are_those_that_linux_names(tmp_path: Path) -> 
     told.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: fpu\n")
     assert blas.processor_flags(told) == {"fpu", "avx2", "fma"}
     told.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
-    assert blas.processor_flags(told) == frozenset()
+    assert blas.processor_flags(told) == {"fp", "asimd"}
     assert blas.processor_flags(tmp_path / "missing") == frozenset()
 
 
@@ -141,7 +143,7 @@ def installed(package: str) -> bool:
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or not (installed("cmeel-openblas") or installed("mkl")), reason="needs a BLAS"
+    sys.platform != "linux" or not (installed("ngsolve-openblas") or installed("mkl")), reason="needs a BLAS"
 )
 def test_the_report_for_the_doctor_multiplies_with_the_blas_of_workers() -> None:
     command = [sys.executable, "-m", "pippin.engines.device"]

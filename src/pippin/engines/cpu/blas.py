@@ -13,9 +13,9 @@ from pippin.config.options.model import ModelOptions
 
 log = logging.getLogger(__name__)
 
-OPENBLAS = {"cmeel-openblas": "libopenblas.so.0", "ngsolve-openblas": "libopenblasp-"}
-"""Packages and how their libraries' names begin, the preferred one first. On x86 the first one is compiled for AVX-512
-alone, the second for any processor."""
+OPENBLAS = {"ngsolve-openblas": "libopenblasp-", "cmeel-openblas": "libopenblas.so.0"}
+"""Packages and how their libraries' names begin, the preferred one first. The first is for any x86 processor. The second
+is compiled for one processor, with AVX-512 on x86 and SVE2 on arm64, for which the first has no wheel."""
 AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 AVX2 = frozenset({"avx2", "fma"})
 NEEDED = {
@@ -24,6 +24,7 @@ NEEDED = {
     "SKYLAKEX": AVX512,
     "HASWELL": AVX2,
     "ZEN": AVX2,
+    "NEOVERSEN2": frozenset({"sve2", "bf16", "i8mm"}),
 }
 """What a processor must have, in the words of /proc/cpuinfo, to run an OpenBLAS compiled for one core (its TARGET). One
 compiled for several (DYNAMIC_ARCH) names the core that it found itself on."""
@@ -84,12 +85,12 @@ def _core_of(library: ctypes.CDLL) -> str:
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The instruction sets of an x86 processor, as Linux names them; none where it does not say."""
+    """The instruction sets of the processor, as Linux names them; none where it does not say."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), ":")
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), ":")
     return frozenset(flags.partition(":")[2].split())
 
 
