@@ -14,8 +14,8 @@ from pippin.config.options.model import ModelOptions
 log = logging.getLogger(__name__)
 
 OPENBLAS = {"ngsolve-openblas": "libopenblasp-", "cmeel-openblas": "libopenblas.so.0"}
-"""Packages and how their libraries' names begin, the preferred one first. The first is for any x86 processor. The second
-is compiled for one processor, with AVX-512 on x86 and SVE2 on arm64, for which the first has no wheel."""
+"""Packages and how their libraries' names begin, the preferred one first. The first is for any x86 processor. The
+second is compiled for one processor, with AVX-512 on x86 and SVE2 on arm64, for which the first has no wheel."""
 AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 AVX2 = frozenset({"avx2", "fma"})
 NEEDED = {
