@@ -116,6 +116,20 @@ def test_hundreds_of_requests_that_are_almost_right_give_no_5xx(address: str, ri
         attack(address, right, 20)
 
 
+NO_OBJECTS: Final = (b"[]", b'"a": 1}', b"1", b"null", b"{]", b"\xff", b"")
+
+
+@pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+def test_a_body_that_is_no_object_is_refused_as_a_whole_at_every_address(address: str, body: bytes) -> None:
+    for right in RIGHT:
+        if right.files:
+            continue
+        asked = Sent(right, body, "application/json")
+        reply = ask(address, asked)
+        assert reply.status == 400, (right.name, reply)
+        check(asked, reply)
+
+
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunks"])
 def test_bodies_that_stop_are_408_at_every_address(address: str, is_chunked: bool) -> None:
     """All of them at once, while the server is well."""
