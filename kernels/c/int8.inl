@@ -46,6 +46,29 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
 #endif
 }
 
+/* Where products of bytes are added up in pairs: how many dwords' pairs 16 bits hold the sum of, for weights up to 15, or 24 in
+ * fp4, and numbers from -128. 1 where each becomes 32 bits at once. */
+INLINE int pairs_together(const int format, const int bits)
+{
+    if (PRODUCTS != PK_MADD || bits > 4)
+        return 1;
+    return format == PK_AFFINE ? 8 : 4;
+}
+
+#if PRODUCTS == PK_MADD
+INLINE U add_pairs(U pairs, U weights, uint32_t x)
+{
+    __m256i sum = _mm256_add_epi16((__m256i)pairs, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32((int)x)));
+    __asm__("" : "+x"(sum));
+    return (U)sum;
+}
+
+INLINE I add_up_pairs(I sum, U pairs) { return sum + (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1)); }
+#else
+INLINE U add_pairs(U pairs, U weights, uint32_t x) { return pairs + weights * x; } /* never called */
+INLINE I add_up_pairs(I sum, U pairs) { return sum + (I)pairs; }
+#endif
+
 /* Products */
 
 enum { MOST_BYTES = WIDEST > 4 * DIGITS ? WIDEST : 4 * DIGITS, MOST_PARTS = PK_BLOCK / LANES };
@@ -73,7 +96,7 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
     const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
     const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
     const int bytes = width * digits; /* for each column */
-    const int parts = parts_for(bits, bytes);
+    const int parts = parts_for(bits, bytes), together = pairs_together(format, bits);
     const uint32_t *dwords = x.dwords;
     F sums[WIDEST][MOST_PARTS], scale[MOST_PARTS] = {{0}}, bias[MOST_PARTS] = {{0}};
 #pragma GCC unroll 16
@@ -98,19 +121,32 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
         fetch_ahead(words, words_a_run * PK_BLOCK * 4);
         words += words_a_run * PK_BLOCK;
         I dots[MOST_BYTES][MOST_PARTS];
+        U pairs[MOST_BYTES][MOST_PARTS];
 #pragma GCC unroll 16
         for (int byte = 0; byte < bytes; byte++)
 #pragma GCC unroll 4
-            for (int part = 0; part < parts; part++)
+            for (int part = 0; part < parts; part++) {
                 dots[byte][part] = (I){0};
+                pairs[byte][part] = (U){0};
+            }
 #pragma GCC unroll 8
         for (int index = 0; index < run / 4; index++) {
 #pragma GCC unroll 4
             for (int part = 0; part < parts; part++) {
                 const U weights = quad(held[part], format, bits, index);
 #pragma GCC unroll 16
-                for (int byte = 0; byte < bytes; byte++)
-                    dots[byte][part] = add_products(dots[byte][part], weights, dwords[index * bytes + byte], bits);
+                for (int byte = 0; byte < bytes; byte++) {
+                    const uint32_t numbers = dwords[index * bytes + byte];
+                    if (together == 1) {
+                        dots[byte][part] = add_products(dots[byte][part], weights, numbers, bits);
+                        continue;
+                    }
+                    pairs[byte][part] = add_pairs(pairs[byte][part], weights, numbers);
+                    if (index % together == together - 1) {
+                        dots[byte][part] = add_up_pairs(dots[byte][part], pairs[byte][part]);
+                        pairs[byte][part] = (U){0};
+                    }
+                }
             }
         }
         dwords += run / 4 * bytes;
@@ -393,7 +429,7 @@ static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
         return 0;
-    return PRODUCTS == PK_MADD ? bits < 8 && tokens == 1 : DEEP || tokens <= 4;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 4 : DEEP || tokens <= 4;
 }
 
 #define EXACT_FUNCTIONS                                                                                                \
