@@ -399,9 +399,11 @@ enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
  * there are deep sums, so have six and twelve, and vectors are shared out evenly to as few panels as hold them. */
 static int exact_width_for(int64_t tokens)
 {
-    if (tokens <= 4 || !DEEP)
-        return tokens < 4 ? (int)tokens : 4;
+    if (tokens <= 4)
+        return (int)tokens;
     const int64_t panels = (tokens + WIDEST_EXACT - 1) / WIDEST_EXACT, needed = (tokens + panels - 1) / panels;
+    if (!DEEP)
+        return (int)needed;
     return needed <= 6 ? 6 : needed <= 8 ? 8 : needed <= 12 ? 12 : 16;
 }
 
@@ -429,7 +431,7 @@ static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
         return 0;
-    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 4 : DEEP || tokens <= 4;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 12 : DEEP || tokens <= 4;
 }
 
 #define EXACT_FUNCTIONS                                                                                                \
