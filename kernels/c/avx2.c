@@ -5,7 +5,7 @@
 #define TABLES 0
 #define WIDEST 8
 #define WIDE 6
-#define MANY 9
+#define MANY 17
 #include "kernels.inl"
 
 #include "processor.h"

@@ -46,28 +46,39 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
 #endif
 }
 
-/* Where products of bytes are added up in pairs: how many dwords' pairs 16 bits hold the sum of, for weights up to 15, or 24 in
- * fp4, and numbers from -128. 1 where each becomes 32 bits at once. */
-INLINE int pairs_together(const int format, const int bits)
+/* Dwords of a vector whose products with weights are added up in 16 bits before they become 32: sums of pairs of products, with
+ * weights up to 15, or 24 in fp4, and bytes from -128 on. 1 where each product becomes 32 bits at once. */
+INLINE int dwords_together(const int format, const int bits)
 {
     if (PRODUCTS != PK_MADD || bits > 4)
         return 1;
     return format == PK_AFFINE ? 8 : 4;
 }
 
-#if PRODUCTS == PK_MADD
+/* pairs + products of a lane's bytes, in two sums of 16 bits. */
 INLINE U add_pairs(U pairs, U weights, uint32_t x)
 {
+#if PRODUCTS == PK_MADD
     __m256i sum = _mm256_add_epi16((__m256i)pairs, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32((int)x)));
+    /* GCC would reorder the additions, and keep the products of a whole run in memory until it adds them up. */
     __asm__("" : "+x"(sum));
     return (U)sum;
+#else
+    (void)weights, (void)x; /* `dwords_together` is 1 */
+    return pairs;
+#endif
 }
 
-INLINE I add_up_pairs(I sum, U pairs) { return sum + (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1)); }
+/* sum + the two sums of 16 bits of a lane. */
+INLINE I add_up_pairs(I sum, U pairs)
+{
+#if PRODUCTS == PK_MADD
+    return sum + (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
 #else
-INLINE U add_pairs(U pairs, U weights, uint32_t x) { return pairs + weights * x; } /* never called */
-INLINE I add_up_pairs(I sum, U pairs) { return sum + (I)pairs; }
+    (void)pairs;
+    return sum;
 #endif
+}
 
 /* Products */
 
@@ -96,7 +107,7 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
     const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
     const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
     const int bytes = width * digits; /* for each column */
-    const int parts = parts_for(bits, bytes), together = pairs_together(format, bits);
+    const int parts = parts_for(bits, bytes), together = dwords_together(format, bits);
     const uint32_t *dwords = x.dwords;
     F sums[WIDEST][MOST_PARTS], scale[MOST_PARTS] = {{0}}, bias[MOST_PARTS] = {{0}};
 #pragma GCC unroll 16
@@ -396,13 +407,11 @@ static void pack_exact(const pk_matrix *matrix, const float *x, int width, int p
 enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
 
 /* Two and three vectors have panels of their own: what checks one or two proposed tokens of a sequence computes so many. Where
- * there are deep sums, so have six and twelve, and vectors are shared out evenly to as few panels as hold them. */
+ * there are deep sums, so have six and twelve. Vectors are shared out evenly to as few panels as hold them. */
 static int exact_width_for(int64_t tokens)
 {
-    if (tokens <= 4)
-        return (int)tokens;
     const int64_t panels = (tokens + WIDEST_EXACT - 1) / WIDEST_EXACT, needed = (tokens + panels - 1) / panels;
-    if (!DEEP)
+    if (needed <= 4)
         return (int)needed;
     return needed <= 6 ? 6 : needed <= 8 ? 8 : needed <= 12 ? 12 : 16;
 }
@@ -424,9 +433,9 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
     multiply_by(of_width[tile->width], DIGITS, tile, first, last);
 }
 
-/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do two instructions
- * for what VNNI has one for, but with a single vector. Without DEEP sums, float32 is quicker for more than four vectors, whose
- * weights it makes once for all of them. */
+/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do products of 8 bits that
+ * are added in pairs. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
+ * them; but pairs in 16 bits are quicker for up to three panels. */
 static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
