@@ -46,37 +46,32 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
 #endif
 }
 
-/* Dwords of a vector whose products with weights are added up in 16 bits before they become 32: sums of pairs of products, with
- * weights up to 15, or 24 in fp4, and bytes from -128 on. 1 where each product becomes 32 bits at once. */
-INLINE int dwords_together(const int format, const int bits)
+/* Whether 16 bits hold the sums of a run's products in pairs, and so they become 32 bits once for a run: 16 products of a byte
+ * from -128 on with weights up to 15 are -30720 at least, and 8 with those of fp4, up to 24, -24576. */
+INLINE int in_pairs(const int format, const int bits)
 {
-    if (PRODUCTS != PK_MADD || bits > 4)
-        return 1;
-    return format == PK_AFFINE ? 8 : 4;
+    return PRODUCTS == PK_MADD && (format == PK_AFFINE ? bits <= 4 : format == PK_NVFP4);
 }
 
-/* pairs + products of a lane's bytes, in two sums of 16 bits. */
-INLINE U add_pairs(U pairs, U weights, uint32_t x)
+/* The two sums of 16 bits in each of a register's lanes, and to each two of four products. */
+INLINE I add_pairs(I pairs, U weights, uint32_t x)
 {
 #if PRODUCTS == PK_MADD
-    __m256i sum = _mm256_add_epi16((__m256i)pairs, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32((int)x)));
-    /* GCC would reorder the additions, and keep the products of a whole run in memory until it adds them up. */
-    __asm__("" : "+x"(sum));
-    return (U)sum;
+    pairs = (I)_mm256_add_epi16((__m256i)pairs, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32((int)x)));
+    /* GCC would change the order of the additions, and keep the products of a whole run in memory. */
+    __asm__("" : "+x"(pairs));
 #else
-    (void)weights, (void)x; /* `dwords_together` is 1 */
-    return pairs;
+    (void)weights, (void)x;
 #endif
+    return pairs;
 }
 
-/* sum + the two sums of 16 bits of a lane. */
-INLINE I add_up_pairs(I sum, U pairs)
+INLINE I sum_of_pairs(I pairs)
 {
 #if PRODUCTS == PK_MADD
-    return sum + (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+    return (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
 #else
-    (void)pairs;
-    return sum;
+    return pairs;
 #endif
 }
 
@@ -107,7 +102,7 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
     const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
     const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
     const int bytes = width * digits; /* for each column */
-    const int parts = parts_for(bits, bytes), together = dwords_together(format, bits);
+    const int parts = parts_for(bits, bytes), pairs = in_pairs(format, bits);
     const uint32_t *dwords = x.dwords;
     F sums[WIDEST][MOST_PARTS], scale[MOST_PARTS] = {{0}}, bias[MOST_PARTS] = {{0}};
 #pragma GCC unroll 16
@@ -132,14 +127,11 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
         fetch_ahead(words, words_a_run * PK_BLOCK * 4);
         words += words_a_run * PK_BLOCK;
         I dots[MOST_BYTES][MOST_PARTS];
-        U pairs[MOST_BYTES][MOST_PARTS];
 #pragma GCC unroll 16
         for (int byte = 0; byte < bytes; byte++)
 #pragma GCC unroll 4
-            for (int part = 0; part < parts; part++) {
+            for (int part = 0; part < parts; part++)
                 dots[byte][part] = (I){0};
-                pairs[byte][part] = (U){0};
-            }
 #pragma GCC unroll 8
         for (int index = 0; index < run / 4; index++) {
 #pragma GCC unroll 4
@@ -148,18 +140,17 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
 #pragma GCC unroll 16
                 for (int byte = 0; byte < bytes; byte++) {
                     const uint32_t numbers = dwords[index * bytes + byte];
-                    if (together == 1) {
-                        dots[byte][part] = add_products(dots[byte][part], weights, numbers, bits);
-                        continue;
-                    }
-                    pairs[byte][part] = add_pairs(pairs[byte][part], weights, numbers);
-                    if (index % together == together - 1) {
-                        dots[byte][part] = add_up_pairs(dots[byte][part], pairs[byte][part]);
-                        pairs[byte][part] = (U){0};
-                    }
+                    dots[byte][part] = pairs ? add_pairs(dots[byte][part], weights, numbers)
+                                             : add_products(dots[byte][part], weights, numbers, bits);
                 }
             }
         }
+        if (pairs)
+#pragma GCC unroll 16
+            for (int byte = 0; byte < bytes; byte++)
+#pragma GCC unroll 4
+                for (int part = 0; part < parts; part++)
+                    dots[byte][part] = sum_of_pairs(dots[byte][part]);
         dwords += run / 4 * bytes;
         const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
 #pragma GCC unroll 16
@@ -433,9 +424,9 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
     multiply_by(of_width[tile->width], DIGITS, tile, first, last);
 }
 
-/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do products of 8 bits that
- * are added in pairs. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
- * them; but pairs in 16 bits are quicker for up to three panels. */
+/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do the many instructions
+ * for 8 bits by AVX2. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
+ * them; than sums in pairs it is for more than twelve. */
 static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
