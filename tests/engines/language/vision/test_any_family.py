@@ -57,10 +57,9 @@ BATCHED = {
     "qwen4_exp",
 }
 JOINT = {
-    *("aya_vision", "deepseek_v41", "deepseek_vl_v2", "deepseekocr", "idefics2", "inkling", "internvl"),
+    *("aya_vision", "deepseek_vl_v2", "deepseekocr", "idefics2", "internvl"),
     *(
         "internvl_chat",
-        "jina_vlm",
         "kimi_k25",
         "kimi_k3",
         "kimi_vl",
