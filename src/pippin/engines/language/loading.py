@@ -162,7 +162,8 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | 
         return model
     whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
-        # Joint media gain nothing where sequences run one at a time, and some such caches depend on how a prompt is cut.
+        # Sequences that run one at a time gain nothing by joint media, and some of their caches depend on how a prompt
+        # is cut.
         if in_batches and _batches(model) and preparer.joins_media(partial(find_tokens, model)):
             return model
         log.warning("the model runs as mlx-vlm runs it, one request at a time: its media cannot be batched")

@@ -16,15 +16,18 @@ from pippin.engines.language.vision.media import Modality, PromptMedia, WholePro
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.whole import WholeModel, embedded
 from pippin.engines.language.vision.whole_processing import WholeProcessor
-from tests.engines.language.vision.any_family import shrink, write
+from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
-from tests.engines.language.vision.test_any_family import JOINT
+from tests.engines.language.vision.test_any_family import JOINT, opened
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.language.vision.vision_bench import VisionBench
 
 WIDE, TALL = picture(60, 28, 1), picture(30, 40, 2)
 QUESTION = "What is in the picture, and where?"
-ONE_PICTURE = {"deepseekocr", "llava_bunny", "molmo", "multi_modality", "step3p7"}
+ONE_PICTURE = {
+    *("deepseekocr", "deepseekocr_2", "got", "llava_bunny", "molmo", "moondream2", "moondream3"),
+    *("multi_modality", "step3p7"),
+}
 """Families that take one picture in a prompt, or mlx-vlm itself fails with several."""
 
 
@@ -35,13 +38,11 @@ ONE_PICTURE = {"deepseekocr", "llava_bunny", "molmo", "multi_modality", "step3p7
     ],
 )
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisionBench]:
-    made = FAMILIES[request.param]
-    folder = tmp_path_factory.mktemp("models") / request.param
+    folder = tmp_path_factory.mktemp("models")
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # until the last test: mlx-vlm's processors are opened in each
-        shrink(made, patch)
-        yield VisionBench(write(request.param, made, folder), trust_remote_code=made.trusted)
+        yield opened(request.param, folder, patch)
 
 
 def test_sequences_answer_together_as_mlx_vlm_does_alone(bench: VisionBench) -> None:
