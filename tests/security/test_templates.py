@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from pippin.catalog.info import chat_template
+from pippin.catalog.info import chat_templates
 from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 
@@ -124,7 +124,7 @@ def test_a_models_template_that_never_ends_or_never_stops_growing_is_refused_in_
     (tmp_path / "chat_template.jinja").write_text(HOSTILE[name])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
-    source = chat_template(tmp_path, {})
+    source = chat_templates(tmp_path, {}).get("default")
     assert source is not None
     with pytest.raises((TemplateRefusal, jinja2.TemplateSyntaxError)):
         ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], {})
