@@ -43,7 +43,7 @@ class JointTokens:
 
         `digest` is of the media's content and of how they are prepared. That of the joint medium is also of the tokens
         that its features replace, among which text may have one. Ids below 0, by which some processors number media,
-        become 0.
+        become 0. Raises `ServerError` for media of which the processor makes no tokens.
         """
         tokens: list[int] = []
         positions: list[int] = []
@@ -54,6 +54,13 @@ class JointTokens:
             if is_medium:
                 positions += range(len(tokens), len(tokens) + count)
             tokens += [max(each, 0)] * count
+        if not positions:
+            raise ServerError(
+                "invalid_request",
+                f"The model can't take this {modality}: its processor makes no tokens of it. Send one of another size "
+                "or length.",
+                "messages",
+            )
         replaced = np.array([each for each in ids if each in self.ids], np.int64)
         medium = Medium(
             modality=modality,
