@@ -1,6 +1,6 @@
 """Products of one matrix with some vectors on the kernels, in CPU time of one thread; versions of the kernels in turns.
 
-    python -m benchmarks.cpu_products [--kernels FOLDER ...] [--weights 4 8] [--vectors 1 2 3 4 6 8 12 16 32] [--passes 15]
+    python -m benchmarks.cpu_products [--kernels FOLDER ...] [--weights 4 8] [--vectors 1 2 3 4 6 8 12 16] [--passes 15]
 
 FOLDER holds a built package `pippin_kernels`, as `kernels/` of a clone has after `make kernels`; each runs in its own
 process. Shown are milliseconds, the least of the passes, and billions of multiply-adds a second beside those of
