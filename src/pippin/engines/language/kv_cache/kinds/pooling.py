@@ -231,7 +231,7 @@ class BatchedPooling(BatchedCache):
         return self._entries[slots.low : slots.high, 0, : self._reach()]
 
     def make_mask(self, L: int = 1, offset: Any = 0) -> mx.array:
-        """Which entries the last tokens see, [computed slots, tokens, entries], or of one for all if they are as long."""
+        """Which entries the last tokens see, [computed slots, tokens, entries]; [1, ...] where all are equally long."""
         slots = self.slots
         # A mask of the window beside it, with which models join it, has one for all then too.
         stop = slots.low + 1 if slots.level else slots.high
