@@ -1,4 +1,4 @@
-"""DSpark as DeepSeek V4 has it: a drafter of blocks whose layers are the model's own kind, with several streams for each
+"""DSpark as DeepSeek V4 has it: a drafter of blocks whose layers are the model's own kind, with several streams for a
 token, latent attention and experts.
 
 Its context is the mean over the streams of each of the model's layers that it reads. A token of a block attends to the
