@@ -88,8 +88,8 @@ def test_however_a_prompt_is_cut_it_says_what_mlx_vlm_says_of_all_of_it(
 def test_blocks_are_rotated_by_the_positions_of_a_picture(folder: Path, by_mlx_vlm: Judge) -> None:
     """In three axes, of which those of a picture's tokens differ."""
     model = Bench(folder, ModelOptions()).model
-    rows, columns = divmod(mx.arange(60), 10)
-    inside = 30 + mx.stack([mx.zeros(60, mx.int32), rows, columns])
+    places = mx.arange(60)
+    inside = 30 + mx.stack([mx.zeros_like(places), places // 10, places % 10])
     after = mx.broadcast_to(mx.arange(40, 100), (3, 60))
     before = mx.broadcast_to(mx.arange(30), (3, 30))
     positions = mx.concatenate([before, inside, after], axis=1)[:, None]
