@@ -1,6 +1,6 @@
 """Products of one matrix with some vectors on the kernels, in CPU time of one thread; versions of the kernels in turns.
 
-    python -m benchmarks.cpu_products [--kernels FOLDER ...] [--vectors 1 2 3 4 6 8 12 16 32] [--passes 15]
+    python -m benchmarks.cpu_products [--kernels FOLDER ...] [--weights 4 8] [--vectors 1 2 3 4 6 8 12 16] [--passes 15]
 
 FOLDER holds a built package `pippin_kernels`, as `kernels/` of a clone has after `make kernels`; each runs in its own
 process. Shown are milliseconds, the least of the passes, and billions of multiply-adds a second beside those of
@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", type=Path, nargs="+", default=[HERE], metavar="FOLDER")
     parser.add_argument("--vectors", type=int, nargs="+", default=VECTORS)
+    parser.add_argument("--weights", nargs="+", default=SORTS, choices=SORTS)
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -38,7 +39,7 @@ def main() -> None:
     print("| weights | vectors |" + " ms | of numpy's |" * len(given.kernels) + " last / first |")
     print("|---|---|" + "---|---|" * len(given.kernels) + "---|")
     processes = [started(folder) for folder in given.kernels]
-    for sort in SORTS:
+    for sort in given.weights:
         for vectors in given.vectors:
             least = [float("inf")] * len(processes)
             for _ in range(given.passes):

@@ -46,6 +46,35 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
 #endif
 }
 
+/* Whether 16 bits hold the sums of a run's products in pairs, and so they become 32 bits once for a run: 16 products of a byte
+ * from -128 on with weights up to 15 are -30720 at least, and 8 with those of fp4, up to 24, -24576. */
+INLINE int in_pairs(const int format, const int bits)
+{
+    return PRODUCTS == PK_MADD && (format == PK_AFFINE ? bits <= 4 : format == PK_NVFP4);
+}
+
+/* The two sums of 16 bits in each of a register's lanes, and to each two of four products. */
+INLINE I add_pairs(I pairs, U weights, uint32_t x)
+{
+#if PRODUCTS == PK_MADD
+    pairs = (I)_mm256_add_epi16((__m256i)pairs, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32((int)x)));
+    /* GCC would change the order of the additions, and keep the products of a whole run in memory. */
+    __asm__("" : "+x"(pairs));
+#else
+    (void)weights, (void)x;
+#endif
+    return pairs;
+}
+
+INLINE I sum_of_pairs(I pairs)
+{
+#if PRODUCTS == PK_MADD
+    return (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+#else
+    return pairs;
+#endif
+}
+
 /* Products */
 
 enum { MOST_BYTES = WIDEST > 4 * DIGITS ? WIDEST : 4 * DIGITS, MOST_PARTS = PK_BLOCK / LANES };
@@ -73,7 +102,7 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
     const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
     const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
     const int bytes = width * digits; /* for each column */
-    const int parts = parts_for(bits, bytes);
+    const int parts = parts_for(bits, bytes), pairs = in_pairs(format, bits);
     const uint32_t *dwords = x.dwords;
     F sums[WIDEST][MOST_PARTS], scale[MOST_PARTS] = {{0}}, bias[MOST_PARTS] = {{0}};
 #pragma GCC unroll 16
@@ -109,10 +138,19 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
             for (int part = 0; part < parts; part++) {
                 const U weights = quad(held[part], format, bits, index);
 #pragma GCC unroll 16
-                for (int byte = 0; byte < bytes; byte++)
-                    dots[byte][part] = add_products(dots[byte][part], weights, dwords[index * bytes + byte], bits);
+                for (int byte = 0; byte < bytes; byte++) {
+                    const uint32_t numbers = dwords[index * bytes + byte];
+                    dots[byte][part] = pairs ? add_pairs(dots[byte][part], weights, numbers)
+                                             : add_products(dots[byte][part], weights, numbers, bits);
+                }
             }
         }
+        if (pairs)
+#pragma GCC unroll 16
+            for (int byte = 0; byte < bytes; byte++)
+#pragma GCC unroll 4
+                for (int part = 0; part < parts; part++)
+                    dots[byte][part] = sum_of_pairs(dots[byte][part]);
         dwords += run / 4 * bytes;
         const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
 #pragma GCC unroll 16
@@ -360,12 +398,12 @@ static void pack_exact(const pk_matrix *matrix, const float *x, int width, int p
 enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
 
 /* Two and three vectors have panels of their own: what checks one or two proposed tokens of a sequence computes so many. Where
- * there are deep sums, so have six and twelve, and vectors are shared out evenly to as few panels as hold them. */
+ * there are deep sums, so have six and twelve. Vectors are shared out evenly to as few panels as hold them. */
 static int exact_width_for(int64_t tokens)
 {
-    if (tokens <= 4 || !DEEP)
-        return tokens < 4 ? (int)tokens : 4;
     const int64_t panels = (tokens + WIDEST_EXACT - 1) / WIDEST_EXACT, needed = (tokens + panels - 1) / panels;
+    if (needed <= 4)
+        return (int)needed;
     return needed <= 6 ? 6 : needed <= 8 ? 8 : needed <= 12 ? 12 : 16;
 }
 
@@ -386,14 +424,14 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
     multiply_by(of_width[tile->width], DIGITS, tile, first, last);
 }
 
-/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do two instructions
- * for what VNNI has one for, but with a single vector. Without DEEP sums, float32 is quicker for more than four vectors, whose
- * weights it makes once for all of them. */
+/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do the many instructions
+ * for 8 bits by AVX2. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
+ * them; than sums in pairs it is for more than twelve. */
 static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
         return 0;
-    return PRODUCTS == PK_MADD ? bits < 8 && tokens == 1 : DEEP || tokens <= 4;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 12 : DEEP || tokens <= 4;
 }
 
 #define EXACT_FUNCTIONS                                                                                                \

@@ -38,6 +38,8 @@ def test_a_model_is_converted_and_the_next_command_is_told(
     assert (made["id"], made["quantization"]) == ("tiny-8bit", "8-bit, group 32")
     assert main(["convert", str(home / "tiny"), "--bits", "8"]) == 1
     assert "is there already. Give another --name" in capsys.readouterr().err
+    assert main(["convert", str(home / "tiny"), "--output", str(home / "tiny")]) == 1
+    assert "is there already. Give another --output." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

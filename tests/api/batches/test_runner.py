@@ -47,6 +47,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchStore
     made.close()
 
 
+@contextlib.contextmanager
+def as_the_next_server(store: BatchStore, folder: Path) -> Iterator[BatchStore]:
+    """The store after a runner has closed: of a folder it is closed too, and the next server opens another."""
+    if store.holder is not None:
+        yield store
+        return
+    with contextlib.closing(BatchStore(Folder(folder), megabytes=1)) as opened:
+        yield opened
+
+
 def added(store: BatchStore, name: str, lines: int, *, expires_in: float = 60) -> Batch:
     text = [f"{name} {number}".encode() for number in range(lines)]
     file = store.add_file("", f"{name}.jsonl", "batch", [line + b"\n" for line in text])
@@ -201,7 +211,7 @@ def test_only_the_blanks_of_json_stand_around_a_line(tmp_path: Path) -> None:
 
 
 def test_results_are_written_once_the_disk_has_room_again(
-    store: BatchStore, monkeypatch: pytest.MonkeyPatch
+    store: BatchStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "FAULT_SECONDS", 0.05)
     add_file, faults = store.add_file, [True, False, True]
@@ -217,12 +227,13 @@ def test_results_are_written_once_the_disk_has_room_again(
     first, second = added(store, "first", 2), added(store, "second", 1)
     monkeypatch.setattr(store, "add_file", full)
     batch = run(store, ask, first, second)
-    assert batch.status == store.batch("", second.id).status == "completed"
-    assert {file.id for file in store.files("") if file.purpose == "batch_output"} == {
-        batch.output_file,
-        batch.error_file,
-        store.batch("", second.id).output_file,
-    }
+    with as_the_next_server(store, tmp_path / "files") as store:
+        assert batch.status == store.batch("", second.id).status == "completed"
+        assert {file.id for file in store.files("") if file.purpose == "batch_output"} == {
+            batch.output_file,
+            batch.error_file,
+            store.batch("", second.id).output_file,
+        }
 
 
 def test_an_answer_is_kept_until_the_database_has_room_for_it(
@@ -280,6 +291,18 @@ def test_bytes_that_a_server_left_when_it_died_are_swept(tmp_path: Path) -> None
     store.close()
 
 
+def test_a_closed_folder_takes_its_lock_no_more(tmp_path: Path) -> None:
+    """A thread whose task was cancelled asks for the database after the server has closed it."""
+    folder = Folder(tmp_path / "files")
+    assert folder.database is folder.database
+    folder.close()
+    with pytest.raises(ServerError, match="shutting down"):
+        _ = folder.database
+    next_one = Folder(tmp_path / "files")
+    assert next_one.database is not None
+    next_one.close()
+
+
 def test_a_folder_that_cannot_be_used_is_refused_for_the_same_reason_each_time(tmp_path: Path) -> None:
     (tmp_path / "files").write_text("no folder")
     store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
@@ -303,9 +326,11 @@ def test_a_line_whose_file_is_gone_is_refused_without_the_place_of_the_file(tmp_
     batch = added(store, "gone", 1)
     (tmp_path / "files" / "files" / batch.input_file).unlink()
     done = run(store, ask, batch)
-    with store.open_file("", done.error_file or "") as file:
+    with (
+        as_the_next_server(store, tmp_path / "files") as opened,
+        opened.open_file("", done.error_file or "") as file,
+    ):
         told = file.read().decode()
-    store.close()
     assert "No such file" in told
     assert str(tmp_path) not in told
 

@@ -195,7 +195,7 @@ def test_products_with_int8_are_those_with_the_rounded_vectors(
 
 @pytest.mark.parametrize("int8", [name for name in pk.int8_sets() if name != "baseline"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 7, 8, 16, 35])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 7, 8, 11, 16, 35])
 def test_products_in_whole_numbers_are_as_exact_as_sums_in_float32(int8: str, bits: int, tokens: int) -> None:
     weights = mx.array(normal(40, 640, seed=bits))
     parts = mx.quantize(weights, 64, bits)
@@ -211,24 +211,52 @@ def test_products_in_whole_numbers_are_as_exact_as_sums_in_float32(int8: str, bi
     allowed = 5e-7 * (np.abs(x).astype(np.float64) @ (np.abs(exact) + np.abs(exact).max(1, keepdims=True)).T)
     assert (np.abs(found - expected) <= allowed).all()
     assert (np.abs(other - expected) <= allowed).all()
-    if tokens == 1 and bits < 8:
+    if tokens <= 4 and bits < 8:
         assert (found != other).any()  # or one of them was not asked
+
+
+LARGEST_NUMBER = 63 * 65536 + 127 * 256 + 127  # that a vector's numbers of three bytes become
+LEAST_BYTES = 63 * 65536 - 128 * 256 - 128  # whose two lower bytes are as low as bytes can be
 
 
 @pytest.mark.parametrize("int8", [name for name in pk.int8_sets() if name != "baseline"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("tokens", [1, 4, 8, 16])
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 8, 12, 16])
+@pytest.mark.parametrize("number", [LARGEST_NUMBER, -LARGEST_NUMBER, LEAST_BYTES])
 def test_the_largest_weights_with_the_largest_vectors_do_not_leave_the_whole_numbers(
-    int8: str, bits: int, tokens: int, sign: int
+    int8: str, bits: int, tokens: int, number: int
 ) -> None:
     words = np.full((40, 64 * bits // 32), 0xFFFFFFFF, np.uint32)
     ones = np.ones((40, 1), np.float32)
     matrix = pk.Matrix.packed(words, ones, 0 * ones, bits=bits, group=64)
     whole = pk.Kernels(2)
     whole.whole_numbers(int8)
-    found = whole.product(matrix, np.full((tokens, 64), sign * 3.0, np.float32))
-    np.testing.assert_allclose(found, sign * 3.0 * 64 * (2**bits - 1), rtol=1e-6)
+    x = np.full((tokens, 64), number, np.float32)
+    x[:, ::32] = LARGEST_NUMBER  # by which the others are scaled
+    found = whole.product(matrix, x)
+    np.testing.assert_allclose(found, (2.0 * LARGEST_NUMBER + 62.0 * number) * (2**bits - 1), rtol=1e-6)
+
+
+@int8_sets
+@pytest.mark.parametrize("format", [2, 3, 4, 5, 6, 8, "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("tokens", [1, 4, 16])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_weights_with_the_largest_int8_are_added_up_exactly(
+    int8: str, format: int | str, tokens: int, sign: int
+) -> None:
+    if isinstance(format, str):
+        scale, size, largest = {"mxfp4": (127, 32, 6), "nvfp4": (0x38, 16, 6)}[
+            format
+        ]  # 1.0 as each stores it
+        words = np.full((40, 8), 0x77777777, np.uint32)
+        matrix = pk.Matrix.float4(words, np.full((40, 64 // size), scale, np.uint8), format=format)
+    else:
+        words, ones = np.full((40, 64 * format // 32), 0xFFFFFFFF, np.uint32), np.ones((40, 1), np.float32)
+        matrix, largest = pk.Matrix.packed(words, ones, 0 * ones, bits=format, group=64), 2**format - 1
+    rounding = pk.Kernels(2)
+    rounding.round_activations(int8)
+    found = rounding.product(matrix, np.full((tokens, 64), sign * 3.0, np.float32))
+    np.testing.assert_allclose(found, sign * 3.0 * 64 * largest, rtol=1e-5)
 
 
 @int8_sets

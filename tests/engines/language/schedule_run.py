@@ -342,7 +342,7 @@ class Run:
         assert [token.id for token in echo.tokens] == list(job.prompt)
         if len(job.prompt) < 2:
             return
-        logits = reference.model(mx.array([job.prompt[:-1]]))[0]
+        logits = reference.model(mx.array([job.prompt[:-1]]), cache=make_prompt_cache(reference.model))[0]
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         chosen = mx.take_along_axis(logprobs, mx.array(job.prompt[1:])[:, None], axis=-1)[:, 0]
         expected: list[float] = np.array(chosen).tolist()

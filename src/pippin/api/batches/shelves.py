@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 from pippin.api.databases.database import Database
 from pippin.api.databases.postgres import Postgres
 from pippin.api.databases.sqlite import Schema, SQLite, open_file
-from pippin.core.errors import ServerError
+from pippin.core.errors import SHUTTING_DOWN, ServerError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -90,6 +90,7 @@ class Folder:
         self._files = path / "files"
         self._database: SQLite | None = None
         self._held: IO[bytes] | None = None  # the lock on the folder
+        self._is_closed = False
 
     @property
     def exists(self) -> bool:
@@ -97,7 +98,10 @@ class Folder:
 
     @property
     def database(self) -> Database:
-        """As `Shelf.database`; makes the folder."""
+        """As `Shelf.database`; makes the folder. Raises `ServerError` once it is closed."""
+        # A thread that outlives its cancelled task would take the lock again, with nobody to give it back.
+        if self._is_closed:
+            raise ServerError.of(SHUTTING_DOWN)
         if self._database is None:
             try:
                 self._open()
@@ -145,6 +149,7 @@ class Folder:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._database is not None:
             self._database.close()
             self._database = None

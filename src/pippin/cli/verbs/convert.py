@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     folder = _source(info)
     name = parsed.name or _name(info.id, wanted, parsed.dtype)
     target = parsed.output or roots().imports / name
-    _refuse_target(target, name)
+    _refuse_target(target, name, is_named=parsed.output is None)
     _refuse_full_disk(target, folder, wanted, parsed.dtype)
     asked = Conversion(
         target=str(target.absolute()), quantization=wanted, dtype=parsed.dtype, measure=not parsed.no_check
@@ -140,13 +140,12 @@ def _name(id: str, wanted: Quantization | None, dtype: str | None) -> str:
     return f"{base}-mixed-{wanted.recipe}" if wanted.recipe else f"{base}-{wanted.bits}bit"
 
 
-def _refuse_target(target: Path, name: str) -> None:
+def _refuse_target(target: Path, name: str, *, is_named: bool) -> None:
     if "/" in name or name.startswith("."):
         raise ConfigError(f"--name {name}: neither slashes nor a dot at its beginning. --output takes paths.")
     if target.exists():
-        raise ServerError(
-            "conflict", f"{target} is there already. Give another --name, or remove it: pippin rm {name}"
-        )
+        way = f"Give another --name, or remove it: pippin rm {name}" if is_named else "Give another --output."
+        raise ServerError("conflict", f"{target} is there already. {way}")
 
 
 def _refuse_full_disk(target: Path, folder: Path, wanted: Quantization | None, dtype: str | None) -> None:

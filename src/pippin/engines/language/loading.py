@@ -162,7 +162,9 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | 
         return model
     whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
-        if in_batches and preparer.joins_media(partial(find_tokens, model)):
+        # Sequences that run one at a time gain nothing by joint media, and some of their caches depend on how a prompt
+        # is cut.
+        if in_batches and _batches(model) and preparer.joins_media(partial(find_tokens, model)):
             return model
         log.warning("the model runs as mlx-vlm runs it, one request at a time: its media cannot be batched")
         preparer.needs_media = not _runs_whole(whole)
@@ -175,6 +177,11 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | 
         return None
     log.warning("the model runs as mlx-vlm runs it, one request at a time")
     return whole
+
+
+def _batches(model: VisionModel) -> bool:
+    """Whether sequences of text run together."""
+    return choose_batching(model, ModelOptions()).shape is not None
 
 
 def _runs_whole(model: WholeModel) -> bool:

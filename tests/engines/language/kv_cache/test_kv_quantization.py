@@ -21,7 +21,7 @@ from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 WIDE = {"head_dim": 32}
-SAME = 2e-3
+SAME = 4e-3  # another order of sums takes a key of 3 bits to its neighbour now and then
 """Logprobs in float32 that differ less are the same: sums in another order move them, through layers that round."""
 PROMPTS = {
     f"r{index}": (tuple((index * 31 + place * 7) % 250 for place in range(20 + index)), 24)

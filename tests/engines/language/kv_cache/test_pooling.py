@@ -124,6 +124,15 @@ def test_each_sequence_of_a_batch_says_what_mlx_vlm_says(folder: Path) -> None:
             assert (logits.max(axis=-1, keepdims=True) - said).max() < 1e-3
 
 
+def test_sequences_of_one_length_see_all_pooled_keys_where_the_index_leaves_none_out(tmp_path: Path) -> None:
+    """Behind the window, where its mask is one for all of them."""
+    all_taken = replace(V4, config={**V4.config, "index_topk": 400})
+    bench = bench_of(write("deepseek_v4", all_taken, tmp_path / "deepseek_v4"))
+    answers, _ = run_all(bench, {"one": (TEXT[:30], 10)}, n=2)
+    for choice in (0, 1):
+        bench.judge(TEXT[:30], answers["one", choice])
+
+
 @pytest.mark.long
 def test_in_other_company_a_seeded_answer_is_the_same(bench: Bench) -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=5)

@@ -142,6 +142,10 @@ def test_a_recording_is_answered_as_by_mlx_vlm(
     expected = [bench.judged("What?", [], sound=decoded(each, rate)) for each in (SHORT, LONG, COARSE)]
     assert len(set(map(tuple, expected))) > 1
     seen, text = bench.judged("What?", [picture(60, 28, 1)]), bench.judged("No sound.", [])
+    if family == "inkling":  # the one whose pictures and recordings mlx-vlm takes together in this order
+        both = bench.job("both", picture(60, 28, 1), recording(SHORT), "What?")
+        heard = decoded(SHORT, rate)
+        assert bench.alone(both) == bench.judged("What?", [picture(60, 28, 1)], sound=heard)
     # Together where the family runs in batches, else one after the other; then once more, from caches if there are any.
     engine = bench.new_engine()
     for _ in range(2):

@@ -6,6 +6,7 @@ medium, and the prompt is computed in the engine's chunks and batches. Which tok
 the model is loaded, as is whether the logits are mlx-vlm's.
 """
 
+import hashlib
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ class JointTokens:
     def place(self, prompt: WholePrompt, modality: Modality, digest: bytes) -> tuple[list[int], PromptMedia]:
         """The tokens of a prompt, one for each embedding, and its media among them.
 
-        `digest` is of the media's content and of how they are prepared. Ids below 0, by which some processors number
-        media, become 0.
+        `digest` is of the media's content and of how they are prepared. That of the joint medium is also of the tokens
+        that its features replace, among which text may have one. Ids below 0, by which some processors number media,
+        become 0. Raises `ServerError` for media of which the processor makes no tokens.
         """
         tokens: list[int] = []
         positions: list[int] = []
@@ -52,13 +54,22 @@ class JointTokens:
             if is_medium:
                 positions += range(len(tokens), len(tokens) + count)
             tokens += [max(each, 0)] * count
+        if not positions:
+            raise ServerError(
+                "invalid_request",
+                f"The model can't take this {modality}: its processor makes no tokens of it. Send one of another size "
+                "or length.",
+                "messages",
+            )
+        replaced = np.array([each for each in ids if each in self.ids], np.int64)
         medium = Medium(
             modality=modality,
-            digest=digest,
+            digest=hashlib.blake2b(digest + replaced.tobytes()).digest(),
             text="",
             tokens=tuple(ids),
             placeholders=tuple(positions),
             arrays={name: value for name, value in prompt.arrays.items() if name != "attention_mask"},
+            prompt=tuple(tokens),
         )
         return tokens, PromptMedia((PlacedMedium(medium, medium.placeholders),), joint=True)
 
@@ -66,8 +77,10 @@ class JointTokens:
 def find_tokens(model: VisionModel, samples: Sequence[WholePrompt]) -> JointTokens | None:
     """The tokens that features replace, or None where the engine would not compute these prompts as mlx-vlm does.
 
-    The first two samples differ in the content of a medium alone, the others in its size or number.
+    The first two samples differ in the content of a medium alone, the others in its size or number. Sets
+    `model.bidirectional` to none: what the trial of single media found is not of joint ones.
     """
+    model.bidirectional = frozenset()
     try:
         tokens = _differing(model, *samples[:2])
         if tokens is None or not all(

@@ -28,6 +28,8 @@ class Medium:
     has_token_types: bool = (
         False  # the processor returns `mm_token_type_ids`, by which models choose their mask
     )
+    prompt: tuple[int, ...] | None = None
+    """Of joint media: the whole prompt, one token for each embedding that the model is to make of `tokens`."""
 
     @property
     def bytes(self) -> int:

@@ -26,6 +26,10 @@ FAILURES = (
 )
 """What models raise for inputs that they can't take."""
 
+SAME_TEXT = 0.02
+"""The largest difference of an embedding of text beside joint media, as a fraction of the largest embedding: far above
+rounding."""
+
 
 def refusal(modality: str, error: Exception) -> ServerError:
     """The refusal of a medium that the model's processor took and the model itself does not."""
@@ -223,12 +227,14 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return RotaryPositions(table=table, shift=int(np.array(deltas).reshape(-1)[0]))
 
     def encode(self, medium: Medium) -> MediaFeatures:
-        """Run one medium through the model's encoder for it."""
+        """Run one medium through the model's encoder for it. Raises `FAILURES` for one that the model does not take."""
         tokens = mx.array([medium.tokens])
         arrays = {name: on_device(value) for name, value in medium.arrays.items()}
         found = self.inner.get_input_embeddings(
             tokens, arrays.pop("pixel_values", None), mask=mx.ones_like(tokens), **arrays
         )
+        if medium.prompt is not None:
+            self._check_text(found.inputs_embeds[0], medium.prompt, medium.placeholders)
         placeholders = mx.array(medium.placeholders)
         layered = found.deepstack_visual_embeds
         if layered is not None and not isinstance(layered, mx.array):
@@ -238,6 +244,20 @@ class VisionModel(nn.Module):  # type: ignore[misc]
             layered=layered,
             per_layer=None if found.per_layer_inputs is None else found.per_layer_inputs[0, placeholders],
         )
+
+    def _check_text(self, found: mx.array, prompt: tuple[int, ...], placeholders: tuple[int, ...]) -> None:
+        """Raises `ValueError` unless `found`, [tokens, hidden], has an embedding for each token of the prompt, and that
+        of text for each that is no placeholder.
+
+        The trial at load has small pictures alone: for a large one a processor may write tokens that none of them has.
+        """
+        if len(found) != len(prompt):
+            raise ValueError(f"it makes {len(found)} embeddings of {len(prompt)} tokens")
+        plain = self.inner.get_input_embeddings(mx.array([prompt]), None).inputs_embeds[0]
+        text = mx.array(sorted(set(range(len(prompt))).difference(placeholders)))
+        difference = mx.abs(found[text] - plain[text]).max()
+        if difference > SAME_TEXT * mx.abs(plain[text]).max():
+            raise ValueError("its features replace tokens that no other picture has")
 
     def assemble(
         self,

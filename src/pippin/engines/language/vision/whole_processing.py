@@ -313,7 +313,7 @@ class WholeProcessor:
             case "image":
                 picture = sample_image()
                 given["images"] += [picture] * (count - 1)
-                others = (picture, ImageOps.invert(picture), picture.resize((112, 56)))
+                others = (picture, ImageOps.invert(picture), picture.resize((120, 60)))
                 given["images"].append(others[number])
             case "video":
                 clip = sample_clip()
@@ -397,7 +397,7 @@ def try_modalities(
         if found:
             break
     processor.modalities = frozenset(found)
-    if "image" in found and "video" not in found:
+    if "image" in found:
         processor.takes_several = _sees_a_difference(processor, renderer, "image", evaluate, count=2)
     return bool(found)
 
@@ -411,10 +411,14 @@ def try_joint(
 
     `find` gives the tokens that features replace in samples, as `find_tokens` does.
     """
-    tried = [find(list(_samples(processor, renderer, modality))) for modality in sorted(processor.modalities)]
-    found = [tokens for tokens in tried if tokens is not None]
+    try:
+        samples = [list(_samples(processor, renderer, modality)) for modality in sorted(processor.modalities)]
+    except (*FAILURES, ServerError) as error:
+        log.info("its media can't be joined: a sample fails: %s: %s", type(error).__name__, error)
+        return False
+    found = [tokens for each in samples if (tokens := find(each)) is not None]
     # One set of tokens for all modalities: a prompt may have several.
-    processor.joint = JointTokens.union(found) if len(found) == len(tried) else None
+    processor.joint = JointTokens.union(found) if len(found) == len(samples) else None
     return processor.joint is not None
 
 

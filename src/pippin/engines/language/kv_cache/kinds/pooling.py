@@ -235,9 +235,11 @@ class BatchedPooling(BatchedCache):
         return self._entries[slots.low : slots.high, 0, : self._reach()]
 
     def make_mask(self, L: int = 1, offset: Any = 0) -> mx.array:
-        """Which entries the last tokens see, [computed slots, tokens, entries]."""
+        """Which entries the last tokens see, [computed slots, tokens, entries]; [1, ...] where all are equally long."""
         slots = self.slots
-        lengths = mx.array(slots.lengths[slots.low : slots.high])[:, None]
+        # A mask of the window beside it, with which models join it, has one for all then too.
+        stop = slots.low + 1 if slots.level else slots.high
+        lengths = mx.array(slots.lengths[slots.low : stop])[:, None]
         seen = (lengths + mx.arange(self._added - L + 1, self._added + 1)) // self._kind.ratio
         return mx.arange(self._reach()) < seen[..., None]
 

@@ -1,6 +1,6 @@
 """Families whose models in mlx-vlm answer otherwise than they were trained to, or can't be batched: what is mended.
 
-Each file is for one, and has a function that mends a model which mlx-vlm has loaded.
+Each file is for one, and has a function that mends a model which mlx-vlm has loaded. Begin with `gemma3n.py`.
 """
 
 import importlib
