@@ -81,7 +81,7 @@ def check(asked: Sent, reply: Reply) -> None:
     assert message
 
 
-def attack(address: str, right: Right, examples: int) -> None:
+def attack(address: str, right: Right, examples: int, *, is_repeatable: bool = False) -> None:
     before = ask(address, sent(right))
     assert before.status == 200, before
 
@@ -89,6 +89,7 @@ def attack(address: str, right: Right, examples: int) -> None:
         max_examples=examples,
         deadline=None,
         database=None,
+        derandomize=is_repeatable,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
@@ -102,7 +103,7 @@ def attack(address: str, right: Right, examples: int) -> None:
 
 @pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
 def test_no_request_that_is_almost_right_gives_a_5xx(address: str, right: Right) -> None:
-    attack(address, right, 6)
+    attack(address, right, 6, is_repeatable=True)
 
 
 @pytest.mark.long
@@ -114,6 +115,20 @@ def test_hundreds_of_requests_that_are_almost_right_give_no_5xx(address: str, ri
     attack(address, right, 500 if seconds is None else 20)
     while time.monotonic() < ends:
         attack(address, right, 20)
+
+
+NO_OBJECTS: Final = (b"[]", b'"a": 1}', b"1", b"null", b"{]", b"\xff")
+
+
+@pytest.mark.parametrize("body", NO_OBJECTS, ids=repr)
+def test_a_body_that_is_no_object_is_refused_as_a_whole_at_every_address(address: str, body: bytes) -> None:
+    for right in RIGHT:
+        if right.files:
+            continue
+        asked = Sent(right, body, "application/json")
+        reply = ask(address, asked)
+        assert reply.status == 400, (right.name, reply)
+        check(asked, reply)
 
 
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunks"])

@@ -54,6 +54,14 @@ def refuse_activations(activations: CpuActivations) -> None:
         ) from error
 
 
+def multiplies_int8_at_once() -> bool:
+    """Whether the processor has an instruction that adds up products of int8, as VNNI, AMX and NEON's have. AVX2 by
+    itself takes several."""
+    from pippin_kernels import int8_sets
+
+    return int8_sets()[0] not in ("avx2", "baseline")
+
+
 def has_amx() -> bool:
     """Whether `int8-amx` may be asked for here."""
     if why_missing() is not None:

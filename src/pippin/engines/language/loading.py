@@ -66,7 +66,7 @@ from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
-from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.pace import WITH_AVX2, WITH_VNNI, Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
@@ -424,7 +424,8 @@ def _open_speculation(
     has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
     pads = not getattr(model, "takes_padding", False)
-    pace = Pace(most, overlaps=asked.plan.overlaps, pads=pads)
+    costs = WITH_VNNI if pads or kernels.multiplies_int8_at_once() else WITH_AVX2
+    pace = Pace(most, overlaps=asked.plan.overlaps, pads=pads, costs=costs)
     always = options.prompt_lookup or named is not None
     cores = time.process_time if asked.plan.shares_cores else None
     clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.engines.language.step.speculation.clock import StepClock
-from pippin.engines.language.step.speculation.pace import Acceptance, Pace, StepTimes, expected_tokens
+from pippin.engines.language.step.speculation.pace import (
+    WITH_AVX2,
+    WITH_VNNI,
+    Acceptance,
+    Pace,
+    StepTimes,
+    expected_tokens,
+)
 
 MINUTE = 60.0
 
@@ -296,6 +303,19 @@ def test_other_numbers_of_sequences_tell_what_as_many_tokens_take() -> None:
     for _ in range(2):
         times.observe(4, 4, 0.015)
     assert times.expected(4, 8) == pytest.approx(0.025)
+
+
+def test_before_it_is_measured_what_a_pass_takes_is_known_of_the_processor() -> None:
+    pays = {}
+    for costs in (WITH_VNNI, WITH_AVX2):
+        pace = Pace(8, pads=False, costs=costs)
+        for _ in range(3):
+            pace.observe(1, 1, 0.010, 1)
+        rates = [pace.rate([0.6], [count]) for count in (0, 1)]
+        pays[costs] = rates[1] > rates[0]
+        assert pace.times.expected(1, 2) == pytest.approx(0.010 * dict(costs)[2])
+    assert pays[WITH_VNNI]
+    assert not pays[WITH_AVX2]
 
 
 def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:

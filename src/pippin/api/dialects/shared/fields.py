@@ -244,7 +244,7 @@ def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError
         path = f"{path}.{missing[1]}" if path else missing[1]
         return ServerError("invalid_request", f"`{path}` is required.", path)
     problem = problem[:1].lower() + problem[1:]
-    where = f"Invalid `{path}`" if path else "Invalid request body"
+    where = f"Invalid `{path}`" if path else "The request body is invalid"
     return ServerError("invalid_request", f"{where}: {problem}.", path or None)
 
 

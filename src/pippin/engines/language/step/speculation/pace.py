@@ -19,7 +19,9 @@ from statistics import median
 
 REMEMBERED = 9  # measurements of a kind of step
 FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
-BY_VECTORS = (
+Costs = tuple[tuple[int, float], ...]
+"""What products of so many vectors take, times what those of one do."""
+WITH_VNNI: Costs = (
     (1, 1.0),
     (2, 1.1),
     (3, 1.22),
@@ -39,10 +41,29 @@ BY_VECTORS = (
     (64, 13.6),
     (1024, 214.0),  # in proportion
 )
-"""The same of passes without padding, which the kernels for CPUs compute: what so many vectors take, times what
-one does. Products take 1, 2, 3, 4, 6, 8, 12 or 16 of them at a time, so that some cost next to nothing more than fewer,
-and the next one much. Measured by `benchmarks.speculation_policy --measure`; elsewhere the height differs, hardly the
-shape."""
+"""Of kernels for CPUs that multiply int8 by one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a time, so
+that some cost next to nothing more than fewer, and the next one much. Measured by `benchmarks.speculation_policy
+--measure`; elsewhere the height differs, hardly the shape."""
+WITH_AVX2: Costs = (
+    (1, 1.0),
+    (2, 1.7),
+    (3, 1.95),
+    (4, 2.4),
+    (6, 3.4),
+    (8, 4.2),
+    (9, 6.0),
+    (12, 6.7),
+    (16, 7.6),
+    (17, 9.1),
+    (24, 11.6),
+    (25, 13.6),
+    (32, 16.0),
+    (36, 17.5),
+    (48, 21.5),
+    (64, 30.2),
+    (1024, 480.0),  # in proportion
+)
+"""The same of those on AVX2, where a product takes several instructions: one vector leaves the processor less idle."""
 NEVER_PAYS = 1.1  # times as many plain steps as a pass computes tokens of a sequence
 LEAP = 2.0  # times the tokens of passes that were measured
 OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
@@ -223,6 +244,7 @@ class StepTimes:
     pads: bool = (
         True  # what passes take depends on their tokens for each sequence, else on those of all of them
     )
+    costs: Costs = WITH_VNNI  # of passes without padding, before they are measured
     _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds, of a token for each of so many
     _medians: dict[int, float] = field(default_factory=dict)
     _ratios: dict[int, _Ratios] = field(default_factory=dict)
@@ -245,8 +267,8 @@ class StepTimes:
         """Before a pass of so many sequences was measured."""
         if self.pads:
             return _Ratios()
-        plain = _on_line(BY_VECTORS, sequences)
-        more = [(vectors / sequences, taken / plain) for vectors, taken in BY_VECTORS if vectors > sequences]
+        plain = _on_line(self.costs, sequences)
+        more = [(vectors / sequences, taken / plain) for vectors, taken in self.costs if vectors > sequences]
         shape = [(1.0, 1.0), *(more or [(2.0, 2.0)])]
         return _Ratios(shape, self._transferred(sequences) if self.measured(sequences) else {})
 
@@ -301,12 +323,14 @@ class StepTimes:
 class Pace:
     """Says how many tokens to propose for each of the sequences that a step computes."""
 
-    def __init__(self, most: int, *, overlaps: bool = False, pads: bool = True) -> None:
+    def __init__(
+        self, most: int, *, overlaps: bool = False, pads: bool = True, costs: Costs = WITH_VNNI
+    ) -> None:
         """`most`: tokens proposed for a sequence. `overlaps`: a step in which proposals are looked for takes longer
         even where there are none, because it cannot be built while the last one is computed. `pads`: a pass computes
-        as many tokens of each sequence as of that with the most."""
-        self.times = StepTimes(pads)
-        self.tree_times = StepTimes(pads)  # of steps that check trees, see `TreePace`
+        as many tokens of each sequence as of that with the most. `costs`: of passes that do not."""
+        self.times = StepTimes(pads, costs)
+        self.tree_times = StepTimes(pads, costs)  # of steps that check trees, see `TreePace`
         self._pads = pads
         self._overlaps = overlaps
         self._hits = 1.0  # share of the steps that looked for proposals and had some
