@@ -90,7 +90,13 @@ def with_qwen_head(folder: Path) -> tuple[Path, dict[str, Any]]:
     return _written(folder, weights, config), {"mtp": True}
 
 
-MADE = [with_v4_head, with_glm_head, with_next_head, with_qwen_head, pytest.param(with_hy_head, marks=pytest.mark.long)]
+MADE = [
+    with_v4_head,
+    with_glm_head,
+    with_next_head,
+    with_qwen_head,
+    pytest.param(with_hy_head, marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module", params=MADE)

@@ -1,8 +1,8 @@
-"""Pooled keys (DeepSeek V4, GLM 5 Next, Qwen 4): each `ratio` tokens become one entry, which all later tokens can attend to.
+"""Pooled keys (DeepSeek V4, GLM 5 Next, Qwen 4): each `ratio` tokens become an entry, which later tokens can attend to.
 
-An entry is a mean of its tokens' vectors, weighted by gates that are computed with them. (Qwen 4 weights all alike; what
-comes with its vectors, and is called gates here, are their positions, for an entry is rotated by that of its first.) In DeepSeek V4, where the
-ratio is 4, it has vectors of the 4 tokens before in it too (its report, section 2.3.1), which mlx-vlm's own cache
+An entry is a mean of its tokens' vectors, weighted by gates that are computed with them. Qwen 4 weights all alike; what
+is kept here as gates are its tokens' positions, for an entry is rotated by that of its first. In DeepSeek V4, where the
+ratio is 4, an entry has vectors of the 4 tokens before in it too (its report, section 2.3.1), which mlx-vlm's own cache
 forgets between two calls: answers would depend on how a prompt was cut. Here the tokens before are kept and their
 entry is computed again, so that all ways to cut a text give what one pass over all of it does.
 """

@@ -1,4 +1,4 @@
-"""Qwen 4's index, for which mlx-vlm 0.7.10 keeps the keys of all tokens of a batch from the end of its longest sequence.
+"""Qwen 4's index, for which mlx-vlm 0.7.10 counts the tokens of a batch from the end of its longest sequence.
 
 Here each sequence's tokens are counted from its first, and each block of tokens becomes one key, which is kept with
 those before it: sequences of different lengths run together and take tokens back. Of blocks with equal scores the
