@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ PROMPTS = {
 }
 
 
-def with_v4_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+def with_v4_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     from mlx_vlm.speculative.drafters.deepseek_v4_mtp import Model, ModelConfig
 
-    write("deepseek_v4", V4, folder)
+    write("deepseek_v4", replace(V4, config={**V4.config, **changes}), folder)
     config = json.loads((folder / "config.json").read_text())
     config["num_nextn_predict_layers"] = 1
     text = {**config, **config.get("text_config", {})}
@@ -44,21 +45,26 @@ def with_v4_head(folder: Path) -> tuple[Path, dict[str, Any]]:
     return _written(folder, weights, config), {"mtp": True}
 
 
-def with_glm_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+def with_glm_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     from mlx_vlm.speculative.drafters.glm_moe_dsa_mtp import Model, ModelConfig
 
-    model = tiny_model("glm_moe_dsa", folder)
-    text = {**ARCHITECTURES["deepseek_v32"], "model_type": "glm_moe_dsa", "tie_word_embeddings": False}
+    model = tiny_model("glm_moe_dsa", folder, **changes)
+    text = {
+        **ARCHITECTURES["deepseek_v32"],
+        **changes,
+        "model_type": "glm_moe_dsa",
+        "tie_word_embeddings": False,
+    }
     text |= {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "first_k_dense_replace": 0}
     head = Model(ModelConfig.from_dict({"text_config": text}))
     config = {"model_type": "glm_moe_dsa_mtp", "text_config": text}
     return model, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
 
 
-def with_hy_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+def with_hy_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     from mlx_vlm.speculative.drafters.hy_v4_mtp import Model, ModelConfig
 
-    write("hy_v4", HY_V4, folder)
+    write("hy_v4", replace(HY_V4, config={**HY_V4.config, **changes}), folder)
     config = json.loads((folder / "config.json").read_text())
     text = {**config, **config.get("text_config", {})}
     head = Model(ModelConfig.from_dict({"text_config": text}))
@@ -68,20 +74,20 @@ def with_hy_head(folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder, {"draft_model_path": str(_written(folder / "head", weights, found))}
 
 
-def with_next_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+def with_next_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     from mlx_vlm.speculative.drafters.glm5_next_mtp import Model, ModelConfig
 
-    write("glm5_next", glm5_next(), folder)
+    write("glm5_next", glm5_next(**changes), folder)
     text = json.loads((folder / "config.json").read_text())["text_config"]
     head = Model(ModelConfig.from_dict({"text_config": text}))
     config = {"model_type": "glm5_next_mtp", "text_config": text}
     return folder, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
 
 
-def with_qwen_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+def with_qwen_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     from mlx_vlm.speculative.drafters.qwen4_exp_mtp import Model, ModelConfig
 
-    write("qwen4_exp", qwen4_exp(), folder)
+    write("qwen4_exp", qwen4_exp(**changes), folder)
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["mtp_num_hidden_layers"] = 1
     head = Model(ModelConfig.from_dict({"text_config": config["text_config"]}))

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -20,7 +21,7 @@ TEXT = tuple((place * 17 + place // 9) % 240 for place in range(150))
 PROMPTS = {f"r{place}": (TEXT[place : place + length], 14) for place, length in enumerate((3, 18, 40, 101))}
 
 
-def glm5_next() -> Family:
+def glm5_next(**changes: Any) -> Family:
     made = FAMILIES["glm5_next"]
     text = {
         **made.config["text_config"],
@@ -31,6 +32,7 @@ def glm5_next() -> Family:
         "index_n_heads": 8,
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
+        **changes,
     }
     return dataclasses.replace(made, config={**made.config, "text_config": text})
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -21,7 +22,7 @@ PROMPTS = {f"r{place}": (TEXT[place : place + length], 14) for place, length in 
 Judge = Callable[[tuple[int, ...], mx.array | None], mx.array]
 
 
-def qwen4_exp() -> Family:
+def qwen4_exp(**changes: Any) -> Family:
     made = FAMILIES["qwen4_exp"]
     text = {
         **made.config["text_config"],
@@ -41,6 +42,7 @@ def qwen4_exp() -> Family:
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "eos_token_id": 11,
+        **changes,
     }
     return dataclasses.replace(made, config={**made.config, "text_config": text})
 
