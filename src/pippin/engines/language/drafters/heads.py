@@ -231,7 +231,7 @@ class StreamsHead(PredictionHead):
     def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
         if states is None:
             states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
-        found = self.inner.fuse_inputs(self.inner._input_embed(tokens), states)
+        found: mx.array = self.inner.fuse_inputs(self.inner._input_embed(tokens), states)
         for layer, own in zip(self.inner.layers, cache, strict=True):
             found = layer(found, tokens, mask=None, cache=own, position_ids=None)
         return found
