@@ -12,6 +12,7 @@ from typing import Any, Literal
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_vlm.speculative.drafters.deepseek_v4_dspark.deepseek_v4_dspark import DeepseekV4DsparkDraftModel
 from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel
 from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel
 from mlx_vlm.speculative.drafters.laguna_dflash.dflash import LagunaDFlashDraftModel
@@ -29,12 +30,18 @@ window before it, and all of the block behind it."""
 class BlockHead(DraftHead):
     """A drafter of blocks. Called with the model's states it remembers them; without, it drafts."""
 
-    def __init__(self, inner: DFlashDraftModel) -> None:
+    def __init__(self, inner: Any, streams: int = 1) -> None:
+        """`streams`: states that each layer of the model leaves of a token."""
         config = inner.config
         layers = tuple(config.target_layer_ids)
-        super().__init__(inner, len(layers) * config.hidden_size, layers)
+        super().__init__(inner, len(layers) * streams * config.hidden_size, layers)
         self.most = max(1, int(config.block_size) - 1)
-        for layer in inner.layers:
+        self.from_anchor = isinstance(inner, DSparkDraftModel) and config.sample_from_anchor
+        self._attend_in_rows()
+
+    def _attend_in_rows(self) -> None:
+        """Have its attention look at what its cache has of each row."""
+        for layer in self.inner.layers:
             _attend_in_rows(layer.self_attn, self._sight(layer.self_attn))
 
     def _sight(self, attention: Any) -> Sight | None:
@@ -60,6 +67,10 @@ class BlockHead(DraftHead):
         if states is not None:
             self._remember(states, cache)
             return mx.zeros((*tokens.shape, 1))
+        return self._after(tokens, cache)
+
+    def _after(self, tokens: mx.array, cache: PromptCache) -> mx.array:
+        """Its own states for a block of tokens."""
         inner = self.inner
         own = inner._embed_input_tokens(tokens)
         for layer, part in zip(inner.layers, cache, strict=True):
@@ -84,19 +95,18 @@ class BlockHead(DraftHead):
         own: mx.array,
         most: int,
     ) -> Drafted:
-        inner, config = self.inner, self.inner.config
-        from_anchor = isinstance(inner, DSparkDraftModel) and config.sample_from_anchor
-        masks = mx.full((last.shape[0], most - from_anchor), config.mask_token_id, last.dtype)
+        count = most - self.from_anchor
+        masks = mx.full((last.shape[0], count), self.inner.config.mask_token_id, last.dtype)
         block = mx.concatenate([last, masks], axis=1)
         states = forward(block, None)
-        states = states if from_anchor else states[:, 1:]
+        states = states if self.from_anchor else states[:, 1:]
         return Drafted(self._tokens(states, last), block.shape[1])
 
     def _tokens(self, states: mx.array, last: mx.array) -> mx.array:
         inner, logits = self.inner, self.inner._logits(states)
         found: mx.array
         match inner:
-            case DSparkDraftModel():
+            case DSparkDraftModel() | DeepseekV4DsparkDraftModel():
                 found = inner.markov_head.sample_block(logits, first_prev_tokens=last, sampler=_likeliest)
             case DFlash2DraftModel():
                 found = inner.candidate_selector.select(states, logits, last, _likeliest)
@@ -182,7 +192,7 @@ def _projected(attention: Any, states: mx.array) -> tuple[mx.array, mx.array, mx
     return queries, keys, values
 
 
-def _seen(mask: mx.array, sight: Sight | None) -> mx.array:
+def seen(mask: mx.array, sight: Sight | None) -> mx.array:
     """What each token of a block sees, by the mask [..., block, keys] of those that see a window before them alone."""
     match sight:
         case "whole":
@@ -204,7 +214,7 @@ def _attend_in_rows(attention: Any, sight: Sight | None) -> None:
     ) -> mx.array:
         rows, count = x.shape[:2]
         window = None if sight == "within" else self.sliding_window  # the cache's own, else
-        mask = _seen(cache.make_mask(count, return_array=True, window_size=window), sight)
+        mask = seen(cache.make_mask(count, return_array=True, window_size=window), sight)
         queries, keys, values = _projected(self, x)
         offset = cache.offset
         queries, keys = rope(queries, offset=offset), rope(keys, offset=offset)

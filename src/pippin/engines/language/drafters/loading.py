@@ -56,9 +56,9 @@ PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
 
 BLOCK_DRAFTERS = (
     *("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
-    *("laguna_dflash", "muse_glimmer_assistant"),
+    *("laguna_dflash", "muse_glimmer_assistant", "deepseek_v4_dspark"),
 )
-"""Types of mlx-vlm's drafters of blocks that `blocks.py` and `gemma_blocks.py` run."""
+"""Types of mlx-vlm's drafters of blocks that `blocks.py`, `gemma_blocks.py` and `deepseek_blocks.py` run."""
 
 HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """Fields of configurations that tell of heads for multi-token prediction."""
@@ -68,7 +68,6 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "deepseek_v4_dspark": "it attends to what it has read without a mask, which sequences of different lengths need",
     "inkling_mtp": "sequences of its model run one at a time here, and cannot take tokens back",
 }
 """Of mlx-vlm's other drafters."""
@@ -176,6 +175,8 @@ def _own_kind(folder: Path) -> Kind:
         raise ServerError("load_failed", message, "mtp")
     if splitter is None:
         raise _no_own_head(folder)
+    if splitter.output_model_type in BLOCK_DRAFTERS:
+        return "dflash"
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
@@ -276,16 +277,27 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             hy_v4.mend(inner)
             return PREDICTION_HEADS[inner.config.model_type](inner)
         case "dflash":
-            from pippin.engines.language.drafters.blocks import block_head
-
             _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
-            if getattr(inner.config, "model_type", None) == "gemma4_dspark":
-                from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
-
-                return GemmaBlockHead(inner)
-            return block_head(inner)
+            return _block_head(inner)
         case _:
             assert_never(kind)
+
+
+def _block_head(inner: Any) -> DraftHead:
+    """The drafter for a module of mlx-vlm that drafts blocks."""
+    match getattr(inner.config, "model_type", None):
+        case "gemma4_dspark":
+            from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
+
+            return GemmaBlockHead(inner)
+        case "deepseek_v4_dspark":
+            from pippin.engines.language.drafters.deepseek_blocks import DeepseekBlockHead
+
+            return DeepseekBlockHead(inner)
+        case _:
+            from pippin.engines.language.drafters.blocks import block_head
+
+            return block_head(inner)
 
 
 def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
