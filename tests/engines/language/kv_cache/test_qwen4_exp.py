@@ -131,8 +131,7 @@ def test_drawn_answers_are_the_same_alone_together_and_with_proposals(
     together, _ = run_all(bench, PROMPTS, sampling=sampling)
     monkeypatch.setattr(loading, "Pace", Eager)
     proposing = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=4))
-    run_all(proposing, PROMPTS)
+    run_all(proposing, PROMPTS, sampling=sampling)  # what was drawn is proposed the next time
     checked, _ = run_all(proposing, PROMPTS, sampling=sampling)
     assert alone == [together[name, 0] for name in PROMPTS] == [checked[name, 0] for name in PROMPTS]
-    stats = proposing.engine.stats()
-    assert stats.draft_tokens > stats.accepted_tokens > 0
+    assert proposing.engine.stats().accepted_tokens > 0
