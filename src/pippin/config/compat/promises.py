@@ -130,7 +130,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "drafters DFlash, EAGLE-3, MTP",
             "partly",
             "those of docs/engine.md: EAGLE-3, DFlash, DSpark, and the prediction heads of most families; heads whose "
-            "caches can't be batched here (GLM 5 Next, Qwen 4, Inkling) are refused at the load, by name",
+            "caches can't be batched here (Inkling) are refused at the load, by name",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
         Promise("`p_less`", "works", "in the batch, beside the other samplers"),

@@ -1,4 +1,4 @@
-"""Heads of GLM 5, GLM 5 Next and HY V4, split off, and of DeepSeek V4: they propose what mlx-vlm drafts."""
+"""Heads of GLM 5, GLM 5 Next and HY V4, split off, and of DeepSeek V4 and Qwen 4: they propose what mlx-vlm drafts."""
 
 import json
 import random
@@ -16,6 +16,7 @@ from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_
 from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_hy_v4 import HY_V4
 from tests.engines.language.kv_cache.test_pooling import V4
+from tests.engines.language.kv_cache.test_qwen4_exp import qwen4_exp
 from tests.engines.language.step.test_heads import drafted, heads_of
 from tests.engines.language.tiny_heads import _written, spread
 from tests.engines.language.vision.any_family import write
@@ -77,7 +78,25 @@ def with_next_head(folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
 
 
-MADE = [with_v4_head, with_glm_head, with_next_head, pytest.param(with_hy_head, marks=pytest.mark.long)]
+def with_qwen_head(folder: Path) -> tuple[Path, dict[str, Any]]:
+    from mlx_vlm.speculative.drafters.qwen4_exp_mtp import Model, ModelConfig
+
+    write("qwen4_exp", qwen4_exp(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["mtp_num_hidden_layers"] = 1
+    head = Model(ModelConfig.from_dict({"text_config": config["text_config"]}))
+    weights = {f"mtp.{name}": array for name, array in spread(head, 5).items()}
+    weights |= mx.load(str(folder / "model.safetensors"))
+    return _written(folder, weights, config), {"mtp": True}
+
+
+MADE = [
+    with_v4_head,
+    with_glm_head,
+    with_next_head,
+    with_qwen_head,
+    pytest.param(with_hy_head, marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module", params=MADE)
@@ -87,7 +106,13 @@ def pair(
     name = request.param.__name__.split("_")[1]
     folder = (
         tmp_path_factory.mktemp(name)
-        / {"v4": "deepseek_v4", "glm": "glm_moe_dsa", "next": "glm5_next", "hy": "hy_v4"}[name]
+        / {
+            "v4": "deepseek_v4",
+            "glm": "glm_moe_dsa",
+            "next": "glm5_next",
+            "qwen": "qwen4_exp",
+            "hy": "hy_v4",
+        }[name]
     )
     found: tuple[Path, dict[str, Any]] = request.param(folder)
     return found

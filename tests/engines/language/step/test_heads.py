@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_vlm.models.glm5_next.language import Glm5NextIndexer
 from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashAttention
 
 from pippin.config.options.model import ModelOptions
@@ -22,7 +21,7 @@ from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from pippin.engines.language.vision.families.glm5_next import Indexer
+from pippin.engines.language.vision.families import glm5_next, qwen4_exp
 from tests.engines.language.bench import PLAN, Bench, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import (
@@ -141,16 +140,17 @@ def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[i
     if isinstance(head, BlockHead):
         return drafted_block(head, hidden, tokens[-1])
     bound = dict(inner.__dict__)
-    mended = [each for each in inner.modules() if type(each) is Indexer]
-    for each in mended:
-        each.__class__ = Glm5NextIndexer
+    theirs = {ours: own for family in (glm5_next, qwen4_exp) for own, ours in family.MENDED.items()}
+    mended = [(each, type(each)) for each in inner.modules() if type(each) in theirs]
+    for each, ours in mended:
+        each.__class__ = theirs[ours]
     inner._cache, inner._next_position = inner.make_cache(), 0
     inner._seed_token = inner._seed_hidden = None
     inner.prefill_from_target_hidden(mx.array([tokens[first:-1]]), hidden, tokens[-1], None, greedy=True)
     found: list[int] = inner.draft_block(tokens[-1], hidden[:, -1:], None, 4, None, greedy=True)[0].tolist()
     inner.__dict__.update(bound)
-    for each in mended:
-        each.__class__ = Indexer
+    for each, ours in mended:
+        each.__class__ = ours
     return found
 
 

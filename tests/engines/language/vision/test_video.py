@@ -91,7 +91,7 @@ WATCHING = (
     *("nemotron_h_nano_omni", "prism_hadamard_qwen35", "qwen3_5_moe", "qwen3_omni_moe"),
     *("qwen3_vl_moe", "qwen4_exp"),
 )
-WITHOUT_BATCHES = ("minimax_m3_vl", "qwen3_omni_moe", "qwen4_exp")
+WITHOUT_BATCHES = ("minimax_m3_vl", "qwen3_omni_moe")
 ALIKE = (
     "gemma4_unified",
     "qwen4_exp",

@@ -209,3 +209,33 @@ class HyperHead(PredictionHead):
         inner = self.inner
         merged = inner.norm(inner.hc_head(inner._target_hidden(states)))
         return mx.argmax(inner._lm_head_fn(merged), axis=-1)
+
+
+class StreamsHead(PredictionHead):
+    """As Qwen 4 has it: from the streams that the model's last layer leaves, as with DeepSeek V4, and with attention
+    that takes blocks of tokens by an index."""
+
+    def __init__(self, inner: Any) -> None:
+        from pippin.engines.language.vision.families import qwen4_exp
+
+        super().__init__(inner)
+        qwen4_exp.mend(inner)
+        self._new_cache = qwen4_exp.attention_cache
+        text = inner.config.text_config
+        self.layers_read = (text.num_hidden_layers - 1,)
+        self.state_size = text.hc_count * text.hidden_size
+
+    def make_cache(self) -> PromptCache:
+        return [mlx_lm_twin(self._new_cache(layer.self_attn)) for layer in self.inner.layers]
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        found = self.inner.fuse_inputs(self.inner._input_embed(tokens), states)
+        for layer, own in zip(self.inner.layers, cache, strict=True):
+            found = layer(found, tokens, mask=None, cache=own, position_ids=None)
+        return found
+
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._lm_head_fn(self.inner.hyper_connection_mixer(states))
+        return found

@@ -24,6 +24,7 @@ from pippin.engines.language.drafters.heads import (
     NemotronHead,
     PooledHead,
     PredictionHead,
+    StreamsHead,
 )
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
@@ -49,6 +50,7 @@ PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "glm5_next_mtp": PooledHead,
     "deepseek_v4_mtp": HyperHead,
     "hy_v4_mtp": PredictionHead,
+    "qwen4_exp_mtp": StreamsHead,
 }
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
@@ -64,11 +66,9 @@ HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_lay
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 """Types of mlx-vlm's drafters that attend to the keys and values of their model."""
 
-ONE_BY_ONE = "sequences of its model run one at a time here, and cannot take tokens back"
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "qwen4_exp_mtp": ONE_BY_ONE,
-    "inkling_mtp": ONE_BY_ONE,
+    "inkling_mtp": "sequences of its model run one at a time here, and cannot take tokens back",
 }
 """Of mlx-vlm's other drafters."""
 

@@ -1,7 +1,8 @@
-"""Pooled keys (DeepSeek V4, GLM 5 Next): each `ratio` tokens become one entry, which all later tokens can attend to.
+"""Pooled keys (DeepSeek V4, GLM 5 Next, Qwen 4): each `ratio` tokens become an entry, which later tokens can attend to.
 
-An entry is a mean of its tokens' vectors, weighted by gates that are computed with them. In DeepSeek V4, where the
-ratio is 4, it has vectors of the 4 tokens before in it too (its report, section 2.3.1), which mlx-vlm's own cache
+An entry is a mean of its tokens' vectors, weighted by gates that are computed with them. Qwen 4 weights all alike; what
+is kept here as gates are its tokens' positions, for an entry is rotated by that of its first. In DeepSeek V4, where the
+ratio is 4, an entry has vectors of the 4 tokens before in it too (its report, section 2.3.1), which mlx-vlm's own cache
 forgets between two calls: answers would depend on how a prompt was cut. Here the tokens before are kept and their
 entry is computed again, so that all ways to cut a text give what one pass over all of it does.
 """
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot, TokenArray
 from pippin.engines.language.kv_cache.kinds.keys_and_values import enlarged
 from pippin.engines.language.kv_cache.slots import SlotTable
 
@@ -101,15 +102,18 @@ class PoolingKind(CacheKind):
 
     ratio: int
     overlap: int
-    sizes: tuple[int, int]  # of a token's vector and its gate
-    dtype: mx.Dtype
+    vector: TokenArray
+    gate: TokenArray
 
     @classmethod
     def of(cls, cache: PoolingCache) -> Self:
         assert cache.tail is not None  # the model has run
         kv, gate = cache.tail
         return cls(
-            ratio=cache.ratio, overlap=cache.overlap, sizes=(kv.shape[2], gate.shape[2]), dtype=kv.dtype
+            ratio=cache.ratio,
+            overlap=cache.overlap,
+            vector=TokenArray(1, kv.shape[2], kv.dtype),
+            gate=TokenArray(1, gate.shape[2], gate.dtype),
         )
 
     @classmethod
@@ -122,9 +126,8 @@ class PoolingKind(CacheKind):
         return any(type(each).__name__ == RotatingKVCache.__name__ for each in caches)
 
     @property
-    def size(self) -> int:
-        """Of an entry."""
-        return self.sizes[0] // (1 + self.overlap)
+    def entry(self) -> TokenArray:
+        return TokenArray(1, self.vector.size // (1 + self.overlap), self.vector.dtype)
 
     def entries(self, capacity: int) -> int:
         """Places for entries of so many tokens, with one for what nobody reads."""
@@ -135,7 +138,8 @@ class PoolingKind(CacheKind):
         return (1 + self.overlap) * self.ratio + slack
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
-        return (self.size * self.entries(capacity) + sum(self.sizes) * self.ring(slack)) * self.dtype.size
+        of_ring = (self.vector.token_bytes + self.gate.token_bytes) * self.ring(slack)
+        return self.entry.token_bytes * self.entries(capacity) + of_ring
 
     def prompt_bytes(self, capacity: int, chunk: int) -> int:
         # The entries lie there twice while some are added.
@@ -248,9 +252,8 @@ class BatchedPooling(BatchedCache):
     def _allot(self) -> None:
         if self._entries is None:
             kind, count = self._kind, len(self.slots.lengths)
-            self._rings = [mx.zeros((count, 1, self._ring, size), kind.dtype) for size in kind.sizes]
-            places = kind.entries(self.slots.capacity)
-            self._entries = mx.zeros((count, 1, places, kind.size), kind.dtype)
+            self._rings = [each.zeros(count, self._ring) for each in (kind.vector, kind.gate)]
+            self._entries = kind.entry.zeros(count, kind.entries(self.slots.capacity))
 
     def store(self, slot: int, cache: PoolingCache) -> None:
         if cache.tail is None:
