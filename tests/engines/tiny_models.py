@@ -197,6 +197,7 @@ ODD_ONES: dict[str, dict[str, Any]] = {
         "vocab_size": VOCABULARY,
         "eos_token_id": EOS,
     },
+    "gemma2": {**HEADS, **COMMON, "num_hidden_layers": 2, "query_pre_attn_scalar": 16},
 }
 """Architectures with the kinds of cache of others, whose own code asks for something that no other does: by day they
 are tried in a few tests, and at night in schedules too."""

@@ -1,0 +1,25 @@
+"""Gemma 2's attention for sequences of different length: mlx-lm 0.32 has it for one mask of all sequences alone."""
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.gemma2 import Attention, Model
+
+
+def mend_softcapping(model: nn.Module) -> None:
+    """Have the model, where it is one of these, mask each sequence of a batch by itself. Its weights stay where they
+    are."""
+    if type(model) is Model:
+        for layer in model.layers:
+            layer.self_attn.__class__ = OfAnyMasks
+
+
+class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
+    def __call__(self, x: mx.array, mask: mx.array | None = None, cache: Any = None) -> mx.array:
+        """A mask of each sequence has the shape [sequences, 1, queries, keys]; scores of grouped queries have the
+        shape [sequences, groups, queries of a group, queries, keys]."""
+        if mask is not None and mask.ndim == 4 and self.repeats > 1:
+            mask = mx.expand_dims(mask, 2)
+        attended: mx.array = super().__call__(x, mask, cache)
+        return attended
