@@ -17,7 +17,7 @@ from pippin.core.models import ModelState
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.service import Service
-from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
+from tests.api.fakes import MODEL, FakeRun, FakeService, Wire, application, client_of
 from tests.api.golden_events import SEQUENCES
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
@@ -261,6 +261,26 @@ def test_one_wake_up_is_one_write() -> None:
         await wire.run()
         bodies = [message["body"] for message in wire.sent[1:]]
         assert len(bodies) == 3  # all that was there, [DONE], the end of the body
+
+    asyncio.run(main())
+
+
+def test_an_answer_whose_end_is_cut_off_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        closing = asyncio.Event()
+
+        async def aclose(self: FakeRun) -> None:
+            closing.set()
+            await asyncio.Event().wait()
+
+        async with client_of(application(FakeService(), max_concurrent=1)) as client:
+            with monkeypatch.context() as patched:
+                patched.setattr(FakeRun, "aclose", aclose)
+                asked = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+                await asyncio.wait_for(closing.wait(), 5)
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+            assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
     asyncio.run(main())
 

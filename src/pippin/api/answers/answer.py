@@ -384,14 +384,16 @@ class Answer:
         self._presence.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._runs is None:
-            self._starting.cancel()
-            [outcome] = await asyncio.gather(self._starting, return_exceptions=True)
-            self._runs = outcome if isinstance(outcome, Runs) else None
-        if self._runs is not None:
-            await self._runs.aclose()
-        self._observer.closed()
-        self._on_close(self)
+        try:
+            if self._runs is None:
+                self._starting.cancel()
+                [outcome] = await asyncio.gather(self._starting, return_exceptions=True)
+                self._runs = outcome if isinstance(outcome, Runs) else None
+            if self._runs is not None:
+                await self._runs.aclose()
+        finally:  # whoever closes may be cancelled, and the limits count this answer until it is told of
+            self._observer.closed()
+            self._on_close(self)
 
     async def _batches(self, runs: Runs) -> AsyncIterator[tuple[int, list[Event]]]:
         while True:
