@@ -98,7 +98,9 @@ def test_a_login_is_renewed_where_it_was_given_also_after_a_restart(server: Guar
     for _ in range(2):
         time.sleep(1.1)
         assert told(file) == "It is 42."
-    assert server.grants == ["authorization_code", "refresh_token", "refresh_token"]
+    # A machine that is slow for more than a token's life renews it once more.
+    assert len(server.grants) >= 3
+    assert server.grants == ["authorization_code", *["refresh_token"] * (len(server.grants) - 1)]
 
 
 def test_a_login_that_ended_asks_for_another(
