@@ -198,6 +198,35 @@ ODD_ONES: dict[str, dict[str, Any]] = {
         "eos_token_id": EOS,
     },
     "gemma2": {**HEADS, **COMMON, "num_hidden_layers": 2, "query_pre_attn_scalar": 16},
+    "baichuan_m1": {
+        **HEADS,
+        **COMMON,
+        "num_hidden_layers": 2,
+        "sliding_window": 24,
+        "sliding_window_layers": [0],
+        "conv_window": 2,
+        "tie_word_embeddings": False,  # mlx-lm looks for another head all the same
+    },
+    "longcat_flash_ngram": {
+        **COMMON,
+        "hidden_size": 64,
+        "ffn_hidden_size": 96,
+        "moe_topk": 2,
+        "expert_ffn_hidden_size": 32,
+        "n_routed_experts": 4,
+        "zero_expert_num": 2,
+        "num_layers": 2,
+        "num_attention_heads": 4,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 16,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "routed_scaling_factor": 1.0,
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+        "ngram_vocab_size_ratio": 2,
+    },
 }
 """Architectures with the kinds of cache of others, whose own code asks for something that no other does: by day they
 are tried in a few tests, and at night in schedules too."""

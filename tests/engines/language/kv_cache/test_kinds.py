@@ -84,7 +84,7 @@ def test_each_sequence_forgets_as_many_tokens_of_a_step_as_it_is_told(
 
 def test_the_layers_of_a_model_are_of_few_kinds(layout: CacheLayout) -> None:
     """Equal where they are alike: sizes are reckoned by the kind, not by the layer."""
-    assert len(set(layout.kinds)) <= 2
+    assert len(set(layout.kinds)) <= 3
 
 
 def test_lists_of_caches_are_taken_apart_and_put_together_again(model: nn.Module) -> None:

@@ -22,9 +22,8 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
 from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
+from pippin.engines.language.model import architectures
 from pippin.engines.language.model.experts import held_bytes, refuse_repacked
-from pippin.engines.language.model.positions import mend_positions
-from pippin.engines.language.model.softcapping import mend_softcapping
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
 
@@ -117,8 +116,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         except ServerError:
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
-    mend_positions(found[0])
-    mend_softcapping(found[0])
+    architectures.mend(found[0])
     return found
 
 

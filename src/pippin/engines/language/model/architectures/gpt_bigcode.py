@@ -3,16 +3,12 @@
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.gpt_bigcode import GPTBigCodeModel, Model
 
 
-def mend_positions(model: nn.Module) -> None:
-    """Have the model, where it is one of these, give each sequence of a batch its own positions. Its weights stay where
-    they are."""
-    if type(model) is Model:
-        model.transformer.__class__ = OfAnyLengths
+def mend(model: Model) -> None:
+    model.transformer.__class__ = OfAnyLengths
 
 
 class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types

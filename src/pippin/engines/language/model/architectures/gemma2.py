@@ -3,16 +3,12 @@
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.models.gemma2 import Attention, Model
 
 
-def mend_softcapping(model: nn.Module) -> None:
-    """Have the model, where it is one of these, mask each sequence of a batch by itself. Its weights stay where they
-    are."""
-    if type(model) is Model:
-        for layer in model.layers:
-            layer.self_attn.__class__ = OfAnyMasks
+def mend(model: Model) -> None:
+    for layer in model.layers:
+        layer.self_attn.__class__ = OfAnyMasks
 
 
 class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
