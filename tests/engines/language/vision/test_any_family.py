@@ -57,7 +57,16 @@ BATCHED = {
     "qwen4_exp",
 }
 JOINT = {
-    *("aya_vision", "deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "got", "idefics2", "internvl"),
+    *(
+        "aya_vision",
+        "deepseek_vl_v2",
+        "deepseekocr",
+        "deepseekocr_2",
+        "got",
+        "idefics2",
+        "inkling",
+        "internvl",
+    ),
     *(
         "internvl_chat",
         "kimi_k25",

@@ -68,7 +68,7 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "inkling_mtp": "sequences of its model run one at a time here, and cannot take tokens back",
+    "inkling_mtp": "it drafts for one sequence at a time",
 }
 """Of mlx-vlm's other drafters."""
 
