@@ -161,6 +161,7 @@ def test_a_converted_model_drafts_with_its_head(tmp_path: Path) -> None:
     asked = Conversion(target=str(tmp_path / "made"), quantization=eight, dtype=None, measure=True)
     done = convert(source, asked, lambda _: None)
     assert done.draft_arrays > 0
+    assert done.before is not None
     bench = Made("bailing_moe", tmp_path / "made", head).bench()
     answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
     bench.judge(PROMPTS["r0"][0], answers["r0", 0])

@@ -63,10 +63,10 @@ def _a_sliding_layer(config: Config) -> dict[str, Any]:
     return {"num_hidden_layers": 2, "hybrid_layer_pattern": [1, 0], "moe_layer_freq": [0, 0]}
 
 
-def _a_layer_beside_the_models(config: Config) -> dict[str, Any]:
-    """EXAONE says by itself which attention the head has; earlier configurations do not, and mean full attention. In
-    models with sliding layers, those with full attention have no rotary embeddings: the second layer, which is not
-    used, says that there are sliding ones."""
+def _one_layer_of_exaone(config: Config) -> dict[str, Any]:
+    """EXAONE's configuration names the attention of the head apart from that of the layers; early ones do not, and mean
+    full attention. In a model with sliding layers those of full attention have no rotary embeddings, so that the second
+    layer, which is not used, is a sliding one where the model has any."""
     own = (config.get("mtp_layer_types") or ["full_attention"])[0]
     others = "sliding_attention" if "sliding_attention" in config["layer_types"] else "full_attention"
     window = (config.get("mtp_sliding_windows") or [0])[0] or config["sliding_window"]
@@ -83,7 +83,7 @@ def _one_dense_layer(config: Config) -> dict[str, Any]:
 
 
 def _one_dense_layer_of_deepseek(config: Config) -> dict[str, Any]:
-    """LongCat's own layers have attention twice, and experts beside them; its head has DeepSeek V3's layer."""
+    """LongCat's layers have two attentions each, and experts; its head is a layer of DeepSeek V3 without experts."""
     return {
         "model_type": "deepseek_v3",
         "architectures": [],
@@ -109,7 +109,8 @@ def _with_norms_from_one(weights: Weights, config: Config) -> Weights:
 
 
 def _with_scaled_latents(weights: Weights, config: Config) -> Weights:
-    """LongCat multiplies what comes out of the norms of latent vectors, which DeepSeek V3's attention does not."""
+    """LongCat scales the latent vectors of its attention after their norms, which DeepSeek V3's layer does not. So the
+    weights of these norms are scaled."""
     found = dict(weights)
     for kind in ("q", "kv"):
         name = f"{FIRST}self_attn.{kind}_a_layernorm.weight"
@@ -188,7 +189,7 @@ FAMILIES: dict[str, Family] = {
         before_norm=True,
     ),
     "exaone_moe": Family(
-        _a_layer_beside_the_models,
+        _one_layer_of_exaone,
         {
             "mtp.layers.0.": "",
             "mtp.pre_fc_norm_embedding.": "enorm.",
@@ -269,7 +270,7 @@ class LayerHead(DraftHead):
         self._project: Any = None
 
     def share(self, model: nn.Module) -> None:
-        self.share_parts(model.model[self._embeddings], getattr(model, "lm_head", None))
+        self.share_parts(getattr(model.model, self._embeddings), getattr(model, "lm_head", None))
 
     def share_parts(self, embed: Any, project: Any) -> None:
         own = self.inner.get("head")
