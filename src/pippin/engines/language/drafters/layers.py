@@ -1,9 +1,9 @@
 """Heads for multi-token prediction that lie behind a model's last layer in its checkpoint, as DeepSeek V3 began it.
 
-Such a head is one decoder layer like the model's own. It starts from the model's state and the embedding of the token
-that came next, each normalised, side by side through a projection (DeepSeek-V3 Technical Report, section 2.2). mlx-lm
-leaves these weights out of its models, but it has the layer: a model of the same class, one layer deep, is given the
-head's weights as those of its first, so that whatever the architecture does to names and numbers is done to these too.
+Such a head is one decoder layer like the model's own. Its input is the model's state at a token and the embedding of
+the next token, each normalised, joined and projected (DeepSeek-V3 Technical Report, section 2.2). mlx-lm leaves these
+weights out of its models, but it has the layer: a model of the same class with one layer is given the head's weights
+as those of its first layer, so that what the architecture does to names and numbers (`sanitize`) is done to them too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ PARTS: Final = {
     "shared_head.norm": "norm",
     "shared_head.head": "head",
 }
-"""What is around the layer: DeepSeek V3's names, which `Family.names` leads to, and those of `Layer`."""
+"""The parts around the layer: by DeepSeek V3's names, to which `Family.names` leads, those of `Layer`."""
 
 
 def _one_layer(config: Config) -> dict[str, Any]:
@@ -39,12 +39,13 @@ def _one_layer(config: Config) -> dict[str, Any]:
 
 
 def _one_layer_of_experts(config: Config) -> dict[str, Any]:
-    """In hybrids of Ling too it has full attention, as their layers behind the last whole group have."""
+    """In hybrids of Ling it has full attention, as layers behind the last whole group of linear ones have."""
     return {"num_hidden_layers": 1, "first_k_dense_replace": 0}
 
 
 def _one_layer_of_lists(config: Config) -> dict[str, Any]:
-    """Step has settings of each layer in lists, which go on for the heads behind the last one."""
+    """Step's configuration lists settings of each layer, and behind those of the last layer the settings of the
+    heads."""
     place = int(config["num_hidden_layers"])
     per_layer = (
         "layer_types",
@@ -59,14 +60,14 @@ def _one_layer_of_lists(config: Config) -> dict[str, Any]:
 
 
 def _a_sliding_layer(config: Config) -> dict[str, Any]:
-    """MiMo V2's class of models wants a layer of each sort: the second one is not used."""
+    """mlx-lm's class for MiMo V2 needs a layer of each type: the second one is not used."""
     return {"num_hidden_layers": 2, "hybrid_layer_pattern": [1, 0], "moe_layer_freq": [0, 0]}
 
 
 def _one_layer_of_exaone(config: Config) -> dict[str, Any]:
-    """EXAONE's configuration names the attention of the head apart from that of the layers; early ones do not, and mean
-    full attention. In a model with sliding layers those of full attention have no rotary embeddings, so that the second
-    layer, which is not used, is a sliding one where the model has any."""
+    """EXAONE's configuration names the attention of the head apart from that of the layers; where it does not, the head
+    has full attention. In models with sliding layers, layers of full attention have no rotary embeddings: the second
+    layer, which is not used, is a sliding one if the model has any."""
     own = (config.get("mtp_layer_types") or ["full_attention"])[0]
     others = "sliding_attention" if "sliding_attention" in config["layer_types"] else "full_attention"
     window = (config.get("mtp_sliding_windows") or [0])[0] or config["sliding_window"]
@@ -99,7 +100,7 @@ def _as_stored(weights: Weights, config: Config) -> Weights:
 
 
 def _with_norms_from_one(weights: Weights, config: Config) -> Weights:
-    """Step stores norms' weights less one, which mlx-lm sees by other layers' names."""
+    """Step stores the weights of norms less one. mlx-lm detects that by names of other layers, which a head lacks."""
     if any(".moe." in name or ".share_expert." in name for name in weights):
         return weights
     return {
@@ -130,16 +131,16 @@ BEHIND: Final = "model.layers.{layers}."
 class Family:
     """How an architecture stores a head, and what it does otherwise than DeepSeek V3."""
 
-    # Changes of a configuration, whose first layer is then the head's.
+    # Changes of the configuration, so that the first layer of a model is that of the head.
     layer: Callable[[Config], dict[str, Any]]
-    # Beginnings of names in the checkpoint, and what DeepSeek V3 has there after the number of the layer. Of several
-    # that fit, the longest counts; other names are not the head's.
+    # Prefixes of names in the checkpoint, and what DeepSeek V3 has in their place behind the number of the layer. The
+    # longest that fits counts; weights without any are not the head's.
     names: Mapping[str, str]
-    # What is done to the weights under DeepSeek V3's names before mlx-lm reads them.
+    # Changes of the weights, under DeepSeek V3's names, before mlx-lm's `sanitize`.
     mended: Callable[[Weights, Config], Weights] = _as_stored
-    embeddings: str = "embed_tokens"  # the name that the model has for them
-    states_first: bool = False  # into the projection
-    before_norm: bool = False  # it starts from states before the last norm, the model's and its own
+    embeddings: str = "embed_tokens"  # their name in the model
+    states_first: bool = False  # the projection takes the state before the embedding
+    before_norm: bool = False  # it reads states before the last norm, the model's and its own
 
 
 DEEPSEEK: Final = Family(_one_layer_of_experts, _under(BEHIND))
@@ -232,10 +233,10 @@ drafts all of a chain."""
 
 
 class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
-    """The parts of a head, without those that are its model's."""
+    """The parts of a head, without those that it shares with its model."""
 
     def __init__(self, family: Family, model: nn.Module, size: int) -> None:
-        """`model`: as mlx-lm makes it, one whose first layer is the head's."""
+        """`model`: one of mlx-lm whose first layer is the head's."""
         super().__init__()
         norm = model.model.norm
         self.token_norm, self.state_norm, self.norm = (type(norm)(size, eps=norm.eps) for _ in range(3))
@@ -249,7 +250,7 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
         return [mlx_lm_twin(self._empty)]
 
     def __call__(self, embedded: mx.array, states: mx.array, cache: Any) -> mx.array:
-        """States [sequences, count, size] before the norm."""
+        """Its own states [sequences, count, size] before the norm."""
         parts = [self.token_norm(embedded), self.state_norm(states)]
         joined = self.projection(mx.concatenate(parts[::-1] if self._states_first else parts, axis=-1))
         first = next(leaves([cache]))
@@ -259,7 +260,7 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
 
 
 class LayerHead(DraftHead):
-    """A layer behind the model's last one. It shares the model's embeddings, and its projection where it has none."""
+    """A layer behind the model's last one. It uses the model's embeddings, and its projection if it has none itself."""
 
     def __init__(self, inner: Layer, family: Family, config: Config) -> None:
         last = (int(config["num_hidden_layers"]) - 1,) if family.before_norm else None
@@ -317,8 +318,8 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
 
 
 def _stored(folder: Path, family: Family, config: Config) -> Iterator[tuple[Path, dict[str, str]]]:
-    """The files that have weights of a head, of which `pippin convert` writes one for heads: the names there, and
-    DeepSeek V3's without the layer's number."""
+    """The files that have weights of a head (`pippin convert` writes one for heads), and the names there, each with
+    DeepSeek V3's name without the number of the layer."""
     prefixes = {
         theirs.format(layers=config.get("num_hidden_layers")): ours for theirs, ours in family.names.items()
     }
@@ -336,7 +337,7 @@ def _stored(folder: Path, family: Family, config: Config) -> Iterator[tuple[Path
 
 
 def _read(folder: Path, family: Family, config: Config) -> tuple[Weights, str]:
-    """A head's weights under names of the first layer, each as it is stored, and how those are quantised that are."""
+    """A head's weights as they are stored, under names of the first layer, and the mode of those that are quantised."""
     weights: Weights = {}
     mode = "affine"
     for path, names in _stored(folder, family, config):
@@ -348,8 +349,8 @@ def _read(folder: Path, family: Family, config: Config) -> tuple[Weights, str]:
 
 
 def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
-    """What makes keys and values of latent vectors is taken apart by mlx-lm, which reads it packed in one mode or, for
-    some architectures, in none: so it is unpacked before."""
+    """Unpacks `kv_b_proj`, which makes keys and values of latent vectors: mlx-lm's `sanitize` splits it, and reads it
+    packed in one mode alone, or for some architectures in none."""
     found = dict(weights)
     for name in weights:
         stem, _, kind = name.rpartition(".")
@@ -366,7 +367,7 @@ def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
 
 
 def _by_parts(weights: Weights) -> Weights:
-    """Under the names of `Layer`, without the embeddings, which are the model's."""
+    """The weights under the names of `Layer`, without the embeddings, which are the model's."""
     found: Weights = {}
     for name, array in weights.items():
         rest = name.removeprefix(FIRST)
@@ -379,7 +380,7 @@ def _by_parts(weights: Weights) -> Weights:
 
 
 def _quantize(module: nn.Module, weights: Mapping[str, mx.array], mode: str) -> None:
-    """Make those layers quantised whose weights are, with as many bits and in such groups as the shapes tell."""
+    """Quantise the layers whose weights are, with the bits and groups that the shapes show."""
 
     def settings(path: str, layer: nn.Module) -> dict[str, int | str] | bool:
         scales = weights.get(f"{path}.scales")
