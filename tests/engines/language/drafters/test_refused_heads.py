@@ -37,7 +37,7 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
     ("architecture", "field"),
     [
         ("bailing_moe_linear", "num_nextn_predict_layers"),
-        ("longcat_flash_ngram", "num_nextn_predict_layers"),
+        ("of_next_year", "mtp_num_hidden_layers"),
     ],
 )
 def test_an_architecture_for_whose_heads_there_is_no_module_is_named(

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,33 @@ LING_HYBRID: dict[str, Any] = {
     "group_norm_size": 4,
     "rope_interleave": True,
     "partial_rotary_factor": 0.5,
+}
+LONGCAT: dict[str, Any] = {
+    **COMMON,
+    **{name: value for name, value in LATENT.items() if name != "num_key_value_heads"},
+    "hidden_size": 64,
+    "num_layers": 2,
+    "num_attention_heads": 4,
+    "attention_method": "MLA",
+    "attention_bias": False,
+    "ffn_hidden_size": 96,
+    "expert_ffn_hidden_size": 32,
+    "moe_topk": 2,
+    "n_routed_experts": 4,
+    "zero_expert_num": 2,
+    "zero_expert_type": "identity",
+    "routed_scaling_factor": 1.0,
+    "mla_scale_q_lora": True,
+    "mla_scale_kv_lora": True,
+}
+YARN: dict[str, Any] = {
+    "type": "yarn",
+    "factor": 10,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1,
+    "mscale_all_dim": 1,
 }
 INDEX: dict[str, Any] = {"index_topk": 6, "index_head_dim": 32, "index_n_heads": 2}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -154,25 +182,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "kda_safe_gate": True,
         "no_kda_lora": True,
     },
-    "longcat_flash": {
-        **COMMON,
-        **{name: value for name, value in LATENT.items() if name != "num_key_value_heads"},
-        "hidden_size": 64,
-        "num_layers": 2,
-        "num_attention_heads": 4,
-        "attention_method": "MLA",
-        "attention_bias": False,
-        "ffn_hidden_size": 96,
-        "expert_ffn_hidden_size": 32,
-        "moe_topk": 2,
-        "n_routed_experts": 4,
-        "zero_expert_num": 2,
-        "zero_expert_type": "identity",
-        "routed_scaling_factor": 1.0,
-        "mla_scale_q_lora": True,
-        "mla_scale_kv_lora": True,
-        "rope_scaling": None,
-    },
+    "longcat_flash": LONGCAT,
+    "longcat_flash_ngram": {**LONGCAT, "ngram_vocab_size_ratio": 2, "rope_scaling": YARN},
     "ernie4_5_moe": {
         **HEADS,
         **COMMON,
@@ -216,7 +227,7 @@ def deeper_model(architecture: str) -> Any:
     """A model of mlx-lm with one layer more than the checkpoint's: the last is what the head's is."""
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
     config = {"model_type": architecture, **CONFIGURATIONS[architecture], **DEEPER.get(architecture, {})}
-    if architecture == "longcat_flash":
+    if architecture.startswith("longcat_flash"):
         args = module.ModelArgs.from_dict(config)
         model = module.Model(args)
         model.model.layers.append(DenseLayer(args))
@@ -230,15 +241,16 @@ def checkpoint(
 ) -> tuple[Path, dict[str, mx.array]]:
     """A folder, and the head's weights: those around its layer under DeepSeek's names, the layer's under mlx-lm's.
 
-    `predictable`: attention and networks add next to nothing to the embeddings of the model and its head, so that both
-    say the same after the same token."""
+    `predictable`: attention, networks and n-grams add next to nothing to the embeddings of the model and its head, so
+    that both say the same after the same token."""
     tiny_model("llama", folder)  # for its tokenizer
     config = {"model_type": architecture, **CONFIGURATIONS[architecture]}
     last, size = last_layer(config), config["hidden_size"]
     weights = spread(deeper_model(architecture), 7)
     if predictable:
+        small = ("o_proj", "dense.", "down_proj", "post_projs")
         weights = {
-            name: array * 0.001 if any(each in name for each in ("o_proj", "dense.", "down_proj")) else array
+            name: array * 0.001 if any(each in name for each in small) else array
             for name, array in weights.items()
         }
     mx.random.seed(11)
@@ -272,6 +284,19 @@ def last_layer(config: dict[str, Any]) -> int:
     return found
 
 
+OF_LONGCAT: tuple[str, dict[str, str]] = (
+    "model.mtp.",
+    {
+        "enorm": "layers.0.enorm.m",
+        "hnorm": "layers.0.hnorm.m",
+        "eh_proj": "layers.0.eh_proj",
+        "shared_head.norm": "norm",
+        "mlp.gate_proj": "layers.0.transformer_layer.mlp.gate_proj",
+        "mlp.up_proj": "layers.0.transformer_layer.mlp.up_proj",
+        "mlp.down_proj": "layers.0.transformer_layer.mlp.down_proj",
+        "": "layers.0.",
+    },
+)
 PUBLISHED: dict[str, tuple[str, dict[str, str]]] = {
     "mimo": (
         "model.mtp_layers.0.",
@@ -296,19 +321,8 @@ PUBLISHED: dict[str, tuple[str, dict[str, str]]] = {
             "": "layers.0.",
         },
     ),
-    "longcat_flash": (
-        "model.mtp.",
-        {
-            "enorm": "layers.0.enorm.m",
-            "hnorm": "layers.0.hnorm.m",
-            "eh_proj": "layers.0.eh_proj",
-            "shared_head.norm": "norm",
-            "mlp.gate_proj": "layers.0.transformer_layer.mlp.gate_proj",
-            "mlp.up_proj": "layers.0.transformer_layer.mlp.up_proj",
-            "mlp.down_proj": "layers.0.transformer_layer.mlp.down_proj",
-            "": "layers.0.",
-        },
-    ),
+    "longcat_flash": OF_LONGCAT,
+    "longcat_flash_ngram": OF_LONGCAT,
     "ernie4_5_moe": (
         "model.mtp_",
         {
@@ -322,6 +336,14 @@ PUBLISHED: dict[str, tuple[str, dict[str, str]]] = {
 """What names begin with; what the parts are called whose names are not those of DeepSeek and mlx-lm; under "", what
 comes before the names of all others."""
 OF_LING = {"shared_head.norm": "final_layernorm", "mlp.gate.gate_proj": "mlp.gate"}
+
+EMBEDDINGS = {
+    "bailing_moe": "word_embeddings",
+    "bailing_hybrid": "word_embeddings",
+    "bailing_moe_v3": "word_embeddings",
+    "longcat_flash_ngram": "ngram_embeddings.word_embeddings",
+}
+"""Where a model has the embeddings of words, if not in `embed_tokens`."""
 
 
 def published(
@@ -348,7 +370,7 @@ def published(
                 else name: array
                 for name, array in found.items()
             }
-        case "longcat_flash":
+        case "longcat_flash" | "longcat_flash_ngram":
             found["model.mtp.embed_tokens.weight"] = mx.zeros((config["vocab_size"], config["hidden_size"]))
         case "ernie4_5_moe":
             del found["model.mtp_block.0.shared_head.norm.weight"]
@@ -400,7 +422,7 @@ class Oracle:
         self.layer.load_weights(list(own.items()))
         self.window = CONFIGURATIONS[architecture].get("sliding_window_size")
         self.norm_first = architecture != "step3p5"
-        self.embed = model.model["word_embeddings" if architecture.startswith("bailing") else "embed_tokens"]
+        self.embed = attrgetter(EMBEDDINGS.get(architecture, "embed_tokens"))(model.model)
         self._project = model.get("lm_head", self.embed.as_linear)
 
     def draft(self, tokens: list[int], states: mx.array, count: int) -> list[int]:

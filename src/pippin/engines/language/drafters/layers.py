@@ -7,7 +7,8 @@ as those of its first layer, so that what the architecture does to names and num
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,6 +150,17 @@ LING: Final = Family(
     _under(BEHIND, {"final_layernorm.": "shared_head.norm."}),
     embeddings="word_embeddings",
 )
+LONGCAT: Final = Family(
+    _one_dense_layer_of_deepseek,
+    {
+        **_under(
+            "model.mtp.layers.0.",
+            {"enorm.m.": "enorm.", "hnorm.m.": "hnorm.", "transformer_layer.": ""},
+        ),
+        "model.mtp.norm.": "shared_head.norm.",
+    },
+    mended=_with_scaled_latents,
+)
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v3": DEEPSEEK,
@@ -202,17 +214,8 @@ FAMILIES: dict[str, Family] = {
     "bailing_moe": LING,
     "bailing_hybrid": LING,
     "bailing_moe_v3": LING,
-    "longcat_flash": Family(
-        _one_dense_layer_of_deepseek,
-        {
-            **_under(
-                "model.mtp.layers.0.",
-                {"enorm.m.": "enorm.", "hnorm.m.": "hnorm.", "transformer_layer.": ""},
-            ),
-            "model.mtp.norm.": "shared_head.norm.",
-        },
-        mended=_with_scaled_latents,
-    ),
+    "longcat_flash": LONGCAT,
+    "longcat_flash_ngram": replace(LONGCAT, embeddings="ngram_embeddings.word_embeddings"),
     "ernie4_5_moe": Family(
         _one_dense_layer,
         {
@@ -228,7 +231,8 @@ FAMILIES: dict[str, Family] = {
 `step3p5_mtp`, `exaone_moe_mtp`, `bailing_moe_mtp`, `bailing_moe_v3_mtp` and `longcat_flash_mtp`, and of SGLang's
 `mimo_v2_flash_nextn` and, for Ling 2.0, `bailing_moe_nextn`. ERNIE's names are those of vLLM's `ernie_mtp`; that the
 model's last norm comes after its head, which vLLM leaves out, is in `ernie4_5_mtp` of FastDeploy, its publisher's own
-server. That EXAONE's head has full attention is in `modeling_exaone_moe` of TensorRT-LLM. Of several heads the first
+server. That EXAONE's head has full attention is in `modeling_exaone_moe` of TensorRT-LLM. vLLM reads the head of
+LongCat with n-grams as that of LongCat Flash, so it takes embeddings of words alone. Of several heads the first
 drafts all of a chain."""
 
 
@@ -271,7 +275,7 @@ class LayerHead(DraftHead):
         self._project: Any = None
 
     def share(self, model: nn.Module) -> None:
-        self.share_parts(getattr(model.model, self._embeddings), getattr(model, "lm_head", None))
+        self.share_parts(attrgetter(self._embeddings)(model.model), getattr(model, "lm_head", None))
 
     def share_parts(self, embed: Any, project: Any) -> None:
         own = self.inner.get("head")
