@@ -34,7 +34,7 @@ class PromptState(StateUpdates, ArraysCache):  # type: ignore[misc] # mlx-lm has
 @dataclass(frozen=True, kw_only=True)
 class StateKind(CacheKind):
     serves = (ArraysCache, PromptState)
-    rewinds = replays = True
+    rewinds = checkpoints = replays = True
 
     count: int  # arrays
     bytes: int  # of all of them, of one sequence
@@ -119,6 +119,14 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
             found = [_replaced(rows, mine, new) for mine, new in zip(found, self.cache, strict=True)]
             done = end
         self.cache = found
+
+    def checkpoint(self) -> States:
+        # Other array objects: what is put into one in place is not put into these.
+        return [None if state is None else state[:] for state in self.cache]
+
+    def restore(self, checkpoint: States) -> None:
+        self._window = None
+        self.cache = [None if state is None else state[:] for state in checkpoint]
 
     def __getitem__(self, index: int) -> mx.array | None:
         return self.cache[index]
