@@ -492,11 +492,12 @@ def _open_follower(
         return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    if not (layout.rewinds and layout.batches) or any(each.replays for each in layout.kinds):
+    if not (layout.rewinds and layout.checkpoints and layout.batches):
         message = (
             f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
         )
         raise ServerError("load_failed", message, drafters.OPTION)
+    layout.tell_calls()
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
     grows_trees = drafter.most is None and can_branch(drafter, BatchShape(layout=layout))
     return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read), grows_trees=grows_trees)

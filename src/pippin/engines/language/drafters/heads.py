@@ -18,13 +18,6 @@ from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.sampling.filters import likeliest
 
 
-class Drafted(NamedTuple):
-    """Tokens [sequences, count], and how many were added to each sequence's cache for them."""
-
-    tokens: mx.array
-    added: int
-
-
 class Reading(NamedTuple):
     """What a head that drafts in one call is given beside tokens with padding: the model's states [tokens, state_size]
     of those that are none, one sequence behind the other, and how many tokens to draft behind the last of each. There
@@ -75,18 +68,18 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
 
     def draft_ahead(
         self,
-        forward: Callable[[mx.array, mx.array | None], mx.array],
+        forward: Callable[[mx.array, Any], mx.array],
         last: mx.array,
         own: mx.array,
         most: int,
-    ) -> Drafted:
-        """Up to `most` tokens after the `last` [sequences, 1]; its `own` states [sequences, 1, size] are those of the
-        last call. `forward` calls it with the sequences' caches."""
+    ) -> mx.array:
+        """Up to `most` tokens [sequences, count] after the `last` [sequences, 1]; its `own` states [sequences, 1, size]
+        are those of the last call. `forward` calls it with the sequences' caches, which then forget what it adds."""
         tokens = [self.draft(own)]
         for _ in range(most - 1):
             own = forward(tokens[-1], own)
             tokens.append(self.draft(own))
-        return Drafted(mx.concatenate(tokens, axis=1), most - 1)
+        return mx.concatenate(tokens, axis=1)
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""

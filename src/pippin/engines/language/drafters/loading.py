@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -43,7 +44,15 @@ log = logging.getLogger(__name__)
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
-PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
+
+
+def _chain_head(inner: nn.Module) -> PredictionHead:
+    from pippin.engines.language.drafters.chains import ChainHead
+
+    return ChainHead(inner)
+
+
+PREDICTION_HEADS: dict[str, Callable[[Any], PredictionHead]] = {
     "qwen3_5_mtp": PredictionHead,
     "nemotron_h_mtp": NemotronHead,
     "glm_moe_dsa_mtp": IndexedHead,
@@ -51,6 +60,7 @@ PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "deepseek_v4_mtp": HyperHead,
     "hy_v4_mtp": PredictionHead,
     "qwen4_exp_mtp": StreamsHead,
+    "inkling_mtp": _chain_head,
 }
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
@@ -68,7 +78,6 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "inkling_mtp": "it drafts for one sequence at a time",
 }
 """Of mlx-vlm's other drafters."""
 

@@ -85,6 +85,10 @@ class BatchedCache(ABC):
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
         Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
+    def clear(self, slot: int) -> None:
+        """Between steps: the sequence in a slot begins anew, with no tokens. Nothing is to be done where lengths tell
+        all."""
+
     def checkpoint(self) -> Any:
         """How the sequences stand, for `restore`: what lengths do not tell. None where they tell all, as of keys and
         values, whose places behind the end of a sequence nobody reads. Nothing that it refers to may change later, and

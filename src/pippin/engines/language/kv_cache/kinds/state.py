@@ -120,6 +120,9 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
             done = end
         self.cache = found
 
+    def clear(self, slot: int) -> None:
+        self._put(slot, [None] * len(self.cache))
+
     def checkpoint(self) -> States:
         # Other array objects: what is put into one in place is not put into these.
         return [None if state is None else state[:] for state in self.cache]
