@@ -490,7 +490,15 @@ def _open_follower(
         assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
-    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
+    drafter = drafters.open_head(
+        folder,
+        kind,
+        model,
+        batching.vocabulary,
+        asked.plan,
+        asked.kernel_threads,
+        asked.options.num_draft_tokens,
+    )
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     if not (layout.rewinds and layout.checkpoints and layout.batches):
         message = (

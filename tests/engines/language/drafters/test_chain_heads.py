@@ -1,5 +1,5 @@
-"""Inkling's blocks for multi-token prediction: what they propose is what their formula says over the whole sequence, and
-answers are the model's own."""
+"""Inkling's blocks for multi-token prediction propose what their formula says over the whole sequence, and answers are
+the model's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,6 +126,16 @@ def test_a_head_that_is_asked_again_without_a_new_token_keeps_what_it_has(three:
     for sequence, found in drafts_of(bench, heads, PROMPTS, 15):
         assert found == said(bench, heads, oracle, sequence)
         heads.propose([(sequence, 3)])
+
+
+def test_of_more_blocks_than_tokens_are_wanted_the_others_are_not_kept(three: Made) -> None:
+    bench = bench_of(three.model, mtp=True, num_draft_tokens=2, prefix_cache=False)
+    whole = bench_of(three.model, mtp=True)
+    heads, oracle = heads_of(bench), Oracle(three.split_off, bench.model.inner)
+    assert len(heads._head.inner.blocks) == 2
+    assert heads.weight_bytes < 0.75 * heads_of(whole).weight_bytes
+    for sequence, found in drafts_of(bench, heads, PROMPTS, 6):
+        assert found[:2] == said(bench, heads, oracle, sequence)[:2]
 
 
 def test_answers_are_the_models_own(three: Made) -> None:

@@ -23,7 +23,8 @@ TEXT: dict[str, Any] = {
     "num_key_value_heads": 2,
     "sliding_window_size": 16,
     "rel_extent": 20,
-    "log_scaling_n_floor": 24,
+    "log_scaling_n_floor": 2,
+    "log_scaling_alpha": 3.0,
     "dense_intermediate_size": 96,
     "num_experts_per_tok": 2,
     "logits_mup_width_multiplier": 4.0,
@@ -109,9 +110,9 @@ def _published(block: dict[str, mx.array], sizes: tuple[int, ...]) -> dict[str, 
 
 
 class Oracle:
-    """What the blocks of a checkpoint say, each over a whole sequence and without a cache, in mlx-vlm's own layers: block
-    k takes the states of block k - 1 and the tokens from k + 1 on, drafts among them. Behind the last block's token
-    that block takes its own last state and the token, beside all that it had."""
+    """What the blocks of a checkpoint say, each over a whole sequence, without a cache, in mlx-vlm's own layers. Block k
+    takes the states of block k - 1 and the tokens from k + 1 on, drafts among them. Behind the last block's token that
+    block takes its own last state and the token, beside all that it had."""
 
     def __init__(self, split_off: Path, model: Any) -> None:
         """`model`: mlx-vlm's, whose embeddings and projection they share."""

@@ -9,7 +9,6 @@ Here all blocks take the same token at once, and each but the first the state th
 before. Then what a block keeps of a sequence has as many tokens as that of any other, and a token more is one pass.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -55,9 +54,12 @@ class ChainHead(PredictionHead):
         # A block begins with the first token that there is a state for.
         for place, block in enumerate(inner.blocks):
             block.transformer_block.self_attn.first = place
-        self.delays = [Delay() for _ in inner.blocks]
+        self.delay = Delay()
         self._embed: Any = None
         self._project: Any = None
+
+    def limit(self, tokens: int) -> None:
+        self.inner.blocks = self.inner.blocks[:tokens]
 
     def share(self, model: nn.Module) -> None:
         whole = getattr(model, "language_model", model)
@@ -84,7 +86,7 @@ class ChainHead(PredictionHead):
         embedded = self._embed(tokens)
         found = own = self._pass(start, given, embedded, cache)
         for place in range(start + 1, stop):
-            found = self._pass(place, self.delays[place](found, cache[place][1]), embedded, cache)
+            found = self._pass(place, self.delay(found, cache[place][1]), embedded, cache)
         return own
 
     def _pass(self, place: int, states: mx.array, embedded: mx.array, cache: PromptCache) -> mx.array:
@@ -98,14 +100,8 @@ class ChainHead(PredictionHead):
         )
         return found
 
-    def draft_ahead(
-        self, forward: Callable[[mx.array, Any], mx.array], last: mx.array, own: mx.array, most: int
-    ) -> mx.array:
-        tokens = [self.draft(own)]
-        for said in range(1, most):
-            own = forward(tokens[-1], Link(own, said, most))
-            tokens.append(self.draft(own))
-        return mx.concatenate(tokens, axis=1)
+    def link(self, own: mx.array, said: int, most: int) -> Link:
+        return Link(own, said, most)
 
     def logits(self, states: mx.array) -> mx.array:
         found: mx.array = self._project(states)

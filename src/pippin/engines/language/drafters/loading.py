@@ -203,10 +203,12 @@ def open_head(
     vocabulary: int,
     plan: DevicePlan,
     kernel_threads: int | None,
+    most: int,
 ) -> DraftHead:
-    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
-    Raises `ServerError("load_failed")` for one that was made for another."""
+    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary; it is
+    asked for `most` at once. Raises `ServerError("load_failed")` for one that was made for another."""
     head = _load(folder, kind, model, vocabulary)
+    head.limit(most)
     on_kernels = plan.kernels and kernel_threads is not None
     fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
     if fused is not None:

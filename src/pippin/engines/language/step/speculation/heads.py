@@ -78,8 +78,10 @@ class _Followed:
         self.waiting.append(stretch)
         self.count += stretch.count
         if self.count > MOST_WAITING:
+            group = self.slot.group
+            assert isinstance(group, BatchedGroup)
             self.first += self.slot.length + self.count - MOST_WAITING
-            self.slot.group.clear(self.slot.index)
+            group.clear(self.slot.index)
             self.forget(self.count - MOST_WAITING)
 
     def forget(self, count: int) -> None:
