@@ -110,7 +110,7 @@ def _published(block: dict[str, mx.array], sizes: tuple[int, ...]) -> dict[str, 
 
 
 class Oracle:
-    """What the blocks of a checkpoint say, each over a whole sequence, without a cache, in mlx-vlm's own layers. Block k
+    """What a checkpoint's blocks say, each over a whole sequence, without a cache, in mlx-vlm's own layers. Block k
     takes the states of block k - 1 and the tokens from k + 1 on, drafts among them. Behind the last block's token that
     block takes its own last state and the token, beside all that it had."""
 

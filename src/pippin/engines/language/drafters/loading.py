@@ -65,7 +65,7 @@ PREDICTION_HEADS: dict[str, Callable[[Any], PredictionHead]] = {
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
 BLOCK_DRAFTERS = (
-    *("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
+    *("qwen3_dflash", "gemma4_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
     *("laguna_dflash", "muse_glimmer_assistant", "deepseek_v4_dspark"),
 )
 """Types of mlx-vlm's drafters of blocks that `blocks.py`, `gemma_blocks.py` and `deepseek_blocks.py` run."""
