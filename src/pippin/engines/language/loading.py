@@ -490,14 +490,9 @@ def _open_follower(
         assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
+    most = asked.options.num_draft_tokens
     drafter = drafters.open_head(
-        folder,
-        kind,
-        model,
-        batching.vocabulary,
-        asked.plan,
-        asked.kernel_threads,
-        asked.options.num_draft_tokens,
+        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
     )
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     if not (layout.rewinds and layout.checkpoints and layout.batches):
@@ -508,7 +503,8 @@ def _open_follower(
     layout.tell_calls()
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
     grows_trees = drafter.most is None and can_branch(drafter, BatchShape(layout=layout))
-    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read), grows_trees=grows_trees)
+    states = HiddenStates(model, head, drafter.layers_read)
+    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:

@@ -1,19 +1,26 @@
 """Inkling's blocks for multi-token prediction propose what their formula says over the whole sequence, and answers are
 the model's own."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_vlm.speculative.drafters.inkling_mtp.split import split_inkling_mtp
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.conversion import Conversion, Quantization
+from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
+from pippin.engines.language.conversion.convert import convert
+from pippin.engines.language.drafters.chain_weights import open_blocks
 from pippin.engines.language.drafters.chains import ChainHead
+from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
@@ -167,3 +174,30 @@ def test_most_is_accepted_of_blocks_that_say_what_their_model_says(tmp_path: Pat
         bench.judge(prompt, answers[name, 0])
     stats = bench.engine.stats()
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
+
+
+@pytest.mark.parametrize("packing", [None, Quantization(bits=8, group_size=32)])
+def test_blocks_are_read_as_a_conversion_keeps_them(tmp_path: Path, packing: Quantization | None) -> None:
+    source = inkling_with_chain(tmp_path / "source", predictable=True)
+    target = tmp_path / "inkling"
+    wanted = Conversion(target=str(target), quantization=packing, dtype=None, measure=False)
+    done = convert(source, wanted, lambda step: None)
+    assert done.draft_arrays > 50
+    bench = bench_of(target, mtp=True, prefix_cache=False)
+    answers, _ = run_all(bench, PROMPTS)
+    for name, (prompt, _) in PROMPTS.items():
+        bench.judge(prompt, answers[name, 0])
+    stats = bench.engine.stats()
+    assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
+    module = open_blocks(target, json.loads((target / "config.json").read_text()))
+    assert isinstance(module.blocks[2].input_proj, nn.QuantizedLinear) == (packing is not None)
+
+
+def test_a_checkpoint_without_its_blocks_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    folder = inkling_with_chain(tmp_path / "inkling")
+    path = folder / "mtp.safetensors"
+    norm = "model.llm.norm.weight"  # by which mlx-vlm takes it for one with blocks
+    mx.save_safetensors(str(path), {norm: mx.load(str(path))[norm]})
+    with pytest.raises(ServerError, match="has no head for multi-token prediction: most") as refused:
+        find_kind(folder, own=True)
+    assert refused.value.report.param == "mtp"

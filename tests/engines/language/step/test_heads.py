@@ -257,6 +257,15 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
         assert found == drafted(bench, heads, each.sequence.tokens, first)
 
 
+def test_more_tokens_than_wait_can_be_drafted_and_forgotten(
+    pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_WAITING", 5)
+    pair = pairs["eagle3"]
+    bench = Bench(pair.model, options(num_draft_tokens=12, **pair.options))
+    judge_own_answers(bench, PROMPTS)
+
+
 def test_a_sequence_that_grows_into_another_class_of_lengths_is_followed_there(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ class ChainHead(PredictionHead):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         inkling.mend(inner)
+        del inner.norm  # the model's last, which its states have gone through
         # A block begins with the first token that there is a state for.
         for place, block in enumerate(inner.blocks):
             block.transformer_block.self_attn.first = place

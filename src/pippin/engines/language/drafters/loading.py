@@ -170,10 +170,14 @@ def _own_kind(folder: Path) -> Kind:
     """Of the head inside a model's checkpoint, as mlx-vlm takes it out."""
     from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
+    from pippin.engines.language.drafters import chain_weights
+
     config = _configuration(folder)
     try:
         known = get_mtp_splitter(source_config=config) is not None
         splitter = detect_mtp_splitter(folder)
+        if config.get("model_type") in chain_weights.MODELS and not chain_weights.has_blocks(folder, config):
+            splitter = None  # it was found by the model's norm
     except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     if not known and any(config.get(field) for field in HEAD_COUNTS):
@@ -272,9 +276,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
     try:
         if kind == "layer":
             return layers.open_layer_head(folder, _configuration(folder))
-        from mlx_vlm.speculative.drafters import load_drafter
-
-        inner, _ = load_drafter(str(folder), kind, lazy=True)
+        inner = _open_module(folder, kind)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     match kind:
@@ -292,6 +294,19 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return _block_head(inner)
         case _:
             assert_never(kind)
+
+
+def _open_module(folder: Path, kind: HeadKind) -> Any:
+    """mlx-vlm's module of a head with its weights, none of them evaluated."""
+    from mlx_vlm.speculative.drafters import load_drafter
+
+    from pippin.engines.language.drafters import chain_weights
+
+    config = _configuration(folder)
+    if config.get("model_type") in chain_weights.MODELS:
+        return chain_weights.open_blocks(folder, config)
+    inner, _ = load_drafter(str(folder), kind, lazy=True)
+    return inner
 
 
 def _block_head(inner: Any) -> DraftHead:

@@ -101,16 +101,24 @@ class Heads:
     is_free = False
 
     def __init__(
-        self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, grows_trees: bool = False
+        self,
+        head: DraftHead,
+        layout: CacheLayout,
+        states: HiddenStates,
+        *,
+        most: int,
+        grows_trees: bool = False,
     ) -> None:
-        """`grows_trees`: the head says the next token by itself, and can be asked for several ways on."""
+        """`most`: tokens that it is asked for at once. `grows_trees`: the head says the next token by itself, and can
+        be asked for several ways on."""
         self._head = head
         self.grows_trees = grows_trees
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
         self.rests = False  # hardly asked any more: it does not read prompts that begin now
-        shape = BatchShape(layout=layout, slack=MOST_WAITING)
+        # Of what waits, or of a block with the token before it, all can be forgotten again.
+        shape = BatchShape(layout=layout, slack=max(MOST_WAITING, most + 1))
         self._groups = CacheGroups(layout, lambda _: BatchedGroup(head, shape))
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
         self._prompts: dict[Prefilling, _Prompt] = {}
