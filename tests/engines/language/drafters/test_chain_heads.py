@@ -21,6 +21,8 @@ from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.drafters.chain_weights import open_blocks
 from pippin.engines.language.drafters.chains import ChainHead
 from pippin.engines.language.drafters.loading import find_kind
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
@@ -133,6 +135,22 @@ def test_a_head_that_is_asked_again_without_a_new_token_keeps_what_it_has(three:
     for sequence, found in drafts_of(bench, heads, PROMPTS, 15):
         assert found == said(bench, heads, oracle, sequence)
         heads.propose([(sequence, 3)])
+
+
+def test_a_sequence_of_whose_first_pass_nothing_stays_begins_with_the_next(three: Made) -> None:
+    heads = heads_of(bench_of(three.model, mtp=True))
+    head, layout = heads._head, heads._layout
+    group = BatchedGroup(head, BatchShape(layout=layout, slack=8))
+    slots = [group.reserve(SlotRequest(length=0, growth=9, length_class=0), 9, 0) for _ in range(2)]
+    for slot in slots:
+        group.join(slot, layout.new_prompt_cache(0), 0)
+    mx.random.seed(3)
+    states = mx.random.normal((2, 4, head.state_size))
+    group.forward(mx.array([[1, 2, 3, 4], [5, 6, 7, 8]]), states)
+    group.rewind({slots[0].index: 4, slots[1].index: 1})
+    found = group.forward(mx.array([[9, 10, 11, 12], [8, 10, 11, 12]]), states)
+    alone = head(mx.array([[9, 10, 11, 12]]), layout.new_prompt_cache(4), states[:1])
+    assert mx.allclose(found[:1], alone, atol=1e-5)
 
 
 def test_of_more_blocks_than_tokens_are_wanted_the_others_are_not_kept(three: Made) -> None:

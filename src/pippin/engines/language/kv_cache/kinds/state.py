@@ -190,9 +190,10 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
 
 
 def _replaced(rows: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
-    """A state with that of these rows, which are marked, from another."""
-    if old is None or new is None:
-        return old
+    """A state with that of these rows, which are marked, from another; zeros, where there is none yet."""
+    if old is None:
+        return None
+    new = mx.zeros_like(old) if new is None else new
     return mx.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 
