@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ from pippin.core.conversion import Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.conversion.convert import convert
+from pippin.engines.language.drafters import chains
 from pippin.engines.language.drafters.chain_weights import open_blocks
 from pippin.engines.language.drafters.chains import ChainHead
 from pippin.engines.language.drafters.loading import find_kind
@@ -209,6 +211,16 @@ def test_blocks_are_read_as_a_conversion_keeps_them(tmp_path: Path, packing: Qua
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
     module = open_blocks(target, json.loads((target / "config.json").read_text()))
     assert isinstance(module.blocks[2].input_proj, nn.QuantizedLinear) == (packing is not None)
+
+
+def test_blocks_that_take_tokens_back_wrongly_are_refused(
+    three: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unmended = SimpleNamespace(mend=lambda inner: None)  # positions are counted from the end of the longest
+    monkeypatch.setattr(chains, "inkling", unmended)
+    with pytest.raises(ServerError, match="layers that cannot take tokens back") as refused:
+        bench_of(three.model, mtp=True)
+    assert refused.value.report.param == "draft_model_path"
 
 
 def test_a_checkpoint_without_its_blocks_is_refused_with_the_way_out(tmp_path: Path) -> None:
