@@ -262,8 +262,10 @@ def test_more_tokens_than_wait_can_be_drafted_and_forgotten(
 ) -> None:
     monkeypatch.setattr(room, "MOST_WAITING", 5)
     pair = pairs["eagle3"]
-    bench = Bench(pair.model, options(num_draft_tokens=12, **pair.options))
-    judge_own_answers(bench, PROMPTS)
+    bench = Bench(pair.model, options(num_draft_tokens=12, prefix_cache=False, **pair.options))
+    answers, _ = run_all(bench, {"a": (PHRASE, 12)})
+    bench.judge(PHRASE, answers["a", 0])
+    assert bench.engine.stats().draft_tokens > 12
 
 
 def test_a_sequence_that_grows_into_another_class_of_lengths_is_followed_there(
