@@ -16,12 +16,15 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
+from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.layout import arrays_of
+from pippin.engines.language.loading import build_engine
+from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.architectures import any_architecture
 from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafting import PHRASE, Prompts
@@ -224,6 +227,38 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
     while engine.busy:
         engine.step()
     assert len(set(seen)) > 5
+
+
+class OnKernels(Bench):
+    """The kernels for CPUs compute both models."""
+
+    def new_engine(self, plan: DevicePlan) -> LanguageEngine:
+        options = self.options, plan
+        return build_engine(self.model, self.tokenizer, *options, folder=self.folder, kernel_threads=2)
+
+
+@pytest.mark.skipif(kernels.why_missing() is not None, reason=str(kernels.why_missing()))
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss", "qwen3_next"])
+def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
+    folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whole layers but for the recurrent ones. Texts of more than a chunk are read there, too."""
+    monkeypatch.setattr(loading, "MOST_NEW", 4)
+    folder = folders(architecture)
+    plan = msgspec.structs.replace(PLAN, kernels=True, prefill_chunk=16)
+    options = ModelOptions(draft_model_path=str(folder), cache_block_tokens=8, num_draft_tokens=4)
+    bench = OnKernels(folder, options, plan)
+    whole = kernels.computes_all(drafter_of(bench)._model)
+    assert whole == kernels.computes_all(bench.model) == (architecture != "qwen3_next")
+    prompts = prompts_of(4)
+
+    def run() -> None:
+        answers, _ = run_all(bench, prompts)
+        for name, (prompt, _) in prompts.items():
+            bench.judge(prompt, answers[name, 0], 1e-2)
+
+    assert share_accepted(bench, run) >= RIGHT
+    judge_others_of_one_that_leaves(bench, prompts, 3)
 
 
 def test_a_draft_model_that_cannot_be_batched_is_refused(folders: Folders) -> None:
