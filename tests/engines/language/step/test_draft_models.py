@@ -44,6 +44,8 @@ KINDS = {
     "latent vectors": "deepseek_v3",
     "latent vectors and an index": "deepseek_v32",
 }
+BY_DAY = ("llama", "gemma3_text", "qwen3_next", "lfm2")
+AT_NIGHT = pytest.mark.long
 RIGHT = 0.95  # of the proposals of the model itself: two logits may tie
 
 pytestmark = pytest.mark.usefixtures("always")
@@ -63,7 +65,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return folder
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
+@pytest.fixture(
+    params=[
+        pytest.param(name, id=kind, marks=() if name in BY_DAY else AT_NIGHT) for kind, name in KINDS.items()
+    ]
+)
 def architecture(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -99,7 +105,7 @@ def share_accepted(bench: Bench, run: Callable[[], Any]) -> float:
     return (after.accepted_tokens - before.accepted_tokens) / proposed
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=AT_NIGHT), 4])
 def test_the_model_as_its_own_draft_model_is_right(folders: Folders, architecture: str, count: int) -> None:
     """The second time, the prefix cache has most of the prompts, and the draft model reads them all the same."""
     bench = bench_of(folders(architecture), folders(architecture))
@@ -110,6 +116,30 @@ def test_the_model_as_its_own_draft_model_is_right(folders: Folders, architectur
 
     for _ in range(2):
         assert share_accepted(bench, run) >= RIGHT
+
+
+@pytest.mark.parametrize(("seed", "temperature"), [(7, 0.5), (8, 0.0)])
+def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
+    folders: Folders, architecture: str, seed: int, temperature: float
+) -> None:
+    """Where some of it is accepted, and where nothing is."""
+    bench, own = bench_of(folders(architecture), folders(architecture, seed)), folders(architecture, seed)
+    judge_of = Bench(own, ModelOptions()).judge
+    drafter, judged = drafter_of(bench), Counter[int]()
+    propose = drafter.propose
+
+    def judging(wanted: Any, trees: bool = False) -> Any:
+        found = propose(wanted, trees)
+        for (sequence, _), proposal in zip(wanted, found, strict=True):
+            judge_of(tuple(sequence.tokens), proposal.tokens)
+            judged[len(proposal.tokens)] += 1
+        return found
+
+    drafter.propose = judging
+    run_all(bench, prompts_of(4, 12), sampling=Sampling(temperature=temperature, seed=3))
+    stats = bench.engine.stats()
+    assert judged[4] > 10
+    assert stats.accepted_tokens < stats.draft_tokens
 
 
 @pytest.mark.parametrize("seed", [7, 8])
@@ -125,7 +155,7 @@ def test_greedy_and_seeded_answers_are_those_without(folders: Folders, architect
     assert drafting.engine.stats().draft_tokens > 0
 
 
-@pytest.mark.parametrize("step", [1, 3, 6])
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=AT_NIGHT) for step in (1, 2, 4, 6, 9))])
 def test_sequences_that_leave_are_suspended_and_come_change_nothing(
     folders: Folders, architecture: str, step: int
 ) -> None:
