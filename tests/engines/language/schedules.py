@@ -148,6 +148,18 @@ DRAFTED: Schedule = (
     ],
 )
 """Sequences of all sorts beside each other that a head drafts for, preempted and resumed."""
+BY_A_MODEL: Schedule = replace(DRAFTED[0], proposals="draft"), DRAFTED[1]
+FORETOLD: Schedule = (
+    World(chunk=5, preempt_every=7, tree=4, proposals="draft"),
+    [
+        Ask(count=72, tail=PHRASE, tokens=40, choices=2, gap=1),
+        Ask(trunk=1, count=40, tokens=60, gap=0),
+        Ask(follows=True, tail=(1, 2, 3), tokens=30, gap=3, cancel=9),
+        Ask(trunk=2, count=1, tokens=60, gap=None),
+        Ask(count=72, tail=PHRASE, tokens=19, gap=None),
+    ],
+)
+"""Greedy ones alone, of which a draft model with the model's own weights knows all, however it comes to read them."""
 GREW: Schedule = (
     World(chunk=1, preempt_every=5, room=40, tree=20, interval=3, overlaps=False),
     [

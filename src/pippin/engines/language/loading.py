@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -35,7 +35,13 @@ from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
-from pippin.engines.language.kv_cache.probe import Batching, can_branch, choose_batching, one_at_a_time
+from pippin.engines.language.kv_cache.probe import (
+    Batching,
+    can_branch,
+    can_rewind,
+    choose_batching,
+    one_at_a_time,
+)
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
@@ -64,10 +70,11 @@ from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
 from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.clock import StepClock
+from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import WITH_AVX2, WITH_VNNI, Pace
-from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
@@ -205,8 +212,8 @@ def build_engine(
     kernel_threads: int | None = None,
     steering: Steering = ALONE,
 ) -> LanguageEngine:
-    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, and a
-    model that scores prompts. One that is steered from elsewhere checks no proposals."""
+    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, a draft
+    model, and a model that scores prompts. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
@@ -262,18 +269,21 @@ def _batch(
 def _choose_batching(
     model: nn.Module, options: ModelOptions, plan: DevicePlan, adapters: Adapters
 ) -> Batching:
-    # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
-    mark_constant = steady if plan.slow_functions else unmarked
     if isinstance(model, WholeModel):
         batching = _whole_batching(model, options)
     else:
-        batching = choose_batching(model, options, mark_constant)
+        batching = choose_batching(model, options, _mark_constant(plan))
     if adapters.names and batching.shape is None and not batching.alone:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
         raise ServerError("load_failed", message, "adapters")
     return batching
+
+
+def _mark_constant(plan: DevicePlan) -> Callable[[mx.array], mx.array]:
+    """Rotary positions that are promised not to change are only remembered by what stands in for slow functions."""
+    return steady if plan.slow_functions else unmarked
 
 
 def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
@@ -490,26 +500,43 @@ def _open_follower(
         assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
-    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
+    most = asked.options.num_draft_tokens
+    drafter = drafters.open_head(
+        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
+    )
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    if not (layout.rewinds and layout.batches) or any(each.replays for each in layout.kinds):
+    shape = BatchShape(layout=layout)
+    takes_back = layout.rewinds and layout.checkpoints and layout.batches
+    if takes_back and any(each.replays for each in layout.kinds):
+        takes_back = can_rewind(drafter, shape)
+    if not takes_back:
         message = (
             f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    grows_trees = drafter.most is None and can_branch(drafter, BatchShape(layout=layout))
-    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read), grows_trees=grows_trees)
+    grows_trees = drafter.most is None and can_branch(drafter, shape)
+    states = HiddenStates(model, head, drafter.layers_read)
+    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
-    draft = _load_draft(folder, drafters.OPTION, asked.options, asked.plan, asked.tokenizer, progress)
-    layout = CacheLayout.learn(draft, probe_prompt(draft, 2))
-    if not layout.trims:
-        message = f"The draft model {folder.name!r} has layers that cannot take tokens back: choose another."
-        raise ServerError("load_failed", message, "draft_model_path")
-    grows_trees = can_branch(draft, BatchShape(layout=layout))
-    return DraftModel(draft, asked.plan.prefill_chunk, layout, grows_trees=grows_trees)
+    """Raises `ServerError("load_failed")` for one whose sequences cannot be drafted for together."""
+    options, plan, threads = asked.options, asked.plan, asked.kernel_threads
+    use = None if threads is None else KernelUse(threads=threads)
+    draft = _load_draft(folder, drafters.OPTION, options, plan, asked.tokenizer, progress, use)
+    batching = choose_batching(draft, ModelOptions(), _mark_constant(plan))
+    shape = batching.shape
+    if shape is None or not (batching.rewinds and shape.layout.checkpoints):
+        lack = "take tokens back" if shape is not None else "be batched"
+        message = f"The draft model {folder.name!r} cannot be used: its caches cannot {lack}. Choose another."
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s", folder.name)
+    slack = max(MOST_NEW, options.num_draft_tokens + 1)
+    shape = replace(shape, slack=slack, prompts_in_slots=False)
+    head = Head(draft, batching.vocabulary)
+    grows_trees = can_branch(draft, shape)
+    return DraftModel(draft, shape, head, chunk=plan.prefill_chunk, grows_trees=grows_trees)
 
 
 def _load_draft(
@@ -519,13 +546,10 @@ def _load_draft(
     plan: DevicePlan,
     tokenizer: Tokenizer,
     progress: LoadProgress,
-    *,
-    kernel_threads: int | None = None,
+    use: KernelUse | None,
 ) -> nn.Module:
-    """The model that an option names, which reads the same tokens as the model it works for. With `kernel_threads` the
-    kernels compute single operations of it: whole layers do not show what they attend to."""
+    """The model that an option names, which reads the same tokens as the model it works for."""
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    use = None if kernel_threads is None else KernelUse(threads=kernel_threads, whole_layers=False)
     reading = Reading(trust_remote_code=options.trust_remote_code)
     draft, _ = load_weights(info, plan, progress, reading, use=use)
     if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
@@ -555,9 +579,9 @@ def _open_scoring_draft(
         )
         raise ServerError("load_failed", message, "specprefill_draft_model")
     option = "specprefill_draft_model"
-    draft = _load_draft(
-        Path(name).expanduser(), option, options, plan, tokenizer, progress, kernel_threads=kernel_threads
-    )
+    # Whole layers do not show what they attend to.
+    use = None if kernel_threads is None else KernelUse(threads=kernel_threads, whole_layers=False)
+    draft = _load_draft(Path(name).expanduser(), option, options, plan, tokenizer, progress, use)
     return draft, CacheLayout.learn(draft, probe_prompt(draft, 2))
 
 

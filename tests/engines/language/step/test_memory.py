@@ -17,7 +17,8 @@ from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.step.speculation.proposers import DraftModel, Either
+from pippin.engines.language.step.speculation.draft_model import DraftModel
+from pippin.engines.language.step.speculation.proposers import Either
 from tests.engines.language.bench import Bench, Eager, watch
 from tests.engines.tiny_models import tiny_model
 
@@ -30,8 +31,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "fewer bits": ("gemma3_text", {"kv_bits": 4, "kv_group_size": 32}),
     "proposals": ("llama", {"prompt_lookup": True, "num_draft_tokens": 4}),
     "drafts": ("llama", {"num_draft_tokens": 4}),
+    "drafts with windows": ("llama", {"num_draft_tokens": 4}),
+    "drafts with state": ("llama", {"num_draft_tokens": 4}),
     "alone": ("llama", {}),
 }
+DRAFTS = {"drafts": "llama", "drafts with windows": "gemma3_text", "drafts with state": "lfm2"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,8 +55,9 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     architecture, options = MODELS[request.param]
     wider = {"head_dim": 32} if "kv_bits" in options else {}
     folder = tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture, **wider)
-    if request.param == "drafts":
-        options = {**options, "draft_model_path": str(tiny_model("llama", folder.parent / "draft", seed=8))}
+    if request.param in DRAFTS:
+        draft = tiny_model(DRAFTS[request.param], folder.parent / "draft", seed=8)
+        options = {**options, "draft_model_path": str(draft)}
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "alone":
             patch.setattr(CacheLayout, "batches", False)
@@ -74,7 +79,7 @@ plans = st.lists(
 
 def held(engine: LanguageEngine) -> int:
     """Bytes of all rows, and of the caches of prompts under way and of a draft model, as their arrays have it."""
-    caches = []
+    caches, aside = [], 0
     for prompt in engine.scheduler.prefilling:
         layers = zip(engine.batch.groups.layout.kinds, leaves(prompt.cache or ()), strict=False)
         # What is computed in its slot lies in the batch.
@@ -82,8 +87,9 @@ def held(engine: LanguageEngine) -> int:
     if engine.speculation is not None and isinstance(engine.speculation.proposer, Either):
         drafter = engine.speculation.proposer._other
         assert isinstance(drafter, DraftModel)
-        caches += [draft.cache for draft in drafter._drafts.values()]
-    aside = sum(array.nbytes for cache in caches for array in arrays_of(cache))
+        caches += [reading.cache for reading in drafter._read.values()]
+        aside = drafter._slots._groups.bytes
+    aside += sum(array.nbytes for cache in caches for array in arrays_of(cache))
     return engine.batch.groups.bytes + aside
 
 

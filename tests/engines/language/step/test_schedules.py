@@ -30,13 +30,16 @@ from tests.engines.language.drafters.test_split_heads import (
     with_qwen_head,
     with_v4_head,
 )
+from tests.engines.language.drafters.tiny_chain import inkling_with_chain
 from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject, run_schedule
 from tests.engines.language.schedules import (
+    BY_A_MODEL,
     COMES_BACK,
     CROWDED,
     DRAFTED,
+    FORETOLD,
     GREW,
     KNOWN,
     LOOKED_BACK,
@@ -65,6 +68,10 @@ HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")
 """Of whose states a head of mlx-vlm can draft: it looks for their embeddings by name."""
 BLOCKS = {"qwen3": "dflash", "gpt_oss": "dspark", "lfm2": "dflash2"}
 """For which that is one that drafts blocks; for the others, one for multi-token prediction."""
+DRAFTS = {"gpt_oss": "gemma3_text"} | {
+    name: name for name in ("gemma3_text", "qwen3_next", "qwen3_5", "mamba2", "lfm2", "deepseek_v32")
+}
+"""The draft models that are not of full attention."""
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 AT_NIGHT = ("llama", "qwen3_moe", "qwen3_next", *ODD_ONES)
 """Whose caches are those of another: all of it is played in the long tests alone."""
@@ -118,10 +125,12 @@ DRAFTERS: dict[str, Callable[[Path], Subject]] = {
     ),
     "index": partial(_of_split, with_hy_head, "hy_v4", index_topk=400),
     "index beside latent vectors": partial(_of_split, with_glm_head, "glm_moe_dsa", index_topk=400),
+    "chain": lambda root: Subject(inkling_with_chain(root / "inkling")),
+    "chain that is right": lambda root: Subject(inkling_with_chain(root / "inkling", predictable=True)),
     "nemotron": lambda root: Subject(nemotron_with_head(root / "model")),
 }
 """A model with each way to draft that those above do not have."""
-DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks")
+DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks", "chain")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +165,10 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
                 else {}
             )
             made[name] = Subject(
-                folder(name), draft=folder("llama"), head=blocks.get(name, head), adapters=named
+                folder(name),
+                draft=folder(DRAFTS.get(name, "llama")),
+                head=blocks.get(name, head),
+                adapters=named,
             )
             for each, path in named.items():
                 model, _ = load_model(folder(name))
@@ -221,7 +233,9 @@ def schedule_of(draw: Random, traits: list[dict[str, Any]]) -> Schedule:
 
 def certain_of(architecture: str) -> list[Schedule]:
     """Schedules in which everything happens that can happen to this architecture."""
-    found = [COMES_BACK, CROWDED, GREW, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
+    found = [COMES_BACK, CROWDED, GREW]
+    if architecture in REWINDABLE:
+        found += [KNOWN, LOOKED_BACK, BY_A_MODEL]
     return [*found, DRAFTED] if architecture in HEADED else found
 
 
@@ -282,6 +296,25 @@ def test_preemptions_and_neighbours_change_no_answer_that_a_drafter_works_for(
     drafting: Callable[[str], Subject], name: str
 ) -> None:
     drafts(drafting, name, 0, "day")
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in AT_NIGHT else ())
+        for name, draft in DRAFTS.items()
+        if name == draft
+    ],
+)
+def test_a_draft_model_reads_what_sequences_say_whatever_happens_to_them(
+    subjects: Callable[[str], Subject], architecture: str
+) -> None:
+    subject = subjects(architecture)
+    before = Counter(subject.tally)
+    play(subject, FORETOLD)
+    tally = subject.tally - before
+    assert tally["preempted"]
+    assert tally["accepted"] > 0.95 * tally["proposed"] > 0
 
 
 @pytest.mark.long

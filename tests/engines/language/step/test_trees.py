@@ -150,10 +150,19 @@ def test_a_draft_models_tree_has_what_it_says_after_each_token(pair: tuple[Path,
         bench.engine.step()
     [running] = bench.engine.batch.running
     proposer = bench.engine.speculation.proposer  # type: ignore[union-attr]
-    # Nothing is left in its cache of what it has computed: the second tree is the first one again.
-    [nothing], [first], [tree] = (proposer.propose([(running.sequence, 12)], trees=True) for _ in range(3))
-    assert not nothing.tokens, "it has read a chunk of the prompt"
-    assert tree == first
+    sequence = running.sequence
+
+    def propose() -> Proposal:
+        [found] = proposer.propose([(sequence, 12)], trees=True)
+        return found
+
+    assert not propose().tokens, "it has read a chunk of the prompt"
+    sequence.tokens.append(propose().tokens[0])
+    # Nothing is left of what it has computed for the tree before: this one is that of a text that is read anew.
+    tree = propose()
+    proposer.forget(sequence)
+    assert not propose().tokens
+    assert tree == propose()
     assert len(tree.tokens) == 12
     said: dict[tuple[int, ...], mx.array] = {}
     chances: list[float] = []

@@ -74,27 +74,3 @@ def rotated_at(positions: int | mx.array) -> Iterator[None]:
         yield
     finally:
         fast["rope"] = own
-
-
-class _BranchingCache:
-    """One layer's cache of a single sequence, as a model sees it in a step with branches."""
-
-    def __init__(self, cache: Any, positions: mx.array, branches: Branches) -> None:
-        self._cache = cache
-        self._start = cache.offset
-        self._branches = branches
-        self.offset = positions
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        return self._cache.update_and_fetch(keys, values)
-
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        return self._branches.mask([self._start], window_size or self._start + N)
-
-
-@contextmanager
-def branching(cache: Sequence[Any], branches: Branches) -> Iterator[list[Any]]:
-    """The caches of all layers of a single sequence, for a call of the model over `branches` within the context."""
-    positions = mx.array(branches.depths + cache[0].offset)
-    with rotated_at(positions):
-        yield [_BranchingCache(layer, positions, branches) for layer in cache]

@@ -49,6 +49,16 @@ class BatchShape:
         return self.layout.slot_bytes(capacity, self.slack)
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """How the sequences of a group stood, and where."""
+
+    taken: dict[int, Slot]
+    lengths: dict[int, int]
+    passed: int  # tokens that each slot has been given by steps so far
+    caches: list[Any]
+
+
 class BatchedGroup:
     """A `SlotGroup` of batched caches. A slot is reserved, then taken by a sequence, then free."""
 
@@ -59,6 +69,7 @@ class BatchedGroup:
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
+        self._passed = 0  # tokens that steps have given each slot
         self._reset()
 
     def _reset(self) -> None:
@@ -102,6 +113,7 @@ class BatchedGroup:
                 without_padding(self._model, tokens), cache=self._for_model, **given
             )
         table.advance(self._taken)
+        self._passed += count
         return logits
 
     def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
@@ -201,6 +213,32 @@ class BatchedGroup:
             cache.rewind(tokens)
         for index, count in tokens.items():
             self._table.rewind(index, count)
+
+    def clear(self, index: int) -> None:
+        """Between steps: forget all that a slot has. Its sequence begins anew there."""
+        for cache in self._caches:
+            cache.clear(index)
+        self._table.fill(index, 0)
+
+    def checkpoint(self) -> Checkpoint:
+        """How all sequences stand, for `restore`. Where the layout `checkpoints`, after `rewind` of the step before, if
+        anything of that is to be forgotten."""
+        lengths = {index: self.length(index) for index in self._taken}
+        return Checkpoint(
+            dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self._caches]
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Forget all that steps have added since, in one pass or in several, whatever was taken back meanwhile; nothing
+        is computed for it. The same sequences must lie in the same slots still, and steps may have given each slot as
+        many tokens since as the shape has slack, padding among them. The checkpoint stays good."""
+        assert checkpoint.taken == self._taken, "sequences have come, gone or moved since the checkpoint"
+        assert self._passed - checkpoint.passed <= self._shape.slack, "more tokens than the slack"
+        for cache, own in zip(self._caches, checkpoint.caches, strict=True):
+            cache.restore(own)
+        for index, length in checkpoint.lengths.items():
+            self._table.rewind(index, self.length(index) - length)
+        self._passed = checkpoint.passed
 
     def gather(self, places: Mapping[int, Sequence[int]]) -> None:
         """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first

@@ -188,6 +188,11 @@ class CacheLayout:
         return all(kind.rewinds for kind in self.kinds)
 
     @property
+    def checkpoints(self) -> bool:
+        """Whether batched sequences can be put back to how they stood some steps ago."""
+        return all(kind.checkpoints for kind in self.kinds)
+
+    @property
     def branches(self) -> bool:
         """Whether a step's tokens can be ways on from the same place."""
         return all(kind.branches for kind in self.kinds)

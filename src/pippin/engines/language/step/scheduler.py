@@ -41,7 +41,7 @@ class StepLimits:
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot
-    draft_bytes: Callable[[int], int] | None = None  # of what a draft model keeps for a sequence
+    draft_bytes: Callable[[int], int] | None = None  # of what a drafter keeps for such a sequence
 
 
 class Scheduler:
@@ -272,7 +272,10 @@ class Scheduler:
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
         if self.limits.draft_bytes is not None:
-            left -= sum(self._draft_bytes(each.length + 1) for each in self.running)
+            longest: dict[int, int] = {}
+            for each in self.running:
+                longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
+            left -= sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
         return left
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
@@ -298,13 +301,15 @@ class Scheduler:
             if not isinstance(each, Waiting):
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
-            reckoned.append((each, tokens, padded_as))
+            reckoned.append((each, padded_as))
+        # A drafter's caches are padded as the model's are.
         one = {
-            name: limits.sequence_bytes(rounded(tokens + limits.slack)) for name, tokens in longest.items()
+            name: limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
+            for name, tokens in longest.items()
         }
         size = 0
-        for each, tokens, padded_as in reckoned:
-            own = each.count * (one[padded_as] + self._draft_bytes(tokens))
+        for each, padded_as in reckoned:
+            own = each.count * one[padded_as]
             size += own if isinstance(each, Running) else self._with_prompt(own, each.length, each.count)
         return size
 

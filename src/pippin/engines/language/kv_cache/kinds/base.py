@@ -85,6 +85,22 @@ class BatchedCache(ABC):
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
         Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
+    def clear(self, slot: int) -> None:
+        """Between steps: the sequence in a slot begins anew, with no tokens. Nothing is to be done where lengths tell
+        all."""
+
+    def checkpoint(self) -> Any:
+        """How the sequences stand, for `restore`: what lengths do not tell. None where they tell all, as of keys and
+        values, whose places behind the end of a sequence nobody reads. Nothing that it refers to may change later, and
+        no array whose places the next steps write to may be in it: MLX would copy that. Where the kind `checkpoints`,
+        after `rewind` of the step before."""
+        return None
+
+    def restore(self, checkpoint: Any) -> None:
+        """Put all sequences back to how they stood at `checkpoint`, whatever steps came since. They lie where they lay
+        then, and have taken no more tokens since, padding and forgotten ones among them, than the slack of the table
+        of slots. Where the kind `checkpoints`, before the table of slots is told. The checkpoint stays good."""
+
     def gather(self, places: Mapping[int, Sequence[int]]) -> None:
         """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
         among them. Where the kind `branches`, after the table of slots is told of the step."""
@@ -119,6 +135,8 @@ class CacheKind(ABC):
 
     rewinds: ClassVar[bool] = False
     """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
+    checkpoints: ClassVar[bool] = False
+    """Whether batched sequences can be put back to how they stood some steps ago: `BatchedCache.restore`."""
     replays: ClassVar[bool] = False
     """Whether that is done by calling the layer's modules again: see `replay.py`."""
     trims: ClassVar[bool] = False

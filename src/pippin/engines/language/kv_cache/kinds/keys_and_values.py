@@ -45,7 +45,7 @@ class KeysAndValuesKind(CacheKind):
     """Prompts have mlx-lm's `KVCache`; a batch has a `BatchedAttention`, or one of its own."""
 
     serves: ClassVar[tuple[type, ...]] = ()
-    rewinds = trims = joins = looks_back = True
+    rewinds = checkpoints = trims = joins = looks_back = True
 
     keys: TokenArray
     values: TokenArray

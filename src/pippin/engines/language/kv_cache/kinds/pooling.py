@@ -98,7 +98,7 @@ class PoolingCache:
 @dataclass(frozen=True, kw_only=True)
 class PoolingKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (PoolingCache,)
-    rewinds = looks_back = True
+    rewinds = checkpoints = looks_back = True
 
     ratio: int
     overlap: int

@@ -48,7 +48,7 @@ class ProjectedCache:
 @dataclass(frozen=True, kw_only=True)
 class ProjectedKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (ProjectedCache,)
-    rewinds = looks_back = True
+    rewinds = checkpoints = looks_back = True
 
     token_bytes: int
 

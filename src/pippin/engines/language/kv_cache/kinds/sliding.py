@@ -14,7 +14,7 @@ from pippin.engines.language.kv_cache.slots import SlotTable
 @dataclass(frozen=True, kw_only=True)
 class SlidingKind(CacheKind):
     serves = (RotatingKVCache,)
-    rewinds = looks_back = True
+    rewinds = checkpoints = looks_back = True
 
     keys: TokenArray
     values: TokenArray

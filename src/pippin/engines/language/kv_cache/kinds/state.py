@@ -34,7 +34,7 @@ class PromptState(StateUpdates, ArraysCache):  # type: ignore[misc] # mlx-lm has
 @dataclass(frozen=True, kw_only=True)
 class StateKind(CacheKind):
     serves = (ArraysCache, PromptState)
-    rewinds = replays = True
+    rewinds = checkpoints = replays = True
 
     count: int  # arrays
     bytes: int  # of all of them, of one sequence
@@ -120,6 +120,17 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
             done = end
         self.cache = found
 
+    def clear(self, slot: int) -> None:
+        self._put(slot, [None] * len(self.cache))
+
+    def checkpoint(self) -> States:
+        # Other array objects: what is put into one in place is not put into these.
+        return [None if state is None else state[:] for state in self.cache]
+
+    def restore(self, checkpoint: States) -> None:
+        self._window = None
+        self.cache = [None if state is None else state[:] for state in checkpoint]
+
     def __getitem__(self, index: int) -> mx.array | None:
         return self.cache[index]
 
@@ -179,9 +190,10 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
 
 
 def _replaced(rows: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
-    """A state with that of these rows, which are marked, from another."""
-    if old is None or new is None:
-        return old
+    """A state with that of these rows, which are marked, from another; zeros, where there is none yet."""
+    if old is None:
+        return None
+    new = mx.zeros_like(old) if new is None else new
     return mx.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 

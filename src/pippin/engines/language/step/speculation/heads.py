@@ -6,7 +6,7 @@ asked, and are then read all at once. Only the newest wait: a head that is not a
 anew with them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -14,18 +14,17 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.drafters.heads import Drafted, DraftHead, Reading
-from pippin.engines.language.kv_cache.branches import Branches
-from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
+from pippin.engines.language.drafters.heads import DraftHead, Reading
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, arrays_of
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
+from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
+from pippin.engines.language.step.speculation.growing import Grove
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
-from pippin.engines.language.step.speculation.trees import CHOICES, LikeliestTree
 
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
-UNLIMITED = 1 << 62  # bytes: what the head keeps is counted by the scheduler, see `sequence_bytes`
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,10 @@ class _Followed:
         self.waiting.append(stretch)
         self.count += stretch.count
         if self.count > MOST_WAITING:
-            if read := self.slot.length:
-                self.slot.group.rewind({self.slot.index: read})
-            self.first += read + self.count - MOST_WAITING
+            group = self.slot.group
+            assert isinstance(group, BatchedGroup)
+            self.first += self.slot.length + self.count - MOST_WAITING
+            group.clear(self.slot.index)
             self.forget(self.count - MOST_WAITING)
 
     def forget(self, count: int) -> None:
@@ -100,17 +100,25 @@ class Heads:
     is_free = False
 
     def __init__(
-        self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, grows_trees: bool = False
+        self,
+        head: DraftHead,
+        layout: CacheLayout,
+        states: HiddenStates,
+        *,
+        most: int,
+        grows_trees: bool = False,
     ) -> None:
-        """`grows_trees`: the head says the next token by itself, and can be asked for several ways on."""
+        """`most`: tokens that it is asked for at once. `grows_trees`: the head says the next token by itself, and can
+        be asked for several ways on."""
         self._head = head
         self.grows_trees = grows_trees
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
         self.rests = False  # hardly asked any more: it does not read prompts that begin now
-        shape = BatchShape(layout=layout, slack=MOST_WAITING)
-        self._groups = CacheGroups(layout, lambda _: BatchedGroup(head, shape))
+        # Of what waits, or of a block with the token before it, all can be forgotten again.
+        slack = max(MOST_WAITING, most + 1)
+        self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=slack))
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
         self._prompts: dict[Prefilling, _Prompt] = {}
         self._followed: dict[Sequence, _Followed] = {}
@@ -157,9 +165,7 @@ class Heads:
         held = self._prompts.get(prompt)
         if held is None or not held.whole:
             return
-        request = SlotRequest(length=held.read, growth=running.growth, length_class=running.length_class)
-        slot = self._groups.reserve(request, UNLIMITED)
-        self._groups.join(held.cache, slot)
+        slot = self._slots.join(running, held.cache, held.read)
         count = sum(stretch.count for stretch in held.waiting)
         self._followed[running.sequence] = _Followed(slot, held.first, held.waiting, count)
 
@@ -193,7 +199,7 @@ class Heads:
         if not most:
             return [NOTHING for _ in wanted]
         most = most if self._head.most is None else min(most, self._head.most)
-        self._settle()
+        self._slots.settle()
         if trees and self.grows_trees:
             grown = self._grow(self._read(), dict(wanted))
             return [grown.get(sequence, NOTHING) for sequence, _ in wanted]
@@ -201,44 +207,25 @@ class Heads:
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
-        followed = self._followed.pop(sequence, None)
-        if followed is not None:
-            self._groups.leave([followed.slot])
+        self._followed.pop(sequence, None)
+        self._slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
-        return self._layout.prompt_bytes(capacity)
+        return max(self._slots.sequence_bytes(capacity), self._layout.prompt_bytes(capacity))
 
     # How it drafts
-
-    def _by_group(self) -> Iterable[tuple[BatchedGroup, dict[int, Sequence]]]:
-        """The groups, and the sequences in them by their slots."""
-        found: dict[BatchedGroup, dict[int, Sequence]] = {}
-        for sequence, followed in self._followed.items():
-            group = followed.slot.group
-            assert isinstance(group, BatchedGroup)
-            found.setdefault(group, {})[followed.slot.index] = sequence
-        return found.items()
-
-    def _settle(self) -> None:
-        """Have all sequences lie where they are to be computed."""
-        for sequence, followed in self._followed.items():
-            stage = sequence.stage
-            if isinstance(stage, Running) and stage.length_class != followed.slot.length_class:
-                self._groups.promote(followed.slot, stage.length_class)
-        self._groups.fit(UNLIMITED)
-        self._groups.compact()
 
     def _read(self) -> dict[BatchedGroup, mx.array]:
         """Read all states that wait and whose next tokens are known; gives the head's own state after the last one
         [slots, 1, size] of each group."""
-        return {group: self._read_group(group, slots) for group, slots in self._by_group()}
+        return {group: self._read_group(group, slots) for group, slots in self._slots.by_group()}
 
     def _read_group(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
         following = {
             slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
         }
-        # One at least, so that there is something to take back: what is padding is forgotten again.
-        width = max(1, *map(len, following.values()))
+        # What is padding is forgotten again. Of a pass of one token states cannot forget that one.
+        width = max(1, *(len(after) or 2 for after in following.values()))
         tokens = np.zeros((group.high - group.low, width), np.int32)
         for slot, after in following.items():
             tokens[slot - group.low, : len(after)] = after
@@ -277,7 +264,7 @@ class Heads:
     def _draft_in_one_call(self, most: int) -> dict[Sequence, list[int]]:
         """Read what waits, and draft up to `most` tokens for each sequence."""
         found: dict[Sequence, list[int]] = {}
-        for group, slots in self._by_group():
+        for group, slots in self._slots.by_group():
             following = {
                 slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
             }
@@ -310,19 +297,20 @@ class Heads:
 
     def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
-        drafted: dict[BatchedGroup, Drafted] = {}
-        for group, slots in self._by_group():
+        drafted: dict[BatchedGroup, mx.array] = {}
+        for group, slots in self._slots.by_group():
             last = np.zeros((group.high - group.low, 1), np.int32)
             for slot, sequence in slots.items():
                 last[slot - group.low] = sequence.tokens[-1]
+            before = group.checkpoint()
             drafted[group] = self._head.draft_ahead(group.forward, mx.array(last), states[group], most)
-        mx.eval([each.tokens for each in drafted.values()])
+            group.restore(before)
+        mx.eval(list(drafted.values()))
         found: dict[Sequence, list[int]] = {}
-        for group, slots in self._by_group():
-            table = np.array(drafted[group].tokens)
+        for group, slots in self._slots.by_group():
+            table = np.array(drafted[group])
             for slot, sequence in slots.items():
                 found[sequence] = table[slot - group.low].tolist()
-            group.rewind(dict.fromkeys(slots, drafted[group].added))
         return found
 
     def _grow(
@@ -330,36 +318,8 @@ class Heads:
     ) -> dict[Sequence, Proposal]:
         """A tree of up to so many tokens for each sequence, by the head's own states after what it has read."""
         found: dict[Sequence, Proposal] = {}
-        for group, slots in self._by_group():
-            trees = {slot: LikeliestTree(wanted.get(sequence, 0)) for slot, sequence in slots.items()}
-            own = states[group]
-            while self._take_level(own, trees, group.low):
-                # All levels again, side by side: the head's passes are short, whatever they compute.
-                own = mx.concatenate([states[group], self._pass_over_trees(group, own, trees)], axis=1)
-            found |= {
-                sequence: Proposal(trees[slot].tokens, parents=trees[slot].parents)
-                for slot, sequence in slots.items()
-            }
+        for group, slots in self._slots.by_group():
+            grove = Grove(group, {slot: wanted.get(sequence, 0) for slot, sequence in slots.items()})
+            trees = grove.grow(states[group], self._head.likeliest, by_states=True)
+            found |= {sequence: trees[slot] for slot, sequence in slots.items()}
         return found
-
-    def _take_level(self, own: mx.array, trees: Mapping[int, LikeliestTree], low: int) -> bool:
-        """Let the trees grow by what its own states [slots, 1 + tokens, size] say; whether any did."""
-        tokens, chances = map(np.array, self._head.likeliest(own, CHOICES))
-        grew = [tree.grow(tokens[slot - low], chances[slot - low]) for slot, tree in trees.items()]
-        return any(grew)
-
-    def _pass_over_trees(
-        self, group: BatchedGroup, own: mx.array, trees: Mapping[int, LikeliestTree]
-    ) -> mx.array:
-        """The head's own states after each token of the trees, by those of the last call."""
-        width = max(len(tree.tokens) for tree in trees.values())
-        tokens, sources = np.zeros((2, group.high - group.low, width), np.int32)
-        ways: list[list[int]] = [[] for _ in tokens]
-        for slot, tree in trees.items():
-            row = slot - group.low
-            tokens[row, : len(tree.tokens)], sources[row, : len(tree.tokens)] = tree.tokens, tree.sources
-            ways[row] = tree.parents
-        states = mx.take_along_axis(own, mx.array(sources)[..., None], axis=1)
-        after = group.forward(mx.array(tokens), states, Branches.of(ways, width))
-        group.rewind(dict.fromkeys(trees, width))
-        return after

@@ -1,4 +1,4 @@
-"""Where proposals of next tokens come from: the text itself, what the prefix cache remembers, or a smaller model."""
+"""What proposes next tokens; and the free way, by the text itself and by what the prefix cache remembers."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -6,18 +6,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
-
-from pippin.engines.language.kv_cache.branches import Branches, branching
-from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
-from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.prefix_cache.text import Place, RememberedText
-from pippin.engines.language.sampling.filters import likeliest
 from pippin.engines.language.step.sequences import Sequence
-from pippin.engines.language.step.speculation.trees import CHOICES, LikeliestTree
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
 SHORTEST_NGRAM = 2
@@ -249,12 +239,6 @@ class Lookup:
         return 0
 
 
-@dataclass
-class _Draft:
-    cache: PromptCache
-    tokens: list[int] = field(default_factory=list)  # that the cache holds
-
-
 class Either:
     """Proposes what is free, and where there is nothing, what another proposer says."""
 
@@ -287,82 +271,3 @@ class Either:
 
     def sequence_bytes(self, capacity: int) -> int:
         return self._other.sequence_bytes(capacity)
-
-
-class DraftModel:
-    """Proposes what a smaller model says, greedily. It reads a long prompt a chunk at a time."""
-
-    is_free = False
-
-    def __init__(
-        self, model: nn.Module, chunk: int, layout: CacheLayout, *, grows_trees: bool = False
-    ) -> None:
-        """`chunk`: most tokens that it reads in a step. `grows_trees`: it can be asked for several ways on."""
-        self._model = model
-        self.grows_trees = grows_trees
-        self.weight_bytes = weight_bytes(model)
-        self._chunk = chunk
-        self._layout = layout
-        self._drafts: dict[Sequence, _Draft] = {}
-
-    def is_ready(self, sequence: Sequence) -> bool:
-        return True
-
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
-        go_on = self._grow if trees and self.grows_trees else self._chain
-        return [self._continue(sequence, most, go_on) if most else NOTHING for sequence, most in wanted]
-
-    def _continue(
-        self, sequence: Sequence, most: int, go_on: Callable[[_Draft, mx.array, int], Proposal]
-    ) -> Proposal:
-        """Read what the draft does not hold, a chunk at most, and then `go_on` from there."""
-        draft = self._drafts.setdefault(sequence, _Draft(new_prompt_cache(self._model)))
-        self._take_back(draft, sequence.tokens)
-        new = sequence.tokens[len(draft.tokens) :]
-        if len(new) > self._chunk:
-            self._model(mx.array([new[: self._chunk]]), cache=draft.cache)
-            draft.tokens += new[: self._chunk]
-            mx.eval(arrays_of(draft.cache))
-            return NOTHING
-        logits = self._model(mx.array([new]), cache=draft.cache)[:, -1:]
-        draft.tokens += new
-        return go_on(draft, logits, most)
-
-    def _chain(self, draft: _Draft, logits: mx.array, most: int) -> Proposal:
-        proposed = [mx.argmax(logits, axis=-1)]
-        while len(proposed) < most:
-            logits = self._model(proposed[-1], cache=draft.cache)
-            proposed.append(mx.argmax(logits, axis=-1))
-        found: list[int] = np.array(mx.concatenate(proposed, axis=1))[0].tolist()
-        draft.tokens += found[:-1]
-        return Proposal(found)
-
-    def _grow(self, draft: _Draft, logits: mx.array, most: int) -> Proposal:
-        tree, first = LikeliestTree(most), logits
-        while tree.grow(*(np.array(each)[0] for each in likeliest(logits, CHOICES))):
-            count = len(tree.tokens)
-            with branching(draft.cache, Branches.of([tree.parents], count)) as cache:
-                after = self._model(mx.array([tree.tokens]), cache=cache)
-            for layer in draft.cache:
-                layer.trim(count)
-            logits = mx.concatenate([first, after], axis=1)
-        return Proposal(tree.tokens, parents=tree.parents)
-
-    def _take_back(self, draft: _Draft, tokens: list[int]) -> None:
-        """Forget what the draft holds and the sequence does not; at least one token is left to be read."""
-        known = draft.tokens
-        same = next(
-            (position for position, (a, b) in enumerate(zip(known, tokens, strict=False)) if a != b),
-            min(len(known), len(tokens)),
-        )
-        same = min(same, len(tokens) - 1)
-        if same < len(known):
-            for layer in draft.cache:
-                layer.trim(len(known) - same)
-            del known[same:]
-
-    def forget(self, sequence: Sequence) -> None:
-        self._drafts.pop(sequence, None)
-
-    def sequence_bytes(self, capacity: int) -> int:
-        return self._layout.prompt_bytes(capacity)

@@ -1,0 +1,187 @@
+"""Drafts by a smaller model, which reads what the sequences of a batch say and goes on from there, for all at once.
+
+Each sequence lies in a slot of the draft model's own caches. A draft is one pass over what is new of each, then one for
+each further token. What these leave is forgotten again: what a slot holds is what the sequence says, whatever becomes
+of the proposals. A text that is far behind is read by itself first, a chunk in each step.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.layout import PADDING, arrays_of
+from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.weights import weight_bytes
+from pippin.engines.language.sampling.filters import likeliest
+from pippin.engines.language.step.prefill import fits
+from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
+from pippin.engines.language.step.speculation.growing import Grove
+from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+
+MOST_NEW = 32
+"""Tokens that may be new of a sequence in a pass over all, if a draft has not more: the others wait while one reads."""
+
+
+@dataclass(eq=False)
+class _Reading:
+    """A text that is read by itself."""
+
+    cache: PromptCache
+    count: int  # tokens that are in the cache
+
+
+class DraftModel:
+    """Proposes what a smaller model says, greedily."""
+
+    is_free = False
+
+    def __init__(
+        self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int, grows_trees: bool = False
+    ) -> None:
+        """`shape`: how sequences lie together, with slack for what a draft adds. `head` is the model's. `chunk`: most
+        tokens that it reads of a text by itself in a step. `grows_trees`: it can be asked for several ways on."""
+        self._model = model
+        self._head = head
+        self.grows_trees = grows_trees
+        self.weight_bytes = weight_bytes(model)
+        self._chunk = chunk
+        self._layout = shape.layout
+        self._near = shape.slack  # tokens that may be new of a sequence in a pass over all: see `MOST_NEW`
+        self._slots = DrafterSlots(model, shape)
+        self._read: dict[Sequence, _Reading] = {}
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return True
+
+    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+        asked = {sequence: most for sequence, most in wanted if most}
+        self._come_near(asked)
+        self._slots.settle()
+        found = self._grow(asked) if trees and self.grows_trees else self._draft(asked)
+        return [found.get(sequence, NOTHING) for sequence, _ in wanted]
+
+    def forget(self, sequence: Sequence) -> None:
+        self._read.pop(sequence, None)
+        self._slots.leave(sequence)
+
+    def sequence_bytes(self, capacity: int) -> int:
+        """In its slot, or while it is read by itself."""
+        alone = self._layout.prompt_bytes(capacity, self._chunk)
+        return max(self._slots.sequence_bytes(capacity), alone)
+
+    # How a text is read that is far behind
+
+    def _new(self, sequence: Sequence) -> int:
+        """Tokens of a sequence that are not read yet."""
+        held = self._read.get(sequence)
+        return len(sequence.tokens) - (self._slots[sequence].length if held is None else held.count)
+
+    def _come_near(self, sequences: Iterable[Sequence]) -> None:
+        """Have sequences lie in slots of which no more is new than a pass over all reads; the others read on."""
+        for sequence in sequences:
+            if sequence not in self._slots and sequence not in self._read:
+                cache = self._layout.new_prompt_cache(len(sequence.tokens))
+                self._read[sequence] = _Reading(cache, 0)
+            elif sequence in self._slots and self._new(sequence) > self._near:
+                slot = self._slots[sequence]
+                self._read[sequence] = _Reading(slot.view(slot.length), slot.length)
+                self._slots.leave(sequence)
+        # All but the last token of a text, which is read in a pass over all.
+        left = {sequence: self._new(sequence) - 1 for sequence in sequences if sequence in self._read}
+        self._read_chunks({sequence: min(count, self._chunk) for sequence, count in left.items() if count})
+        for sequence in left:
+            running, reading = sequence.stage, self._read[sequence]
+            if self._new(sequence) == 1 and isinstance(running, Running):
+                del self._read[sequence]
+                self._slots.join(running, reading.cache, reading.count)
+
+    def _read_chunks(self, counts: Mapping[Sequence, int]) -> None:
+        """Read so many tokens more of each text: in one pass where they are alike."""
+        readings = [(sequence, self._read[sequence], count) for sequence, count in counts.items()]
+        before = [reading.count for _, reading, _ in readings]
+        together = self._layout.joins and len(readings) > 1 and fits(list(counts.values()), before)
+        for some in [readings] if together else [[each] for each in readings]:
+            self._read_together(some)
+
+    def _read_together(self, readings: Many[tuple[Sequence, _Reading, int]]) -> None:
+        width = max(count for *_, count in readings)
+        tokens = np.zeros((len(readings), width), np.int32)
+        for row, (sequence, reading, count) in enumerate(readings):
+            tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
+            reading.count += count
+        caches = [reading.cache for _, reading, _ in readings]
+        one = len(caches) == 1
+        layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in readings])
+        with self._head.only([0] * len(readings)):  # nobody wants logits yet
+            self._model(mx.array(tokens), cache=layers)
+        mx.eval([arrays_of(cache) for cache in caches])
+
+    # How it drafts
+
+    def _wanted(self, slots: Mapping[int, Sequence], asked: Mapping[Sequence, int]) -> dict[int, int]:
+        """How many tokens are to be drafted for the sequences of a group, by their slots."""
+        return {
+            slot: asked[sequence]
+            for slot, sequence in slots.items()
+            if sequence in asked and self._new(sequence) > 0
+        }
+
+    def _draft(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        drafted: list[tuple[dict[Sequence, int], mx.array]] = []
+        for group, slots in self._slots.by_group():
+            if wanted := self._wanted(slots, asked):
+                chains = self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
+                rows = {slots[slot]: slot - group.low for slot in wanted}
+                drafted.append((rows, chains))
+        mx.eval([chains for _, chains in drafted])
+        found: dict[Sequence, Proposal] = {}
+        for rows, chains in drafted:
+            table = np.array(chains)
+            for sequence, row in rows.items():
+                found[sequence] = Proposal(table[row, : asked[sequence]].tolist())
+        return found
+
+    def _read_new(
+        self, group: BatchedGroup, slots: Mapping[int, Sequence], wanted: Iterable[int]
+    ) -> mx.array:
+        """Read what is new of the sequences in a group, all of those that are `wanted`; logits [slots, 1, vocabulary]
+        after each one's last token."""
+        width = max(self._new(slots[slot]) for slot in wanted)
+        tokens = np.full((group.high - group.low, width), PADDING, np.int32)
+        # Each slot has a token at least: what it is where nothing is new is forgotten again.
+        tokens[:, 0] = 0
+        counts = {slot: min(self._new(sequence), width) for slot, sequence in slots.items()}
+        for slot, count in counts.items():
+            start = self._slots[slots[slot]].length
+            tokens[slot - group.low, :count] = slots[slot].tokens[start : start + count]
+        last = [max(counts.get(slot, 0) - 1, 0) for slot in range(group.low, group.high)]
+        with self._head.only(last):
+            logits = self._head.last(group.forward(mx.array(tokens)), last)
+        group.rewind({slot: width - count for slot, count in counts.items()})
+        return logits[:, None]
+
+    def _chains(self, group: BatchedGroup, logits: mx.array, most: int) -> mx.array:
+        """So many tokens [slots, most] by what the model gives after what it has read; it has read no more then."""
+        tokens = [mx.argmax(logits, axis=-1)]
+        checkpoint = group.checkpoint()
+        while len(tokens) < most:
+            tokens.append(mx.argmax(group.forward(tokens[-1]), axis=-1))
+        group.restore(checkpoint)
+        return mx.concatenate(tokens, axis=1)
+
+    def _grow(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        found: dict[Sequence, Proposal] = {}
+        for group, slots in self._slots.by_group():
+            if wanted := self._wanted(slots, asked):
+                logits = self._read_new(group, slots, wanted)
+                grove = Grove(group, {slot: wanted.get(slot, 0) for slot in slots})
+                trees = grove.grow(logits, likeliest, by_states=False)
+                found |= {slots[slot]: trees[slot] for slot in wanted}
+        return found

@@ -1,0 +1,71 @@
+"""Where a drafter that has caches of its own keeps what it has read of each sequence: a slot for each, as the model has
+them, so that all sequences of a batch go through the drafter together.
+"""
+
+import mlx.nn as nn
+
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest, rounded
+from pippin.engines.language.step.sequences import Running, Sequence
+
+
+class DrafterSlots:
+    """The drafter's groups. The scheduler counts what they take with the sequences: see `sequence_bytes`."""
+
+    def __init__(self, drafter: nn.Module, shape: BatchShape) -> None:
+        self._shape = shape
+        self._groups = CacheGroups(shape.layout, lambda _: BatchedGroup(drafter, shape))
+        self._slots: dict[Sequence, Slot] = {}
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._slots
+
+    def __getitem__(self, sequence: Sequence) -> Slot:
+        return self._slots[sequence]
+
+    def join(self, running: Running, cache: PromptCache, length: int) -> Slot:
+        """A slot for a sequence of which so many tokens lie in a cache of its own, which is copied."""
+        request = SlotRequest(length=length, growth=running.growth, length_class=running.length_class)
+        slot = self._groups.reserve(request, self._limit(request))
+        self._groups.join(cache, slot)
+        self._slots[running.sequence] = slot
+        return slot
+
+    def leave(self, sequence: Sequence) -> None:
+        """What lies there is forgotten; of a sequence without a slot there is nothing."""
+        slot = self._slots.pop(sequence, None)
+        if slot is not None:
+            self._groups.leave([slot])
+            self._groups.fit(self._limit())  # now, for nobody may be drafted for any more
+
+    def settle(self) -> None:
+        """Have all sequences lie where they are to be computed, before a draft."""
+        for sequence, slot in self._slots.items():
+            stage = sequence.stage
+            if isinstance(stage, Running) and stage.length_class != slot.length_class:
+                self._groups.promote(slot, stage.length_class)
+        self._groups.fit(self._limit())
+        self._groups.compact()
+
+    def by_group(self) -> list[tuple[BatchedGroup, dict[int, Sequence]]]:
+        """The groups, and the sequences in them by their slots."""
+        found: dict[BatchedGroup, dict[int, Sequence]] = {}
+        for sequence, slot in self._slots.items():
+            assert isinstance(slot.group, BatchedGroup)
+            found.setdefault(slot.group, {})[slot.index] = sequence
+        return list(found.items())
+
+    def sequence_bytes(self, capacity: int) -> int:
+        """Of a sequence of so many tokens, in a group whose longest it is."""
+        return self._shape.slot_bytes(rounded(capacity + self._shape.slack + 1))
+
+    def _limit(self, *joining: SlotRequest) -> int:
+        """Bytes that they may take: what sequences are charged for at least, each padded to the longest of its
+        class."""
+        held = [(slot.length_class, slot.length) for slot in self._slots.values()]
+        held += [(request.length_class, request.length) for request in joining]
+        longest: dict[int, int] = {}
+        for length_class, length in held:
+            longest[length_class] = max(longest.get(length_class, 0), length)
+        return sum(self.sequence_bytes(longest[own] + sizes.CAPACITY_STEP) for own, _ in held)

@@ -1,0 +1,141 @@
+"""Whatever steps come between a checkpoint and its restoration, sequences go on as if there had been none."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
+from tests.engines.language.bench import Bench
+from tests.engines.language.kv_cache.test_glm5_next import glm5_next
+from tests.engines.language.kv_cache.test_pooling import V4
+from tests.engines.language.kv_cache.test_qwen4_exp import qwen4_exp
+from tests.engines.language.vision.any_family import Family, write
+from tests.engines.language.vision.family_settings import FAMILIES
+from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, TinyModels
+
+SLACK = 7
+ROUNDS = 3
+OF_MLX_VLM: dict[str, Callable[[], Family]] = {
+    "deepseek_v4": lambda: V4,
+    "glm5_next": glm5_next,
+    "qwen4_exp": qwen4_exp,
+    "inkling": lambda: FAMILIES["inkling"],
+}
+"""With kinds of cache that no architecture of mlx-lm has."""
+
+
+BY_DAY = (*ARCHITECTURES, *ODD_ONES, "deepseek_v4")
+AT_NIGHT = [pytest.param(name, marks=pytest.mark.long) for name in OF_MLX_VLM if name not in BY_DAY]
+
+
+@pytest.fixture(scope="module", params=[*BY_DAY, *AT_NIGHT])
+def model(
+    request: pytest.FixtureRequest, tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory
+) -> nn.Module:
+    name: str = request.param
+    family = OF_MLX_VLM.get(name)
+    root: Path = tmp_path_factory.mktemp("family")
+    folder = tiny_models(name) if family is None else write(name, family(), root / name)
+    return Bench(folder, ModelOptions()).model
+
+
+@pytest.fixture(autouse=True)
+def small_capacities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group grows several times, also between a checkpoint and its restoration."""
+    monkeypatch.setattr(sizes, "CAPACITY_STEP", 8)
+
+
+class Play:
+    """Random steps of sequences in a group, between which others are taken that are forgotten again, or not taken."""
+
+    def __init__(self, model: nn.Module, seed: int, *, detours: bool) -> None:
+        self._model = model
+        self._layout = CacheLayout.learn(model, probe_prompt(model, 2))
+        self._layout.tell_calls()
+        assert self._layout.checkpoints
+        self._draw = Random(seed)
+        self._aside = Random(seed)
+        self._detours = detours
+        self.group = BatchedGroup(model, BatchShape(layout=self._layout, slack=SLACK))
+        self._slots: list[Slot] = []
+
+    def run(self) -> list[mx.array]:
+        """What the steps give [slots, 1, vocabulary] that are not forgotten."""
+        found: list[mx.array] = []
+        self._join()
+        for _ in range(ROUNDS):
+            self._join()
+            self._read(self._draw)
+            if self._detours:
+                self._go_astray()
+            found += [self._pass(self._draw, 1), self._pass(self._draw, 1)]
+            if len(self._slots) > 2:
+                self.group.leave(self._slots.pop(self._draw.randrange(len(self._slots))))
+            self.group.compact()
+        return found
+
+    def _join(self) -> None:
+        length = self._draw.choice((self._draw.randint(1, 6), self._draw.randint(7, 40)))
+        slot = self.group.reserve(SlotRequest(length=length, growth=20, length_class=0), 4, 0)
+        self.group.join(slot, probe_prompt(self._model, length), shift=0)
+        self._slots.append(slot)
+
+    def _pass(self, draw: Random, count: int) -> mx.array:
+        rows = range(self.group.high - self.group.low)
+        return self.group.forward(mx.array([[draw.randrange(250) for _ in range(count)] for _ in rows]))
+
+    def _read(self, draw: Random) -> int:
+        """A step of several tokens, of which each sequence keeps some; gives how many it had."""
+        count = draw.randint(1, 4)
+        self._pass(draw, count)
+        self.group.rewind({slot.index: draw.randint(0, count) for slot in self._slots})
+        return count
+
+    def _go_astray(self) -> None:
+        checkpoint, lengths = self.group.checkpoint(), [slot.length for slot in self._slots]
+        for _ in range(self._aside.randint(1, 2)):  # it is as good the second time
+            room = SLACK
+            while room >= 4 and self._aside.random() < 0.9:
+                room -= self._read(self._aside)
+            at_once = room if self._aside.random() < 0.2 else 1
+            for _ in range(room // max(at_once, 1)):
+                self._pass(self._aside, at_once)
+            if self._aside.random() < 0.5:
+                mx.eval([cache.arrays() for cache in self.group._caches])
+            self.group.restore(checkpoint)
+            assert [slot.length for slot in self._slots] == lengths
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sequences_go_on_from_where_they_stood(model: nn.Module, seed: int) -> None:
+    plain, restored = (Play(model, seed, detours=detours).run() for detours in (False, True))
+    for expected, found in zip(plain, restored, strict=True):
+        assert mx.allclose(found, expected, atol=1e-4)
+
+
+def test_a_checkpoint_is_refused_once_sequences_have_moved_or_the_slack_is_used_up(
+    tiny_models: TinyModels,
+) -> None:
+    play = Play(Bench(tiny_models("gemma3_text"), ModelOptions()).model, 0, detours=True)
+    play.run()
+    group = play.group
+    checkpoint = group.checkpoint()
+    for _ in range(SLACK):
+        play._pass(play._aside, 1)
+    group.restore(checkpoint)
+    for _ in range(SLACK + 1):
+        play._pass(play._aside, 1)
+    with pytest.raises(AssertionError, match="slack"):
+        group.restore(checkpoint)
+    checkpoint = group.checkpoint()
+    group.leave(play._slots[-1])
+    with pytest.raises(AssertionError, match="gone"):
+        group.restore(checkpoint)
