@@ -155,7 +155,7 @@ class FrameBuffer:
 
     @property
     def partial(self) -> bool:
-        """Whether the stream, if it ended here, would end inside a frame."""
+        """Whether the buffer holds the beginning of an incomplete frame."""
         return bool(self._bytes)
 
 
