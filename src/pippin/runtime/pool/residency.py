@@ -382,7 +382,7 @@ class Residency:
         )
 
     def _in_ranks(self, slot: Slot) -> int:
-        """Bytes of a model that a cluster may split. Not those of one process: the CPU's kernels do not run on ranks."""
+        """Bytes of a model that a cluster may split. Not those of one process: kernels for CPUs do not run on ranks."""
         if slot.options.cluster is None:
             return 0
         return self._estimate(
