@@ -51,10 +51,9 @@ def import_gguf(
     dense_type: DenseType | None = None,
 ) -> ModelInfo:
     """Write the model in the GGUF file `path` to the folder `destination_root / name`.
-    Write the model in the GGUF file `path` to the folder `destination_root / name`.
 
-    K-quants are rounded to `dense_type`: by default bfloat16 for Gemma, whose activations overflow float16, else float16.
-    Holds one tensor in memory at a time. Raises `ServerError`, leaving nothing behind.
+    K-quants are rounded to `dense_type`: by default bfloat16 for Gemma, whose activations overflow float16, else
+    float16. Holds one tensor in memory at a time. Raises `ServerError`, leaving nothing behind.
     """
     if NAME.fullmatch(name) is None:
         raise ServerError(
