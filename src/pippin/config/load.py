@@ -62,7 +62,7 @@ def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settin
 
 
 def _early(name: str, sources: Sources, variables: Mapping[str, str]) -> Any:
-    """Read early an option that determines how the others are read."""
+    """An option that is needed before the others, because it determines how they are read."""
     option = options()[name]
     texts = [flag.text or "" for flag in sources.flags if flag.name == option.flag]
     return texts[-1] if texts else variables.get(option.variable) or None

@@ -2,8 +2,9 @@
 
 Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? choice*`. The events of each choice are
 `(PartStarted PartDelta* PartEnded)* Finished`, and choices are interleaved. `Failed` may end the request at any point;
-nothing follows it. Tasks of other kinds answer `Accepted? Progress* item* terminal`. Frequent events have `gc=False`:
-they can't be part of a cycle, so the garbage collector need not track them.
+nothing follows it. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
+
+Frequent events have `gc=False`: they can't be part of a cycle, so the garbage collector need not track them.
 """
 
 from typing import Literal

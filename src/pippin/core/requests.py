@@ -126,7 +126,7 @@ class AskedSpecPrefill(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sparse prefill as a request sets it; `None` leaves a field to the model's options."""
 
     enabled: bool | None = None
-    keep: float | None = None  # fraction of the prompt's tokens to compute
+    keep: float | None = None  # fraction of the tokens to compute
     backbone: float | None = None  # fraction of the kept chunks to spread evenly
 
 

@@ -37,7 +37,7 @@ def bounded_client(
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """The library's client, limited to uncompressed answers of at most `LARGEST` bytes."""
+    """The library's client, limited to uncompressed answers of at most `LARGEST` bytes (event streams aside)."""
     plain = (headers or {}) | {"accept-encoding": "identity"}
     client = create_mcp_http_client(headers=plain, timeout=timeout, auth=auth)
     client.event_hooks = {"response": [_bound]}

@@ -124,7 +124,7 @@ class WorkerLink:
                     raise FrameError(f"The API server sent what is no order: {error}") from error
 
     def send_events(self, emissions: list[Emission]) -> None:
-        """whoever waits for it reports it"""
+        """Send one step's events, or queue them behind those already waiting. Raises `LinkLost`."""
         if not emissions:
             return
         with self._room:

@@ -1,4 +1,4 @@
-"""The worker's life from its first frame to its exit: load the prompt stage, load weights when told to, then loop."""
+"""The worker's life from its first frame to its exit: it loads in two stages, the second on command, then loops."""
 
 import contextlib
 import ctypes

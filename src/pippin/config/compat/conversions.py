@@ -62,7 +62,7 @@ def sequences(value: Any) -> Converted:
 
 
 def block_of_drafts(value: Any) -> Converted:
-    """A drafter block in mlx-vlm is the last token plus the draft, of which there is at least one token."""
+    """A drafter block in mlx-vlm is the last token plus the draft; at least one token is drafted."""
     size = number(value)
     if size != int(size) or size < 1:
         raise Refused("a whole number from 1 on")

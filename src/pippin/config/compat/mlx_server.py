@@ -1,4 +1,4 @@
-""" "MLX Server" (MLXServer, its Python version)."""
+"""The small "MLX Server" (MLXServer, its Python version)."""
 
 from typing import Final
 
