@@ -58,7 +58,7 @@ def limit_of(plan: int, total: int) -> int:
 
 
 class MemoryWatch:
-    """Enforces the hard memory limit of one process, which follows its plan: a process beyond it is killed.
+    """Enforces the hard memory limit of one process, which follows its plan.
 
     A worker plans its own memory (weights, KV cache and prefix cache together). The limit lies well above that plan, so
     that correct code never reaches it, and a leak costs one worker instead of the machine. On Linux with arrays in host
