@@ -1,7 +1,7 @@
-"""A request in the words of Chat Completions (or Completions, for a raw prompt), as another server is asked it.
+"""Writes a request for another server, in Chat Completions (or Completions, for a raw prompt).
 
-A Pippin is told every field. A server that is none is told those of OpenAI's contract, and a few that the common
-engines share; a request that asks for more is refused by name.
+Another Pippin gets every field. Other servers get the fields of OpenAI's contract and a few that the common engines
+share; a request that needs more is refused, naming the field.
 """
 
 import base64
@@ -47,7 +47,7 @@ RAW: Final = "/v1/completions"
 OPENAI: Final = frozenset(
     ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "logit_bias")
 )
-"""Parameters of sampling that every server with this API has."""
+"""Sampling parameters that every server with this API has."""
 
 FORMATS: Final = {
     b"\x89PNG": "image/png",
@@ -55,18 +55,18 @@ FORMATS: Final = {
     b"GIF8": "image/gif",
     b"RIFF": "image/webp",
 }
-"""Types of pictures by how they begin."""
+"""Image types by their first bytes."""
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """What is to be sent, and where to."""
+    """A request body, and the path to send it to."""
 
     path: str
     body: Fields
 
 
 def upstream_of(request: GenerationRequest, model: str, *, pippin: bool) -> Upstream:
-    """Raises `ServerError` naming a field that a server which is no Pippin can't be told."""
+    """Raises `ServerError` naming a field that only a Pippin would understand."""
     body: Fields = {
         "model": model,
         "stream": True,
@@ -74,7 +74,7 @@ def upstream_of(request: GenerationRequest, model: str, *, pippin: bool) -> Upst
         "max_tokens": request.max_tokens,
         "n": request.n if request.n > 1 else None,
         "stop": list(request.stop) or None,
-        # Another server has one cache for all, and some refuse what they do not know.
+        # Other servers share one cache among all, and some refuse unknown fields.
         "cache_salt": request.cache_salt if pippin else None,
     }
     body |= _sampling(request, pippin=pippin)
@@ -92,7 +92,7 @@ def _refused(field: str) -> ServerError:
 
 
 def _only_pippin(asked: Fields, *, pippin: bool) -> Fields:
-    """Fields of Pippin's own. Raises `ServerError` where another server would be asked for one."""
+    """Fields that only a Pippin understands. Raises `ServerError` if one is set for another server."""
     given = {name: value for name, value in asked.items() if value is not None}
     if given and not pippin:
         raise _refused(next(iter(given)))
@@ -115,7 +115,7 @@ def _sampling(request: GenerationRequest, *, pippin: bool) -> Fields:
 
 
 def _steering(request: GenerationRequest, *, pippin: bool) -> Fields:
-    """What steers the engine. The time limit is held here, and so is the choice among `best_of`."""
+    """Fields that control the engine. The time limit and the choice among `best_of` stay here."""
     if request.context_limit is not None:
         raise _refused("num_ctx")
     if request.echo or request.prompt_logprobs is not None:
@@ -191,7 +191,7 @@ def _of_a_conversation(request: GenerationRequest, messages: tuple[Message, ...]
 
 
 def _thinking(request: GenerationRequest, *, pippin: bool) -> Fields:
-    """Efforts are OpenAI's, and the common engines read `enable_thinking` as a variable of the template."""
+    """`reasoning_effort` is OpenAI's; the common engines read `enable_thinking` as a template variable."""
     asked: Thinking = request.thinking
     variables = dict(request.template_kwargs)
     own: Fields = {
@@ -228,7 +228,7 @@ def _choice(choice: ToolChoice) -> Any:
 
 
 def _message(message: Message, *, pippin: bool) -> list[Fields]:
-    """A message as it is sent: several where it holds results of several tools."""
+    """The messages to send for one message: several if it holds results of several tools."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     drawn: list[Fields] = [
         {"role": "tool", "tool_call_id": result.call_id, "content": _result(result)}
@@ -273,7 +273,7 @@ def _result(result: ToolResult) -> Any:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """A text alone is sent as a string, as the oldest servers want it."""
+    """A single text is sent as a string, as the oldest servers expect."""
     if all(isinstance(part, Text) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [_part(part) for part in parts]
@@ -314,7 +314,7 @@ def _address(source: MediaSource, mime: str) -> str:
 
 
 def _media_options(messages: tuple[Message, ...]) -> Fields:
-    """How images are to be read, which is the same for all of a request."""
+    """How images are to be read; all images of a request have the same settings."""
     for message in messages:
         for part in message.parts:
             if isinstance(part, Image):
