@@ -179,5 +179,5 @@ def write_line(method: str, exchange: Exchange, status: int) -> None:
 
 
 def _printable(words: str) -> str:
-    """A client's text for one line of the log: without control characters, and cut to 200."""
+    """A client's text for one line of the log: without control characters, and cut to length."""
     return "".join(letter if letter.isprintable() else "?" for letter in words[:200])
