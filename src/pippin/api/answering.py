@@ -61,7 +61,7 @@ from pippin.service.lending.questions import Questions
 
 log = logging.getLogger(__name__)
 
-LOOK: Final = 0.01  # seconds between looks at whether uvicorn has started
+LOOK: Final = 0.01  # seconds between checks whether uvicorn has started
 
 
 OpenCatalog = Callable[[Settings], ModelSource]

@@ -362,7 +362,7 @@ class Handler:
         return await self.answers.open(exchange, wanted, Presence(request.receive))
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
-        """Like `run_info`; unless `allow_downloads` is set, only administrators may name a model that is not here."""
+        """Like `run_info`; unless `allow_downloads` is set, users' keys may not name a model that is not here."""
         run = await run_info(self._service, model, exchange, kind)
         is_user = exchange.key is not None and not exchange.manages
         if not run.known and is_user and self._options.allow_downloads is None:

@@ -1,4 +1,4 @@
-"""Runs the server: listens, answers signals, drains, and ends every worker."""
+"""Runs the server: listens, handles signals, drains, and ends every worker."""
 
 import asyncio
 import contextlib

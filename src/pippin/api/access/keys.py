@@ -111,7 +111,7 @@ class Keyring:
         return next((key for key in self.keys if key.digest == digest), None)
 
     def of_owner(self, owner: str) -> Key | None:
-        """The key of an owner; None for the empty owner, who showed no key."""
+        """The key of an owner; None if it is gone, and for the empty owner, who showed none."""
         return next((key for key in self.keys if key.owner == owner), None)
 
 
@@ -131,7 +131,7 @@ class KeysInForce:
 
 
 def load_keyring(options: ServerOptions) -> Keyring:
-    """Keys of the options and of the file. Raises `ServerError` for a file that can't be read and for duplicates."""
+    """Keys of the options and of the file. Raises `ServerError` for an unreadable file or duplicate keys."""
     own = [KeyEntry(key=key) for key in dict.fromkeys(options.api_keys)]
     filed = [] if options.api_key_file is None else read_key_file(Path(options.api_key_file))
     entries = own + filed

@@ -215,8 +215,8 @@ class SharedLedger:
 class ServersLedger:
     """The ledger of one of several servers: what callers use is counted for all of them, in the database they share.
 
-    Running requests are limited for each server apart, and counted by its own ledger. While the database can't be
-    reached, the own ledger counts everything and all limits hold for each server apart: no request fails or waits long.
+    Running requests are limited per server, and counted by the server's own ledger. While the database can't be
+    reached, that ledger counts everything, and all limits hold per server: no request fails or waits for long.
     """
 
     def __init__(self, database: Database, own: Ledger, clock: Callable[[], float] = time.time) -> None:

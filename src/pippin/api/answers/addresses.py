@@ -70,7 +70,7 @@ def is_on_lan(address: str) -> bool:
 
 
 def meant(address: str) -> IPAddress:
-    """The address without its zone; of an IPv6 address that wraps an IPv4 address, the latter."""
+    """The address without its zone, or the IPv4 address that an IPv6 address wraps."""
     ip = ipaddress.ip_address(address.split("%", 1)[0])
     if ip.version == 6 and _within(ip, MAPPED):
         return ipaddress.IPv4Address(ip.packed[-4:])

@@ -239,7 +239,7 @@ class MediaResolver:
         return await joined(pieces, length)
 
     def _checked_address(self, url: str, param: str) -> str:
-        """The address in ASCII: the host in IDNA, all other characters percent-encoded. Raises `ServerError`."""
+        """The address in ASCII: the host in IDNA, other non-ASCII characters percent-encoded. Raises `ServerError`."""
         import httpx  # slow to import, and only needed here
 
         try:

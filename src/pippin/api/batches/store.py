@@ -358,7 +358,7 @@ class BatchStore:
             raise ServerError("conflict", f"Another server does the batch {batch.id} by now.")
 
     def delete_batch(self, batch: Batch) -> None:
-        """Delete a batch that has ended, with its lines. Its files stay, except the stored requests of Anthropic's API."""
+        """Delete a batch that has ended, with its lines. Its files stay, except the requests of Anthropic's API."""
         with self._transaction() as database:
             database.execute("DELETE FROM batches WHERE id = ?", (batch.id,))
             self._remove_lines(database, batch)

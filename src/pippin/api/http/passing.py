@@ -15,7 +15,7 @@ from pippin.api.http.unread import UnreadAnswers
 LINE_BYTES: Final = 8 << 10
 """The longest request line that is awaited to tell where a request belongs; with a longer one it stays here."""
 HELD_BYTES: Final = 64 << 10
-"""Bytes held of requests that come behind an unanswered one; beyond that they stay with the process that has it."""
+"""Bytes held of requests that come behind an unanswered one; beyond that they stay in this process."""
 PASSED: Final = "pippin.passed"
 """The key of a request's `PassedConnection` in the `state` of its scope."""
 

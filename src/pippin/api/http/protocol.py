@@ -255,8 +255,8 @@ def accept_queue(listener: socket.socket) -> Callable[[], bool]:
 class Turns:
     """Starts requests in order of arrival, a few in each turn of the event loop.
 
-    The loop accepts one connection in each turn. So turns are kept short while connections wait: otherwise the last
-    one, perhaps a request for `/health`, would wait until all others have started.
+    The loop accepts one connection in each turn. So requests are held back for a moment while connections wait:
+    otherwise the last one, perhaps a request for `/health`, would wait until all others have started.
     """
 
     def __init__(self, connections_wait: Callable[[], bool] = lambda: False) -> None:

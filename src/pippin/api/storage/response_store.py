@@ -47,7 +47,7 @@ _PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (o
     SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
 
 # In version 1 the owner was the name of a key, or for a key without a name its place in the list: whoever held that
-# place next would have read what was stored. Names stay owners; nobody can tell whose the places were.
+# place next would have read what was stored. Names stay owners; places are locked, since their owners are unknown.
 _OWNERS_OF_VERSION_2: Final = """
 UPDATE {table} SET owner = CASE
     WHEN owner = '' THEN ''
