@@ -115,8 +115,8 @@ def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
 class MessagesEncoder:
     """See `Encoder`.
 
-    `message_start` waits for the first `Progress`, which tells how much of the prompt was cached: clients read their
-    context usage from `message_start`.
+    `message_start` waits for the first event, usually a `Progress` with the number of cached tokens: clients read
+    their context usage from `message_start`.
     """
 
     def __init__(self, shape: MessageShape, run: RunInfo) -> None:
