@@ -416,7 +416,7 @@ class Connection:
         )
 
     def _input(self, given: GivenItem | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
-        """The entry for an item of a response's own input; if it is not in the conversation, it is added to `brought`."""
+        """The entry for an item of a response's own input; added to `brought` if it is not in the conversation."""
         if isinstance(given, e.ItemReference):
             return self._conversation.find(given.id)
         brought.append(self._entry_of(given, f"response.input[{number}]"))

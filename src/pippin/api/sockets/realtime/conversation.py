@@ -80,7 +80,7 @@ class Conversation:
         return any(entry.id == id for entry in self._entries)
 
     def add(self, entry: Entry, after: str | None = None) -> str | None:
-        """Insert an item after another one, or at the end. Returns the id of the item before it. Raises `ServerError`."""
+        """Insert an item after another one, or at the end. Returns the preceding item's id. Raises `ServerError`."""
         if self.has(entry.id):
             raise invalid("item.id", f"is that of another item: {entry.id!r}.")
         if len(self._entries) >= MOST_ITEMS:
