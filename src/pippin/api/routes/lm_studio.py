@@ -188,7 +188,7 @@ class LMStudioModels:
         check_window(fields.context_length, info)
         started = time.monotonic()
         await self.api.service.pool.load(info.id)
-        info = self.api.service.pool.info(info.id) or info  # the window of some models is known only after loading
+        info = self.api.service.pool.info(info.id) or info  # some windows are known only after loading
         check_window(fields.context_length, info)
         reply: dict[str, Any] = {
             "type": "embedding" if info.kind == "embeddings" else "llm",

@@ -179,7 +179,7 @@ class Responses:
     async def _run_in_background(
         self, request: Request, prepared: Prepared, history: OwnedHistory
     ) -> Response:
-        await self._api.service.find(prepared.decoded.requests[0].model)  # an unknown model is refused at once
+        await self._api.service.find(prepared.decoded.requests[0].model)  # refuses an unknown one at once
         assert isinstance(prepared.encoder, SavingEncoder)
         encoder: ResponsesEncoder = prepared.encoder.inner
         save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
