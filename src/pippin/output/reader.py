@@ -1,8 +1,8 @@
 """Parses one choice's text as it is generated into events of text, reasoning and tool calls.
 
-A text may quote a marker. If the vocabulary has a token for the marker, only that token counts as a marker; otherwise
-markers of reasoning count only at the beginning of a line. Output enforced by a grammar is read as the grammar
-defines it.
+A text may quote a marker of reasoning. If the vocabulary has a token for the marker, only that token counts, except
+that an end marker spelled out at the beginning of a line counts too. Without such a token, reasoning begins only at
+the beginning of a line. Output enforced by a grammar is read as the grammar defines it.
 
 A call is committed as soon as its name is known: `PartStarted` was sent and can't be taken back. A call that turns out
 malformed before that becomes text, unchanged. A call that fails later keeps the arguments as the model wrote them, and
@@ -142,7 +142,7 @@ class OutputReader:
         return self._writer.muted
 
     def added_token(self, position: int) -> None:
-        """Note that the text at this position, counted over all characters fed, is that of an added token. Must be called
+        """Note that the text at this position, counted over all characters fed, is that of an added token. Call it
         before that text is fed."""
         self._added.add(position)
 

@@ -318,8 +318,8 @@ class Writer:
         self.tokens.take(self._source.position)
 
     def end_thought(self) -> None:
-        """End the open text as reasoning, as its end marker now tells. Whitespace before the marker is kept, because
-        the text before it may already have been sent."""
+        """End the open text as reasoning, as its end marker now tells. Whitespace around the marker is kept, because
+        the text may already have been sent."""
         self._release_space()
         self._end(thought=True)
         self.reasoned = self.divided = True
