@@ -379,9 +379,10 @@ class Lifecycle:
 def _open_whole(whole: WholeEncoder, job: LanguageJob) -> WholeInputs:
     """A prompt of text, for a model that computes prompts whole. Raises `ServerError` for what is not possible then."""
     asked = job.request
-    if asked.prompt_logprobs is not None or (asked.echo and asked.logprobs is not None):
+    by_name = asked.prompt_logprobs is not None
+    if by_name or (asked.echo and asked.logprobs is not None):
         message = "This model computes prompts at once and gives no logprobs of their tokens: leave them out."
-        raise ServerError("unsupported", message, "prompt_logprobs" if asked.prompt_logprobs else "echo")
+        raise ServerError("unsupported", message, "prompt_logprobs" if by_name else "echo")
     return whole.open(job.prompt, None)
 
 
