@@ -1,6 +1,5 @@
 """Each architecture of mlx-lm runs as docs/engine.md says, and answers as mlx-lm's own `generate_step` does."""
 
-import re
 from pathlib import Path
 
 import mlx.core as mx
@@ -15,10 +14,9 @@ from pippin.core.errors import ServerError
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from tests.engines.language.architectures.any_architecture import architectures, write
+from tests.engines.language.architectures.table import WITH_PROPOSALS, told
 from tests.engines.language.bench import PLAN, TIE, Bench, Eager, watch
 
-ENGINE = Path(__file__).parents[4] / "docs" / "engine.md"
-BEGIN, END = "<!-- architectures -->", "<!-- /architectures -->"
 TEXT = tuple((place * 17 + place // 9) % 240 for place in range(120))
 PROMPTS = {
     "first": (TEXT[3:64], 14),
@@ -29,15 +27,6 @@ PROMPTS = {
 LATE = 3  # steps after which the last of them comes
 
 
-def told() -> dict[str, str]:
-    """How each architecture runs, by the table in docs/engine.md."""
-    table = ENGINE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
-    rows = re.findall(r"^\| ([\w ,]+) \| (`.*) \|$", table, re.MULTILINE)
-    named = [(name, way) for way, names in rows for name in re.findall(r"`([^`]+)`", names)]
-    assert len(dict(named)) == len(named), "an architecture is named twice"
-    return dict(named)
-
-
 def test_the_table_names_each_architecture_of_the_installed_mlx_lm() -> None:
     assert sorted(told()) == sorted(architectures())
 
@@ -45,7 +34,7 @@ def test_the_table_names_each_architecture_of_the_installed_mlx_lm() -> None:
 def way_of(batching: Batching) -> str:
     if batching.shape is None:
         return "one at a time"
-    return "in batches, with proposals" if batching.rewinds else "in batches"
+    return WITH_PROPOSALS if batching.rewinds else "in batches"
 
 
 class Oracle:
@@ -107,7 +96,7 @@ def test_an_architecture_runs_as_the_table_says_and_answers_as_mlx_lm_does(
                 oracle.judge(name, answer)
     assert way_of(choose_batching(bench.model, bench.options)) == way
     bench.options = ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=3)
-    if way != "in batches, with proposals":
+    if way != WITH_PROPOSALS:
         with pytest.raises(ServerError):
             bench.new_engine(PLAN)
         return

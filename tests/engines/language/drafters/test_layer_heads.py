@@ -12,11 +12,12 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversion import DRAFT_HEADS, Quantization
+from pippin.core.conversion import DRAFT_HEADS, Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
 from pippin.engines.language.conversion import draft_heads
+from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
 from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.step.speculation.heads import Heads
@@ -119,11 +120,20 @@ def test_most_is_accepted_of_a_head_that_says_what_its_model_says(architecture: 
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
 
 
-@pytest.mark.parametrize(("bits", "group_size", "mode"), [(8, 32, "affine"), (4, 32, "mxfp4")])
+@pytest.mark.parametrize(
+    ("architecture", "bits", "group_size", "mode"),
+    [
+        ("glm4_moe", 8, 32, "affine"),
+        ("glm4_moe", 4, 32, "mxfp4"),
+        ("deepseek_v3", 4, 32, "mxfp4"),
+        ("bailing_hybrid", 8, 32, "affine"),
+        ("ernie4_5_moe", 8, 32, "affine"),
+    ],
+)
 def test_a_head_is_read_as_a_conversion_keeps_it(
-    tmp_path: Path, bits: int, group_size: int, mode: Any
+    tmp_path: Path, architecture: str, bits: int, group_size: int, mode: Any
 ) -> None:
-    folder, head = checkpoint("glm4_moe", tmp_path)
+    folder, head = checkpoint(architecture, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     model, _ = load_model(folder)
     kept = draft_heads.find(folder, model, config)
@@ -135,14 +145,55 @@ def test_a_head_is_read_as_a_conversion_keeps_it(
         folder / DRAFT_HEADS, kept, Quantization(bits=bits, group_size=group_size, mode=mode), None
     )
     inner = open_layer_head(folder, config).inner
-    assert inner.projection.bits == inner.layer.mlp.switch_mlp.up_proj.bits == bits
+    assert {module.bits for module in inner.layer.modules() if hasattr(module, "bits")} == {bits}
     packed = mx.quantize(head["eh_proj.weight"], group_size, bits, mode)
     expected = mx.dequantize(*packed, group_size=group_size, bits=bits, mode=mode)
     assert mx.allclose(inner.projection(mx.eye(128)), expected.T, atol=1e-5)
-    bench = Made("glm4_moe", folder, head).bench()
+    bench = Made(architecture, folder, head).bench()
     answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
     bench.judge(PROMPTS["r0"][0], answers["r0", 0])
     assert bench.engine.stats().draft_tokens > 0
+
+
+def test_a_converted_model_drafts_with_its_head(tmp_path: Path) -> None:
+    source, head = checkpoint("bailing_moe", tmp_path / "source")
+    eight = Quantization(bits=8, group_size=32)
+    asked = Conversion(target=str(tmp_path / "made"), quantization=eight, dtype=None, measure=True)
+    done = convert(source, asked, lambda _: None)
+    assert done.draft_arrays > 0
+    assert done.before is not None
+    bench = Made("bailing_moe", tmp_path / "made", head).bench()
+    answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
+    bench.judge(PROMPTS["r0"][0], answers["r0", 0])
+    assert bench.engine.stats().draft_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({}, None),
+        ({"mtp_layer_types": ["full_attention"], "mtp_sliding_windows": [0]}, None),
+        ({"mtp_layer_types": ["sliding_attention"], "mtp_sliding_windows": [8]}, 8),
+        ({"mtp_layer_types": ["sliding_attention"]}, 16),
+    ],
+)
+def test_a_head_of_exaone_has_the_attention_that_its_configuration_names(
+    tmp_path: Path, changes: dict[str, Any], window: int | None
+) -> None:
+    folder, _ = checkpoint("exaone_moe", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    named = {name: value for name, value in config.items() if not name.startswith("mtp_")}
+    head = open_layer_head(folder, {**named, **changes})
+    [cache] = head.make_cache()
+    assert getattr(cache, "max_size", None) == window
+    assert head.inner.layer.self_attn.use_rope is (window is not None)
+
+
+def test_a_head_of_exaone_in_a_model_without_windows_has_rotary_embeddings(tmp_path: Path) -> None:
+    folder, _ = checkpoint("exaone_moe", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["layer_types"] = ["full_attention"] * 4
+    assert open_layer_head(folder, config).inner.layer.self_attn.use_rope
 
 
 def test_weights_in_eight_bits_floating_become_what_the_model_would_make_of_them(tmp_path: Path) -> None:
@@ -156,11 +207,23 @@ def test_weights_in_eight_bits_floating_become_what_the_model_would_make_of_them
     assert mx.abs(inner.layer.self_attn.o_proj.weight - expected).max() < 0.07 * mx.abs(expected).max()
 
 
-def test_a_checkpoint_without_its_head_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    folder, _ = checkpoint("mimo", tmp_path)
+@pytest.mark.parametrize(
+    ("architecture", "named"),
+    [
+        ("mimo", "model.mtp_layers."),
+        ("exaone_moe", "mtp."),
+        ("bailing_hybrid", "model.layers.4."),
+        ("longcat_flash", "model.mtp."),
+        ("ernie4_5_moe", "model.mtp_"),
+    ],
+)
+def test_a_checkpoint_without_its_head_is_refused_with_the_way_out(
+    tmp_path: Path, architecture: str, named: str
+) -> None:
+    folder, _ = checkpoint(architecture, tmp_path)
     path = folder / "model.safetensors"
     mx.save_safetensors(
-        str(path), {name: array for name, array in mx.load(str(path)).items() if "mtp_layers" not in name}
+        str(path), {name: array for name, array in mx.load(str(path)).items() if not name.startswith(named)}
     )
     with pytest.raises(
         ServerError, match="has no head for multi-token prediction: most converted models"

@@ -36,8 +36,8 @@ def test_a_drafter_that_mlx_vlm_has_and_the_engine_does_not_run_is_refused(
 @pytest.mark.parametrize(
     ("architecture", "field"),
     [
-        ("exaone_moe", "num_nextn_predict_layers"),
-        ("bailing_moe_v3", "num_nextn_predict_layers"),
+        ("bailing_moe_linear", "num_nextn_predict_layers"),
+        ("of_next_year", "mtp_num_hidden_layers"),
     ],
 )
 def test_an_architecture_for_whose_heads_there_is_no_module_is_named(

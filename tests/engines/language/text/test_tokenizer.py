@@ -1,11 +1,14 @@
 """Text to tokens and back: exact to the byte, and no text of a user becomes a marker."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer, plain
 from tests.engines.language.text.small_tokenizer import ADDED, CHATML, SPECIAL, byte_level, sentencepiece
+from tests.engines.tiny_models import tiny_model
 
 MARKERS = [*SPECIAL, "<think>", "</think>"]
 PIECES = st.lists(
@@ -138,3 +141,11 @@ def test_the_demo_models_tokens_are_the_librarys(demo_model):
         stream = tokenizer.detokenizer(["<|im_end|>"])
         assert "".join(map(stream.add, tokenizer.encode(text))) == text
     assert tokenizer.eos == {2}
+
+
+def test_an_architecture_that_transformers_does_not_know_may_scale_its_rotary_embeddings(tmp_path):
+    folder = tiny_model("llama", tmp_path)
+    scaling = {"type": "yarn", "factor": 10, "original_max_position_embeddings": 32768}
+    config = {"model_type": "of_next_year", "rope_theta": 5000000.0, "rope_scaling": scaling}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(folder).encode("a word")

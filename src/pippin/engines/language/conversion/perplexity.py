@@ -1,7 +1,7 @@
 """The perplexity of a model on a small text, computed in less memory than the model takes."""
 
 import math
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.model import architectures
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision import checkpoint
@@ -63,7 +64,8 @@ def _model(folder: Path) -> nn.Module:
     """The model, its weights still to be read, in the type of this device."""
     plan = decide(find_facts(), ModelOptions())
     configure(plan)
-    load = checkpoint.load_model if checkpoint.is_vision(folder) else load_model
+    by_mlx_lm = partial(load_model, get_model_classes=architectures.classes_of)
+    load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
     model, _ = load(folder, lazy=True)
     cast_weights(model, plan)
     return model

@@ -1,4 +1,5 @@
-"""Modules that draft a model's next tokens from its own hidden states. Most are mlx-vlm's, as the engine calls them.
+"""Modules that draft a model's next tokens from its own hidden states. Most wrap a module of
+mlx-vlm.
 
 Begin with `heads.py`.
 

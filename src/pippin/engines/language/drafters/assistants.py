@@ -1,7 +1,8 @@
-"""Assistants, as Gemma 4 has them: a few layers that attend to the model's own keys and values instead of theirs.
+"""Assistants, as Gemma 4 has them: a few layers that attend to the model's keys and values and have none of their own.
 
-Each token is drafted from the state before it, which is at first the model's, and the model's embedding of the last
-token. All of a chain stand at one position, that of the newest token that the model has computed.
+Each token is drafted from the model's embedding of the token before it and a state: the model's for the first token of
+a chain, the assistant's own for the others. All tokens of a chain have one position, that of the newest token that the
+model has computed.
 """
 
 from functools import partial
@@ -30,9 +31,9 @@ class Assistant(nn.Module):  # type: ignore[misc] # mlx has no types
             raise AttributeError("it has no embed_tokens")
 
     def draft(self, last: int, state: mx.array, caches: PromptCache, length: int, most: int) -> mx.array:
-        """`most` tokens [1, most] after the `last`, greedily. `state` [1, 1, size] is the model's after its last norm
-        at the token before that, `caches` what it has of the `length` tokens up to there."""
-        # Of each sort of layer the last one counts, whose keys and values the model's own later layers share.
+        """Drafts `most` tokens [1, most] after the token `last`, greedily. `state` [1, 1, size]: the model's, after its
+        last norm, at the token before `last`. `caches`: the model's, which have the `length` tokens up to that one."""
+        # Of each type of layer, the last one that has a cache: the model's later layers share its keys and values.
         lent = {
             kind: (cache.keys, cache.values)
             for kind, cache in zip(self._layer_types[: len(caches)], caches, strict=True)

@@ -1,9 +1,9 @@
-"""Drafters of blocks: DFlash, DFlash 2, DSpark, and DFlash as Laguna and Muse Glimmer have it. They say several next
-tokens in one pass, given the model's states.
+"""Drafters of blocks: DFlash, DFlash 2, DSpark, and DFlash as Laguna and Muse Glimmer have it. They draft several
+tokens in one pass from the model's states.
 
-Their context is the model's states after some of its layers, which become keys and values of each of their own layers;
-a block is the newest token and masks behind it, all of which see that context and mostly each other. mlx-vlm's modules
-project and normalise; attention is written here again, for rows that have contexts of different lengths.
+Their context is the model's states after some of its layers, from which each layer of the drafter makes keys and
+values. A block is the newest token and mask tokens behind it; all of them see the context, and mostly each other.
+Projections and norms are mlx-vlm's modules; attention is implemented here, for rows with contexts of different lengths.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ from pippin.engines.language.drafters.heads import Drafted, DraftHead
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 Sight = Literal["whole", "before", "within"]
-"""What a token of a block sees: all that any of the block does; what those before it do; or what is no more than a
-window before it, and all of the block behind it."""
+"""What a token of a block sees. "whole": all that any token of the block sees; "before": what it and the tokens before
+it see; "within": what lies within a window before it, and all of the block behind it."""
 
 
 class BlockHead(DraftHead):
-    """A drafter of blocks. Called with the model's states it remembers them; without, it drafts."""
+    """A drafter of blocks. Called with the model's states, it adds them to its context; called without, it drafts."""
 
     def __init__(self, inner: Any, streams: int = 1) -> None:
-        """`streams`: states that each layer of the model leaves of a token."""
+        """`streams`: states of a token that each layer of the model leaves."""
         config = inner.config
         layers = tuple(config.target_layer_ids)
         super().__init__(inner, len(layers) * streams * config.hidden_size, layers)
@@ -40,30 +40,30 @@ class BlockHead(DraftHead):
         self._attend_in_rows()
 
     def _attend_in_rows(self) -> None:
-        """Have its attention look at what its cache has of each row."""
+        """Replace its attention by one that reads the context of each row from the cache."""
         for layer in self.inner.layers:
             _attend_in_rows(layer.self_attn, self._sight(layer.self_attn))
 
     def _sight(self, attention: Any) -> Sight | None:
-        """None for a token that sees what lies no more than a window before it, as models have it."""
+        """None for attention as in models: a token sees what lies within a window before it."""
         return None if attention.is_causal else "whole"
 
     def share(self, model: nn.Module) -> None:
-        # Not by a subclass's own method, which asks models of mlx-vlm whether they roll back as its rounds need it.
+        # Not a subclass's own method: that one checks whether a model of mlx-vlm can roll back as its rounds need it.
         DFlashDraftModel.bind(self.inner, model)
 
     def share_parts(self, embed: Any, project: Any) -> None:
         self.inner.embed_tokens, self.inner.lm_head = embed, project
 
     def make_cache(self) -> PromptCache:
-        # mlx-vlm's hold one token less in a window: there, the block is not among them.
+        # mlx-vlm's caches hold one token less in a window, because the block is not in them.
         every = self.inner.config.draft_window_size
         windows = (every or layer.self_attn.sliding_window for layer in self.inner.layers)
         return [KVCache() if window is None else RotatingKVCache(max_size=window) for window in windows]
 
     def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        """With states [sequences, count, state_size] nothing of meaning, [sequences, count, 1]; without, its own states
-        [sequences, count, size] for a block of tokens."""
+        """With states [sequences, count, state_size]: adds them to the context, and returns zeros [sequences, count,
+        1]. Without: returns its own states [sequences, count, size] for a block of tokens."""
         if states is not None:
             self._remember(states, cache)
             return mx.zeros((*tokens.shape, 1))
@@ -116,7 +116,7 @@ class BlockHead(DraftHead):
 
 
 class LagunaHead(BlockHead):
-    """DFlash for Laguna, whose tokens see what those before them in the block do. Its attention is gated."""
+    """DFlash for Laguna. A token of a block sees what the tokens before it see, too. Its attention is gated."""
 
     def _sight(self, attention: Any) -> Sight | None:
         return "before" if attention.causal else "whole"
@@ -138,8 +138,8 @@ class LagunaHead(BlockHead):
 
 
 class MuseHead(BlockHead):
-    """DFlash for Muse Glimmer, whose tokens see a window before them and one behind. It takes the model's embeddings
-    and projection without the norm and the scale that the model itself applies."""
+    """DFlash for Muse Glimmer. A token of a block sees a window before it and one behind it. It uses the model's
+    embeddings and projection without the norm and the scale that the model applies."""
 
     def _sight(self, attention: Any) -> Sight | None:
         return "within"
@@ -149,7 +149,7 @@ class MuseHead(BlockHead):
         self.share_parts(whole.model.embed_tokens, whole.lm_head)
 
     def make_cache(self) -> PromptCache:
-        # Beside the token itself.
+        # The window does not count the token itself.
         return [RotatingKVCache(max_size=self.inner.config.sliding_window + 1) for _ in self.inner.layers]
 
     def _context(self, states: mx.array) -> mx.array:
@@ -193,7 +193,7 @@ def _projected(attention: Any, states: mx.array) -> tuple[mx.array, mx.array, mx
 
 
 def seen(mask: mx.array, sight: Sight | None) -> mx.array:
-    """What each token of a block sees, by the mask [..., block, keys] of those that see a window before them alone."""
+    """The mask [..., block, keys] for what tokens of a block see, from the one for `None`."""
     match sight:
         case "whole":
             return mask.any(axis=-2, keepdims=True)
@@ -206,14 +206,14 @@ def seen(mask: mx.array, sight: Sight | None) -> mx.array:
 
 
 def _attend_in_rows(attention: Any, sight: Sight | None) -> None:
-    """Have an attention of mlx-vlm's look at what its cache has of each row, by giving it a subclass of its class."""
+    """Let an attention of mlx-vlm read the context of each row from the cache, by giving it a subclass of its class."""
     base = type(attention)
 
     def attend(
         self: Any, x: mx.array, context: None, rope: Any, cache: Any, projected: None = None
     ) -> mx.array:
         rows, count = x.shape[:2]
-        window = None if sight == "within" else self.sliding_window  # the cache's own, else
+        window = None if sight == "within" else self.sliding_window  # None: that of the cache
         mask = seen(cache.make_mask(count, return_array=True, window_size=window), sight)
         queries, keys, values = _projected(self, x)
         offset = cache.offset

@@ -1,8 +1,8 @@
 """DSpark as DeepSeek V4 has it: a drafter of blocks whose layers are the model's own kind, with several streams for a
 token, latent attention and experts.
 
-Its context is the mean over the streams of each of the model's layers that it reads. A token of a block attends to the
-newest of that context, as much as a window holds, and to all of the block.
+Its context is, for each of the model's layers that it reads, the mean over the streams. A token of a block attends to
+the newest part of the context, as much as a window holds, and to the whole block.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ class DeepseekBlockHead(BlockHead):
         self.inner._input_embed, self.inner._lm_head_fn = embed, project
 
     def make_cache(self) -> PromptCache:
-        # Beside the token itself.
+        # The window does not count the token itself.
         return [RotatingKVCache(max_size=self.inner.args.sliding_window + 1) for _ in self.inner.stages]
 
     def _context(self, states: mx.array) -> mx.array:
@@ -54,14 +54,14 @@ class DeepseekBlockHead(BlockHead):
             stage.attn.remember(context, part)
 
     def _after(self, tokens: mx.array, cache: PromptCache) -> mx.array:
-        # It asks for new context, which no layer looks at: all of it lies in the cache.
+        # The module takes new context, but no layer reads it: all context is in the cache.
         unread = mx.zeros((1, 1, self.state_size // self.inner.hc_mult), self.dtype)
         found: mx.array = self.inner._hidden(tokens, unread, cache)
         return found
 
 
 class _AttentionInRows(DSparkMLACrossAttention):  # type: ignore[misc] # mlx-vlm has no types
-    """Looks at what the cache has of each row. Beside its mask it is the model's own attention."""
+    """Reads the context of each row from the cache. But for its mask, it is the model's own attention."""
 
     def remember(self, context: mx.array, cache: Any) -> None:
         """Add the keys of context [rows, count, hidden], which are the values too."""
@@ -69,7 +69,7 @@ class _AttentionInRows(DSparkMLACrossAttention):  # type: ignore[misc] # mlx-vlm
         cache.update_and_fetch(keys, keys[..., :0])
 
     def __call__(self, x: mx.array, x_ctx: mx.array, cache: Any) -> mx.array:
-        """For a block [rows, count, hidden]. `x_ctx` is not looked at: the cache has all context."""
+        """For a block [rows, count, hidden]. `x_ctx` is not read: the cache has all context."""
         mask = seen(cache.make_mask(x.shape[1], return_array=True), "whole")
         found: mx.array = LocalAttention.__call__(self, x, mask, cache)
         return found

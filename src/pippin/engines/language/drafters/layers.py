@@ -1,15 +1,16 @@
 """Heads for multi-token prediction that lie behind a model's last layer in its checkpoint, as DeepSeek V3 began it.
 
-Such a head is one decoder layer like the model's own. It starts from the model's state and the embedding of the token
-that came next, each normalised, side by side through a projection (DeepSeek-V3 Technical Report, section 2.2). mlx-lm
-leaves these weights out of its models, but it has the layer: a model of the same class, one layer deep, is given the
-head's weights as those of its first, so that whatever the architecture does to names and numbers is done to these too.
+Such a head is one decoder layer like the model's own. Its input is the model's state at a token and the embedding of
+the next token, each normalised, joined and projected (DeepSeek-V3 Technical Report, section 2.2). mlx-lm leaves these
+weights out of its models, but it has the layer: a model of the same class with one layer is given the head's weights
+as those of its first layer, so that what the architecture does to names and numbers (`sanitize`) is done to them too.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -22,7 +23,16 @@ from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_pro
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 Config = Mapping[str, Any]
-FIRST = "model.layers.0."
+Weights = dict[str, mx.array]
+FIRST: Final = "model.layers.0."
+PARTS: Final = {
+    "enorm": "token_norm",
+    "hnorm": "state_norm",
+    "eh_proj": "projection",
+    "shared_head.norm": "norm",
+    "shared_head.head": "head",
+}
+"""The parts around the layer: by DeepSeek V3's names, to which `Family.names` leads, those of `Layer`."""
 
 
 def _one_layer(config: Config) -> dict[str, Any]:
@@ -30,11 +40,13 @@ def _one_layer(config: Config) -> dict[str, Any]:
 
 
 def _one_layer_of_experts(config: Config) -> dict[str, Any]:
+    """In hybrids of Ling it has full attention, as layers behind the last whole group of linear ones have."""
     return {"num_hidden_layers": 1, "first_k_dense_replace": 0}
 
 
 def _one_layer_of_lists(config: Config) -> dict[str, Any]:
-    """Step has settings of each layer in lists, which go on for the heads behind the last one."""
+    """Step's configuration lists settings of each layer, and behind those of the last layer the settings of the
+    heads."""
     place = int(config["num_hidden_layers"])
     per_layer = (
         "layer_types",
@@ -49,66 +61,186 @@ def _one_layer_of_lists(config: Config) -> dict[str, Any]:
 
 
 def _a_sliding_layer(config: Config) -> dict[str, Any]:
-    """MiMo V2's class of models wants a layer of each sort: the second one is not used."""
+    """mlx-lm's class for MiMo V2 needs a layer of each type: the second one is not used."""
     return {"num_hidden_layers": 2, "hybrid_layer_pattern": [1, 0], "moe_layer_freq": [0, 0]}
+
+
+def _one_layer_of_exaone(config: Config) -> dict[str, Any]:
+    """EXAONE's configuration names the attention of the head apart from that of the layers; where it does not, the head
+    has full attention. In models with sliding layers, layers of full attention have no rotary embeddings: the second
+    layer, which is not used, is a sliding one if the model has any."""
+    own = (config.get("mtp_layer_types") or ["full_attention"])[0]
+    others = "sliding_attention" if "sliding_attention" in config["layer_types"] else "full_attention"
+    window = (config.get("mtp_sliding_windows") or [0])[0] or config["sliding_window"]
+    return {
+        "num_hidden_layers": 2,
+        "layer_types": [own, others],
+        "is_moe_layer": [False, False],
+        "sliding_window": window,
+    }
+
+
+def _one_dense_layer(config: Config) -> dict[str, Any]:
+    return {"num_hidden_layers": 1, "moe_layer_start_index": 1}
+
+
+def _one_dense_layer_of_deepseek(config: Config) -> dict[str, Any]:
+    """LongCat's layers have two attentions each, and experts; its head is a layer of DeepSeek V3 without experts."""
+    return {
+        "model_type": "deepseek_v3",
+        "architectures": [],
+        "num_hidden_layers": 1,
+        "num_key_value_heads": config["num_attention_heads"],
+        "intermediate_size": config["ffn_hidden_size"],
+        "n_routed_experts": None,
+    }
+
+
+def _as_stored(weights: Weights, config: Config) -> Weights:
+    return weights
+
+
+def _with_norms_from_one(weights: Weights, config: Config) -> Weights:
+    """Step stores the weights of norms less one. mlx-lm detects that by names of other layers, which a head lacks."""
+    if any(".moe." in name or ".share_expert." in name for name in weights):
+        return weights
+    return {
+        name: array + 1 if "norm" in name and name.endswith(".weight") else array
+        for name, array in weights.items()
+    }
+
+
+def _with_scaled_latents(weights: Weights, config: Config) -> Weights:
+    """LongCat scales the latent vectors of its attention after their norms, which DeepSeek V3's layer does not. So the
+    weights of these norms are scaled."""
+    found = dict(weights)
+    for kind in ("q", "kv"):
+        name = f"{FIRST}self_attn.{kind}_a_layernorm.weight"
+        if config[f"mla_scale_{kind}_lora"] and name in found:
+            found[name] = found[name] * float((config["hidden_size"] / config[f"{kind}_lora_rank"]) ** 0.5)
+    return found
+
+
+def _under(prefix: str, parts: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {prefix: "", **{prefix + theirs: ours for theirs, ours in (parts or {}).items()}}
+
+
+BEHIND: Final = "model.layers.{layers}."
 
 
 @dataclass(frozen=True)
 class Family:
-    """How an architecture names the parts of a head, and what it does otherwise than DeepSeek V3."""
+    """How an architecture stores a head, and what it does otherwise than DeepSeek V3."""
 
-    # Changes of a configuration, whose first layer is then the head's.
+    # Changes of the configuration, so that the first layer of a model is that of the head.
     layer: Callable[[Config], dict[str, Any]]
-    prefix: str = "model.layers.{layers}."
-    token_norm: str = "enorm"
-    state_norm: str = "hnorm"
-    projection: str = "eh_proj"
-    norm: str = "shared_head.norm"
-    head: str = "shared_head.head"
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    states_first: bool = False  # into the projection
-    before_norm: bool = False  # it starts from states before the last norm, the model's and its own
-    # Weights of norms are stored less one, which mlx-lm sees by other layers' names.
-    norms_from_zero: bool = False
+    # Prefixes of names in the checkpoint, and what DeepSeek V3 has in their place behind the number of the layer. The
+    # longest that fits counts; weights without any are not the head's.
+    names: Mapping[str, str]
+    # Changes of the weights, under DeepSeek V3's names, before mlx-lm's `sanitize`.
+    mended: Callable[[Weights, Config], Weights] = _as_stored
+    embeddings: str = "embed_tokens"  # their name in the model
+    states_first: bool = False  # the projection takes the state before the embedding
+    before_norm: bool = False  # it reads states before the last norm, the model's and its own
 
+
+DEEPSEEK: Final = Family(_one_layer_of_experts, _under(BEHIND))
+LING: Final = Family(
+    _one_layer_of_experts,
+    _under(BEHIND, {"final_layernorm.": "shared_head.norm."}),
+    embeddings="word_embeddings",
+)
+LONGCAT: Final = Family(
+    _one_dense_layer_of_deepseek,
+    {
+        **_under(
+            "model.mtp.layers.0.",
+            {"enorm.m.": "enorm.", "hnorm.m.": "hnorm.", "transformer_layer.": ""},
+        ),
+        "model.mtp.norm.": "shared_head.norm.",
+    },
+    mended=_with_scaled_latents,
+)
 
 FAMILIES: dict[str, Family] = {
-    "deepseek_v3": Family(_one_layer_of_experts),
-    "deepseek_v32": Family(_one_layer_of_experts),
-    "glm_moe_dsa": Family(_one_layer_of_experts),
-    "glm4_moe": Family(_one_layer_of_experts),
-    "glm4_moe_lite": Family(_one_layer_of_experts),
+    "deepseek_v3": DEEPSEEK,
+    "deepseek_v32": DEEPSEEK,
+    "glm_moe_dsa": DEEPSEEK,
+    "glm4_moe": DEEPSEEK,
+    "glm4_moe_lite": DEEPSEEK,
     "mimo": Family(
         _one_layer,
-        prefix="model.mtp_layers.0.",
-        token_norm="token_layernorm",
-        state_norm="hidden_layernorm",
-        projection="input_proj",
-        norm="final_layernorm",
+        _under(
+            "model.mtp_layers.0.",
+            {
+                "token_layernorm.": "enorm.",
+                "hidden_layernorm.": "hnorm.",
+                "input_proj.": "eh_proj.",
+                "final_layernorm.": "shared_head.norm.",
+            },
+        ),
         states_first=True,
     ),
     "mimo_v2_flash": Family(
         _a_sliding_layer,
-        prefix="model.mtp.layers.0.",
-        norm="final_layernorm",
-        renamed={"pre_mlp_layernorm.": "post_attention_layernorm."},
+        _under(
+            "model.mtp.layers.0.",
+            {"final_layernorm.": "shared_head.norm.", "pre_mlp_layernorm.": "post_attention_layernorm."},
+        ),
     ),
     "step3p5": Family(
         _one_layer_of_lists,
-        renamed={"transformer.": "", "shared_head.output.": "shared_head.head."},
+        _under(
+            BEHIND,
+            {
+                "transformer.": "",
+                "transformer.shared_head.output.": "shared_head.head.",
+                "shared_head.output.": "shared_head.head.",
+            },
+        ),
+        mended=_with_norms_from_one,
         before_norm=True,
-        norms_from_zero=True,
+    ),
+    "exaone_moe": Family(
+        _one_layer_of_exaone,
+        {
+            "mtp.layers.0.": "",
+            "mtp.pre_fc_norm_embedding.": "enorm.",
+            "mtp.pre_fc_norm_hidden.": "hnorm.",
+            "mtp.fc.": "eh_proj.",
+            "mtp.norm.": "shared_head.norm.",
+        },
+    ),
+    "bailing_moe": LING,
+    "bailing_hybrid": LING,
+    "bailing_moe_v3": LING,
+    "longcat_flash": LONGCAT,
+    "longcat_flash_ngram": replace(LONGCAT, embeddings="ngram_embeddings.word_embeddings"),
+    "ernie4_5_moe": Family(
+        _one_dense_layer,
+        {
+            "model.mtp_block.0.": "",
+            "model.mtp_emb_norm.0.": "enorm.",
+            "model.mtp_hidden_norm.0.": "hnorm.",
+            "model.mtp_linear_proj.0.": "eh_proj.",
+            "model.norm.": "shared_head.norm.",  # the model's, which its head shares
+        },
     ),
 }
-"""By the architectures of mlx-lm. Names and order are those of vLLM's `deepseek_mtp`, `glm4_moe_mtp`, `mimo_mtp`,
-`step3p5_mtp` and of SGLang's `mimo_v2_flash_nextn`. Of several heads the first drafts all of a chain."""
+"""By the `model_type` of a checkpoint. Names and order are those of vLLM's `deepseek_mtp`, `glm4_moe_mtp`, `mimo_mtp`,
+`step3p5_mtp`, `exaone_moe_mtp`, `bailing_moe_mtp`, `bailing_moe_v3_mtp` and `longcat_flash_mtp`, and of SGLang's
+`mimo_v2_flash_nextn` and, for Ling 2.0, `bailing_moe_nextn`. ERNIE's names are those of vLLM's `ernie_mtp`; that the
+model's last norm comes after its head, which vLLM leaves out, is in `ernie4_5_mtp` of FastDeploy, its publisher's own
+server. That EXAONE's head has full attention is in `modeling_exaone_moe` of TensorRT-LLM. vLLM reads the head of
+LongCat with n-grams as that of LongCat Flash, so it takes embeddings of words alone. Of several heads the first
+drafts all of a chain."""
 
 
 class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
-    """The parts of a head, without those that are its model's."""
+    """The parts of a head, without those that it shares with its model."""
 
     def __init__(self, family: Family, model: nn.Module, size: int) -> None:
-        """`model`: as mlx-lm makes it, one whose first layer is the head's."""
+        """`model`: one of mlx-lm whose first layer is the head's."""
         super().__init__()
         norm = model.model.norm
         self.token_norm, self.state_norm, self.norm = (type(norm)(size, eps=norm.eps) for _ in range(3))
@@ -122,7 +254,7 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
         return [mlx_lm_twin(self._empty)]
 
     def __call__(self, embedded: mx.array, states: mx.array, cache: Any) -> mx.array:
-        """States [sequences, count, size] before the norm."""
+        """Its own states [sequences, count, size] before the norm."""
         parts = [self.token_norm(embedded), self.state_norm(states)]
         joined = self.projection(mx.concatenate(parts[::-1] if self._states_first else parts, axis=-1))
         first = next(leaves([cache]))
@@ -132,16 +264,18 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
 
 
 class LayerHead(DraftHead):
-    """A layer behind the model's last one. It shares the model's embeddings, and its projection where it has none."""
+    """A layer behind the model's last one. It uses the model's embeddings, and its projection if it has none itself."""
 
-    def __init__(self, inner: Layer, family: Family, size: int, layers: int) -> None:
-        super().__init__(inner, size, (layers - 1,) if family.before_norm else None)
+    def __init__(self, inner: Layer, family: Family, config: Config) -> None:
+        last = (int(config["num_hidden_layers"]) - 1,) if family.before_norm else None
+        super().__init__(inner, int(config["hidden_size"]), last)
         self._before_norm = family.before_norm
+        self._embeddings = family.embeddings
         self._embed: Any = None
         self._project: Any = None
 
     def share(self, model: nn.Module) -> None:
-        self.share_parts(model.model.embed_tokens, getattr(model, "lm_head", None))
+        self.share_parts(attrgetter(self._embeddings)(model.model), getattr(model, "lm_head", None))
 
     def share_parts(self, embed: Any, project: Any) -> None:
         own = self.inner.get("head")
@@ -164,86 +298,93 @@ class LayerHead(DraftHead):
 
 def has_layer_head(folder: Path, config: Config) -> bool:
     """Whether a checkpoint of one of the `FAMILIES` has its head. Raises `OSError`."""
-    family = FAMILIES[config["model_type"]]
-    return any(
-        family.projection in name for names in _stored(folder, family, config).values() for name in names
-    )
+    stored = _stored(folder, FAMILIES[config["model_type"]], config)
+    return any(ours.startswith("eh_proj.") for _, names in stored for ours in names.values())
 
 
 def open_layer_head(folder: Path, config: Config) -> LayerHead:
     """The head of a checkpoint of one of the `FAMILIES`, no array of it evaluated. Raises `ValueError`, `KeyError`,
     `TypeError` or `OSError` for what does not fit together."""
     family = FAMILIES[config["model_type"]]
-    made, arguments = _get_classes({**config, **family.layer(config)})
-    model = made(arguments.from_dict({**config, **family.layer(config)}))
+    changed = {**config, **family.layer(config)}
+    made, arguments = _get_classes(changed)
+    model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
     stored, mode = _read(folder, family, config)
-    weights = _by_parts(model.sanitize(stored), family)
+    stored = family.mended(_with_whole_latents(stored, config, mode), config)
+    weights = _by_parts(model.sanitize(stored))
     inner = Layer(family, model, size)
     if any(name.startswith("head.") for name in weights):
         inner.head = nn.Linear(size, int(config["vocab_size"]), bias=False)
     _quantize(inner, weights, mode)
     inner.load_weights(list(weights.items()))
-    return LayerHead(inner, family, size, int(config["num_hidden_layers"]))
+    return LayerHead(inner, family, config)
 
 
-def _stored(folder: Path, family: Family, config: Config) -> dict[Path, list[str]]:
-    """The names of a head's weights, by the files that have them, of which `pippin convert` writes one for heads."""
-    prefix, found = family.prefix.format(layers=config["num_hidden_layers"]), {}
+def _stored(folder: Path, family: Family, config: Config) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The files that have weights of a head (`pippin convert` writes one for heads), and the names there, each with
+    DeepSeek V3's name without the number of the layer."""
+    prefixes = {
+        theirs.format(layers=config.get("num_hidden_layers")): ours for theirs, ours in family.names.items()
+    }
+    longest_first = sorted(prefixes, key=len, reverse=True)
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             header = read_header(file)
-        names = [name for name in (header.arrays if header else ()) if name.startswith(prefix)]
+        names: dict[str, str] = {}
+        for name in header.arrays if header else ():
+            prefix = next((each for each in longest_first if name.startswith(each)), None)
+            if prefix is not None:
+                names[name] = prefixes[prefix] + name.removeprefix(prefix)
         if names:
-            found[path] = names
-    return found
+            yield path, names
 
 
-def _read(folder: Path, family: Family, config: Config) -> tuple[dict[str, mx.array], str]:
-    """A head's weights under names of the first layer, each as it is stored but for norms; and how those are quantised
-    that are."""
-    prefix = family.prefix.format(layers=config["num_hidden_layers"])
-    weights: dict[str, mx.array] = {}
+def _read(folder: Path, family: Family, config: Config) -> tuple[Weights, str]:
+    """A head's weights as they are stored, under names of the first layer, and the mode of those that are quantised."""
+    weights: Weights = {}
     mode = "affine"
-    for path, names in _stored(folder, family, config).items():
+    for path, names in _stored(folder, family, config):
         loaded: Any = mx.load(str(path), return_metadata=True)
         arrays, metadata = loaded
         mode = metadata.get("mode", mode)
-        for name in names:
-            rest = name.removeprefix(prefix)
-            for theirs, ours in family.renamed.items():
-                rest = rest.replace(theirs, ours)
-            weights[FIRST + rest] = arrays[name]
-    sees_names = any(".moe." in name or ".share_expert." in name for name in weights)
-    if family.norms_from_zero and not sees_names:
-        for name in weights:
-            if "norm" in name and name.endswith(".weight"):
-                weights[name] = weights[name] + 1
+        weights |= {FIRST + ours: arrays[theirs] for theirs, ours in names.items()}
     return weights, mode
 
 
-def _by_parts(weights: Mapping[str, mx.array], family: Family) -> dict[str, mx.array]:
-    """Under the names of `Layer`, without the embeddings, which are the model's."""
-    own = {
-        family.token_norm: "token_norm",
-        family.state_norm: "state_norm",
-        family.projection: "projection",
-        family.norm: "norm",
-        family.head: "head",
-    }
-    found: dict[str, mx.array] = {}
+def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
+    """Unpacks `kv_b_proj`, which makes keys and values of latent vectors: mlx-lm's `sanitize` splits it, and reads it
+    packed in one mode alone, or for some architectures in none."""
+    found = dict(weights)
+    for name in weights:
+        stem, _, kind = name.rpartition(".")
+        if kind != "scales" or not stem.endswith("kv_b_proj"):
+            continue
+        packed, scales = found.pop(f"{stem}.weight"), found.pop(name)
+        biases = found.pop(f"{stem}.biases", None)
+        columns = int(config["kv_lora_rank"])
+        bits, group_size = packed.shape[-1] * 32 // columns, columns // scales.shape[-1]
+        found[f"{stem}.weight"] = mx.dequantize(
+            packed, scales, biases, group_size=group_size, bits=bits, mode=mode
+        )
+    return found
+
+
+def _by_parts(weights: Weights) -> Weights:
+    """The weights under the names of `Layer`, without the embeddings, which are the model's."""
+    found: Weights = {}
     for name, array in weights.items():
         rest = name.removeprefix(FIRST)
         part, _, kind = rest.rpartition(".")
-        if part in own:
-            found[f"{own[part]}.{kind}"] = array
+        if part in PARTS:
+            found[f"{PARTS[part]}.{kind}"] = array
         elif part != "embed_tokens":
             found[f"layer.{rest}"] = array
     return found
 
 
 def _quantize(module: nn.Module, weights: Mapping[str, mx.array], mode: str) -> None:
-    """Make those layers quantised whose weights are, with as many bits and in such groups as the shapes tell."""
+    """Quantise the layers whose weights are, with the bits and groups that the shapes show."""
 
     def settings(path: str, layer: nn.Module) -> dict[str, int | str] | bool:
         scales = weights.get(f"{path}.scales")

@@ -95,7 +95,9 @@ def load_weights(
 def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
-    load: Callable[..., Any] = partial(load_model, model_config=dict(reading.changed))
+    load: Callable[..., Any] = partial(
+        load_model, model_config=dict(reading.changed), get_model_classes=architectures.classes_of
+    )
     if reading.diffusion:
         load = checkpoint.load_diffusion_model
     elif reading.experts is not None:

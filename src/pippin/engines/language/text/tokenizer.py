@@ -434,8 +434,9 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
     )
     try:
         return load()
-    except StrictDataclassError:
+    except (StrictDataclassError, AttributeError):
         # It checks the whole configuration of the model, and that of Step 3.5 lists the layers of prediction heads too.
+        # Where it does not know the architecture, it fails at rotary embeddings that are scaled by YaRN.
         return load(config=PretrainedConfig())
 
 

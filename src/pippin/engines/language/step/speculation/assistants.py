@@ -1,7 +1,7 @@
-"""Drafts by an assistant that attends to the model's own keys and values: it has none, and reads no prompt.
+"""Drafts by an assistant that attends to the model's keys and values. It has no cache of its own and reads no prompt.
 
-Of each sequence it is given the state after the newest token that the model has computed, and what the model's caches
-have of it.
+For each sequence it is given the model's state at the newest token that the model has computed, and the model's caches
+of that sequence.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class _Followed(NamedTuple):
 
 
 class Assistants:
-    """Proposes what an assistant says, greedily."""
+    """Proposes the tokens that an assistant drafts greedily."""
 
     is_free = grows_trees = False
 
@@ -41,12 +41,12 @@ class Assistants:
         self._assistant = assistant
         self.weight_bytes = assistant.own_bytes
         self._states = states
-        self.rests = False  # nothing changes by it: there is nothing to read
+        self.rests = False  # without effect: an assistant reads no prompts
         self._prompts: dict[Prefilling, _End] = {}
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
         self._followed: dict[Sequence, _Followed] = {}
 
-    # What the model's passes tell: see `Follower`
+    # Notifications of the model's passes: see `Follower`
 
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
         states = self._states.take()
@@ -75,13 +75,13 @@ class Assistants:
                 self._followed[running.sequence] = _Followed(running, found[-1])
         return found
 
-    # What is asked of it: see `Proposer`
+    # Proposals: see `Proposer`
 
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
     def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
-        # Each by itself: side by side, keys and values of all would have to be copied.
+        # One sequence at a time: in a batch, the keys and values of all would have to be copied.
         drafts = {
             sequence: self._draft(sequence, most)
             for sequence, most in wanted
@@ -106,5 +106,5 @@ class Assistants:
 
 
 def _state(states: mx.array, row: int, count: int) -> mx.array:
-    """The state [1, 1, size] after so many tokens of a row; a copy, so that the others need not be kept for it."""
+    """The state [1, 1, size] after the first `count` tokens of a row; a copy, so that the other states can be freed."""
     return mx.contiguous(states[row : row + 1, count - 1 : count])

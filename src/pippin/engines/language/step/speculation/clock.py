@@ -1,8 +1,8 @@
-"""What a step would take with nobody else on the machine, by the clock and by the time of the worker on all cores.
+"""How long a step would take on an idle machine, from wall-clock time and the CPU time of the worker on all cores.
 
-On a GPU the clock tells, and on a CPU that nobody else uses. Where others want its cores, a step waits for them, for a
-while that says nothing of the step; how much of the cores' time it takes does. That alone would mislead on a machine
-without neighbours: what a step does on one core of sixteen takes long, and little of their time.
+On a GPU, and on a CPU that nobody else uses, wall-clock time is right. Where other processes want the cores, a step
+waits for them, and its wall-clock time says little about the step; its CPU time does. CPU time alone would mislead on
+an idle machine: work that runs on one of sixteen cores takes long, but little CPU time.
 """
 
 import time
@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-REMEMBERED = 256  # steps of a kind
-OF_LATE = 32  # steps
-UNDISTURBED = 0.9  # of the steps of a kind keep fewer cores busy than one that nobody hinders
-ONE_CORE = 0.9  # cores: a step that keeps fewer busy has waited for one, since it computes all the time
+REMEMBERED = 256  # steps of each kind
+OF_LATE = 32  # newest steps
+UNDISTURBED = 0.9  # quantile of the cores that steps of a kind keep busy: that of an undisturbed step
+ONE_CORE = 0.9  # cores: a step that keeps fewer busy has waited for a core, since it computes all the time
 HINDERED = (
-    0.85  # of the cores that steps could keep busy: where a tenth of them keeps fewer, others want the cores
+    0.85  # of the cores that steps could keep busy: if a tenth of the steps keeps fewer, others want them
 )
 
 
 class Instant(NamedTuple):
-    """Seconds since some time, by the clock and of the process on all cores."""
+    """Seconds since some origin: wall-clock time, and CPU time of the process on all cores."""
 
     clock: float
     cores: float
@@ -37,13 +37,13 @@ def _last() -> deque[float]:
 
 @dataclass
 class StepClock:
-    """`cores` is None where the work is not the process's own, but a device's. `threads` are those that compute a step:
-    the cores that it is taken to keep busy before any step was seen that nobody hindered."""
+    """Times steps. `cores` reads the CPU time of the process; it is None where a device does the work. `threads`
+    compute a step, and are the cores that it is assumed to keep busy until an undisturbed step was seen."""
 
     clock: Callable[[], float] = time.monotonic
     cores: Callable[[], float] | None = None
     threads: int = 1
-    # Cores that steps kept busy, by their kind; and of late, as a share of what their kind can.
+    # Cores that steps kept busy, by kind; for the newest steps, as a share of what their kind can keep busy.
     _busy: dict[Kind, deque[float]] = field(default_factory=dict)
     _shares: deque[float] = field(default_factory=lambda: deque(maxlen=OF_LATE))
 
@@ -51,18 +51,18 @@ class StepClock:
         return Instant(self.clock(), 0.0 if self.cores is None else self.cores())
 
     def seconds(self, kind: Kind, began: Instant) -> float:
-        """What a step of this kind, which began then and ends now, would have taken alone."""
+        """How long a step of this kind that began at `began` and ends now would have taken on an idle machine."""
         ended = self.now()
         passed, spent = ended.clock - began.clock, ended.cores - began.cores
         if self.cores is None or passed <= 0 or spent <= 0:
             return passed
         if self._hindered(kind, spent / passed):
-            # By the same number of cores for all kinds, so that they compare by the time of cores alone.
+            # The same number of cores for all kinds with as many sequences, so that CPU time alone compares them.
             return spent / self._cores_of(kind[0])
         return passed
 
     def _hindered(self, kind: Kind, busy: float) -> bool:
-        """Whether others want the cores, of which a step of this kind kept so many busy."""
+        """Whether other processes want the cores, given how many of them a step of this kind kept busy."""
         if busy < ONE_CORE:
             self._shares.append(0.0)
         else:
@@ -72,7 +72,8 @@ class StepClock:
         return _below(self._shares, 1 - UNDISTURBED) <= HINDERED
 
     def _cores_of(self, sequences: int) -> float:
-        """What plain steps of so many sequences keep busy when nobody hinders them, as far as that was seen."""
+        """Cores that undisturbed plain steps of this many sequences keep busy, or of the nearest number that was
+        seen."""
         known = self._busy.get((sequences, sequences))
         if known is None:
             plain = [kind[0] for kind in self._busy if kind[0] == kind[1]]
@@ -82,6 +83,6 @@ class StepClock:
 
 
 def _below(known: Iterable[float], share: float) -> float:
-    """What so many of these are below."""
+    """The quantile at `share`."""
     ordered = sorted(known)
     return ordered[int(share * (len(ordered) - 1) + 0.5)]

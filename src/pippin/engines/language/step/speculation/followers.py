@@ -1,4 +1,4 @@
-"""What a proposer is told that drafts from the model's hidden states: what each pass of the model leaves."""
+"""The interface of proposers that draft from the model's hidden states: they are told of each pass of the model."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
@@ -15,11 +15,11 @@ class Follower(Proposer, Protocol):
     """A proposer that follows the passes of prompts, and then of the sequences in the batch."""
 
     rests: bool
-    """Hardly asked any more: it need not read prompts that begin now."""
+    """Whether it is hardly asked any more, and need not read prompts that begin now."""
 
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
-        """The next `counts` tokens of these prompts have gone through the model. Gives what is to be evaluated.
-        `done`: tokens before them that the scheduler does not know of yet."""
+        """The model has computed the next `counts` tokens of these prompts. Returns the arrays that are to be
+        evaluated. `done`: tokens before them that the scheduler does not know of yet."""
         ...
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
@@ -35,8 +35,8 @@ class Follower(Proposer, Protocol):
         ...
 
     def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
-        """Of what has `passed` each sequence keeps the tokens at these ascending places, the first among them. Gives
-        what is to be evaluated."""
+        """Of the tokens of the last pass, each sequence keeps those at these ascending places, the first of them
+        always. Returns the arrays that are to be evaluated."""
         ...
 
     def forget(self, sequence: Sequence) -> None: ...

@@ -1,5 +1,5 @@
-"""What the model chooses where it was given proposals: what plain steps would have chosen there, by each sequence's own
-draws, masks and penalties."""
+"""Chooses tokens at the places of proposals exactly as plain steps would, with each sequence's own draws, masks and
+penalties."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,15 +18,15 @@ Masks = tuple[list[int], NDArray[np.int32] | None]
 
 
 class Way(NamedTuple):
-    """What the model chose for a sequence, the proposals as far as it agrees and one token more; and at which places of
-    the pass it chose that. The first place is that of the sequence's last token."""
+    """The tokens chosen for a sequence, which are the accepted proposals and one token more, and the places of the pass
+    at which they were chosen. The first place is that of the sequence's last token."""
 
     chosen: list[SampledToken]
     places: Sequence[int]
 
 
 class _Walk:
-    """A sequence's way through a tree: what is chosen at a place says where it goes on."""
+    """A sequence's way through a tree: the token chosen at a place decides which place is next."""
 
     def __init__(self, proposal: Proposal) -> None:
         places = enumerate(zip(proposal.ways, proposal.tokens, strict=True), start=1)
@@ -37,7 +37,7 @@ class _Walk:
 
     @property
     def passed(self) -> list[int]:
-        """The chosen tokens that the tree has."""
+        """The chosen tokens that are in the tree."""
         return [each.token for each in self.chosen[: len(self.places) - 1]]
 
     def take(self, sampled: SampledToken) -> None:
@@ -52,7 +52,7 @@ class _Walk:
 
 
 def masks_after(running: list[Running], passed: Sequence[list[int]], words: int) -> Masks:
-    """What each sequence allows [sequences with a mask, words] once its tokens have `passed`."""
+    """The masks of allowed tokens [sequences with a mask, words], each after the tokens `passed` of its sequence."""
     masked = [index for index, each in enumerate(running) if each.sequence.decoder.needs_mask]
     if not masked:
         return [], None
@@ -63,10 +63,10 @@ def masks_after(running: list[Running], passed: Sequence[list[int]], words: int)
 
 
 class Judge:
-    """Chooses by a sampler, which is told nothing of it."""
+    """Chooses with a sampler, whose state it leaves as it is."""
 
     def __init__(self, sampler: BatchSampler, tokenizer: Tokenizer, mask_words: int) -> None:
-        """`mask_words`: of a mask, 32 tokens in each."""
+        """`mask_words`: words of a mask, each of which has bits for 32 tokens."""
         self._sampler = sampler
         self._tokenizer = tokenizer
         self._mask_words = mask_words
@@ -80,7 +80,7 @@ class Judge:
     def _along_chains(
         self, running: list[Running], logits: mx.array, proposals: list[list[int]]
     ) -> list[Way]:
-        """Drawn at all places at once."""
+        """Draws at all places at once."""
         width = logits.shape[1]
         tokens = np.zeros((len(running), width - 1), np.int32)
         for row, proposed in zip(tokens, proposals, strict=True):
@@ -100,7 +100,7 @@ class Judge:
     def _through_trees(
         self, running: list[Running], logits: mx.array, proposals: list[Proposal]
     ) -> list[Way]:
-        """Drawn at one place of each sequence at a time, for what is drawn there says which is next."""
+        """Draws at one place of each sequence at a time, because the drawn token decides which place is next."""
         walks = [_Walk(proposal) for proposal in proposals]
         wanted = [each.sequence.logprobs for each in running]
         rows = mx.arange(len(walks))
@@ -116,7 +116,8 @@ class Judge:
             ahead.take(np.array([each.token for each in sampled], np.int32))
 
     def _masks(self, running: list[Running], passed: list[list[int]], width: int) -> Masks:
-        """What each of `width` places allows [width, sequences with a mask, words], as if the tokens had `passed`."""
+        """The masks of allowed tokens [width, sequences with a mask, words], at each place as if the tokens of `passed`
+        before it had been chosen."""
         masked = [index for index, each in enumerate(running) if each.sequence.decoder.needs_mask]
         if not masked:
             return [], None
@@ -129,6 +130,6 @@ class Judge:
 
 
 def agreed(proposed: list[int], chosen: list[int]) -> int:
-    """How many of the proposed tokens are what was chosen, up to the first that is not, or that nobody knows of."""
+    """How many of the proposed tokens were chosen, up to the first that was not, or for which no choice is known."""
     pairs = list(zip(proposed, chosen, strict=False))
     return next((place for place, (ours, its) in enumerate(pairs) if ours != its), len(pairs))

@@ -1,12 +1,12 @@
-"""How many tokens are worth proposing, by what acceptance and time were measured to be. Numbers in, numbers out.
+"""How many tokens are worth proposing, from measured acceptance and step times. Numbers in, numbers out.
 
-A pass over several tokens of each sequence takes longer than one over a single token, by how much depends on the
-machine, the model and how many sequences there are. It gives more tokens where the model agrees with proposals. `Pace`
-proposes as many as give most tokens a second, none where that is none. What it spends on finding that out, and on being
-wrong, is bounded by a budget: a share of all time, which becomes smaller with each trial that was in vain.
+A pass over several tokens of each sequence takes longer than one over a single token; by how much depends on the
+machine, the model and the number of sequences. It gives more tokens where the model agrees with proposals. `Pace`
+proposes the number of tokens that gives the most tokens a second, which may be none. The time that trials and wrong
+proposals cost is bounded by a budget: a share of all time, which becomes smaller with each trial that was in vain.
 
-Where a pass computes no padding, the tokens that it may compute go to the proposals that are likeliest to be right,
-whosesoever they are: a sequence that has none to offer takes nothing from one that copies a page.
+Where a pass computes no padding, its tokens go to the proposals that are likeliest to be right, of whichever sequence:
+one that has nothing to propose takes nothing from one that copies a page.
 """
 
 from bisect import bisect_left
@@ -17,10 +17,10 @@ from itertools import accumulate
 from math import ceil, log
 from statistics import median
 
-REMEMBERED = 9  # measurements of a kind of step
-FIRST_GUESS = 0.1  # of a step's time, that a proposed token adds, before that is measured
+REMEMBERED = 9  # measurements of each kind of step
+FIRST_GUESS = 0.1  # of a step's time: what a proposed token is assumed to add before that is measured
 Costs = tuple[tuple[int, float], ...]
-"""What products of so many vectors take, times what those of one do."""
+"""Numbers of vectors, ascending, and the time of a product with so many, as a multiple of that with one."""
 WITH_VNNI: Costs = (
     (1, 1.0),
     (2, 1.1),
@@ -41,9 +41,9 @@ WITH_VNNI: Costs = (
     (64, 13.6),
     (1024, 214.0),  # in proportion
 )
-"""Of kernels for CPUs that multiply int8 by one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a time, so
-that some cost next to nothing more than fewer, and the next one much. Measured by `benchmarks.speculation_policy
---measure`; elsewhere the height differs, hardly the shape."""
+"""Of the kernels for CPUs that multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
+time, so that costs grow in steps: one more vector costs next to nothing, or much. Measured by
+`benchmarks.speculation_policy --measure`; on other machines the height differs, but hardly the shape."""
 WITH_AVX2: Costs = (
     (1, 1.0),
     (2, 1.7),
@@ -63,29 +63,29 @@ WITH_AVX2: Costs = (
     (64, 30.2),
     (1024, 480.0),  # in proportion
 )
-"""The same of those on AVX2, where a product takes several instructions: one vector leaves the processor less idle."""
-NEVER_PAYS = 1.1  # times as many plain steps as a pass computes tokens of a sequence
-LEAP = 2.0  # times the tokens of passes that were measured
-OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
+"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
+NEVER_PAYS = 1.1  # plain steps for each token of a sequence: a pass that takes longer does not pay
+LEAP = 2.0  # times the tokens of the widest measured pass: how wide a pass may be whose time is guessed
+OUTLIER = 2.0  # times the expected time: longer steps count as so long, because something else held them up
 STALE = 128  # steps with proposals after which a plain one is measured again
-FRESH = 2  # plain steps that are measured before there is anything to compare with
-FADING = 0.85  # of what was seen of a sequence, with each step that judges it
-PRIOR = 2.0  # judged tokens that what others have seen stands for
-HOPE = 0.5  # chance of a proposal before any was judged
+FRESH = 2  # plain steps to measure before others are compared with them
+FADING = 0.85  # weight that earlier observations of a sequence keep with each step that judges it
+PRIOR = 2.0  # judged tokens for which the acceptance of earlier sequences stands
+HOPE = 0.5  # assumed chance of a proposal before any was judged
 TOO_RARE = 0.05  # proposals with a smaller chance of being reached and right are left out
 FARTHEST = 1 << 10  # tokens
 SMOOTHING = 0.1
-WORTH = 1.02  # times the tokens a second of a plain step, for proposals to be worth it
-WORTH_IN_DEBT = 1.1  # times that, where more was lost than may be: up to as much again as may be lost at once
-ALLOWANCE = 0.02  # share of the time that may be lost
-LEAST_INTEREST = 1 / 8  # of that share, after trials that were all in vain
-SAVINGS = 0.04  # seconds that may be lost at once, or
-SAVED_STEPS = 2.0  # plain steps of one token, if those take longer
-DOUBT = 0.2  # by which a chance may be higher than it is taken to be
-CHEAPER = 0.8  # times what is guessed, that a pass may take which is longer than any that was measured
-CURIOUS = (
-    16  # checks that pay, after which there is one to find out whether other numbers of proposals pay more
+WORTH = 1.02  # times the tokens a second of plain steps: proposals that give less are not worth it
+WORTH_IN_DEBT = (
+    1.1  # the same while the budget is overdrawn, which it may be by as much as may be lost at once
 )
+ALLOWANCE = 0.02  # share of the time that may be lost
+LEAST_INTEREST = 1 / 8  # of that share: what is left of it after many trials in vain
+SAVINGS = 0.04  # seconds that may be lost at once
+SAVED_STEPS = 2.0  # plain steps that may be lost at once, if they take longer than that
+DOUBT = 0.2  # by how much a chance may be higher than estimated
+CHEAPER = 0.8  # times the guessed time: what a pass that is wider than any measured one may really take
+CURIOUS = 16  # checks: one in so many that pay tries another number of proposals
 GOLDEN = (5**0.5 - 1) / 2  # the golden ratio
 
 
@@ -98,14 +98,14 @@ class Acceptance:
     _judged: float = 0.0
 
     def observe(self, proposed: int, accepted: int) -> None:
-        """So many tokens were judged one after the other, up to the first that was wrong."""
+        """Of `proposed` tokens the first `accepted` were right; those after the first wrong one were not judged."""
         if proposed:
             self._agreed = self._agreed * FADING + accepted
             self._judged = self._judged * FADING + accepted + (accepted < proposed)
 
     @property
     def chance(self) -> float:
-        """That the next proposal is right."""
+        """The chance that the next proposal is right."""
         return (self._agreed + PRIOR * self.prior) / (self._judged + PRIOR)
 
 
@@ -115,7 +115,7 @@ def expected_tokens(chance: float, proposed: int) -> float:
 
 
 def reach(chance: float) -> int:
-    """Up to which place proposals are right now and then."""
+    """The last place at which a proposal is reached and right often enough: see `TOO_RARE`."""
     if chance >= 1:
         return FARTHEST
     return int(log(TOO_RARE) / log(chance)) if chance > TOO_RARE else 0
@@ -126,7 +126,7 @@ def _last() -> deque[float]:
 
 
 def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
-    """How many of these proposals are whose."""
+    """How many of these proposals each sequence has."""
     lengths = [0] * count
     for _, index in chosen:
         lengths[index] += 1
@@ -134,11 +134,11 @@ def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
 
 
 Points = Sequence[tuple[float, float]]
-"""Of a curve, ascending."""
+"""Points of a curve, ascending."""
 
 
 def _on_line(points: Points, place: float) -> float:
-    """On the line through the nearest points; past the last one it goes on as between the last two."""
+    """The value at `place` on the line through the nearest points; beyond the last, on that through the last two."""
     index = bisect_left(points, (place,))
     if index < len(points) and points[index][0] == place:
         return points[index][1]
@@ -148,34 +148,35 @@ def _on_line(points: Points, place: float) -> float:
 
 
 def _between(points: Points, place: float) -> float:
-    """On the line between the nearest points, or what the last one has."""
+    """The value at `place` on the line through the nearest points; beyond the last, the value there."""
     return points[-1][1] if place >= points[-1][0] else _on_line(points, place)
 
 
 def _useless(width: float) -> float:
-    """Times a plain step with which a pass does not pay even where all proposals are right. How much longer one takes
-    than that does not matter, and mostly something else held it up."""
+    """The time of a pass, in plain steps, above which it does not pay even where all proposals are right. How much
+    longer it takes does not matter, and mostly something else held it up."""
     return NEVER_PAYS * ceil(width)
 
 
 @dataclass
 class _Ratios:
-    """What passes of some number of sequences take, by the tokens that they compute for a sequence in the mean: times
-    what a plain step takes.
+    """The time of passes of one number of sequences, in plain steps, by width: the mean number of tokens that a pass
+    computes for a sequence.
 
-    What was measured is taken as it is. Between and beyond, it is on the line through the nearest widths that were; or
-    where the shape of the curve is known, as much above or below it as those are. A line would have one pass over five
-    vectors, which costs what one over six does, speak for all longer ones by its slope."""
+    Measured widths have the time that was measured. Other widths are on the line through the nearest measured ones; or,
+    where the shape of the curve is known, as much above or below it as those are. Lines alone would mislead where costs
+    grow in steps: one pass over five vectors, which costs what one over six does, would set the slope for all longer
+    ones."""
 
     shape: Points | None = None  # from the plain step on
-    # By width, those of other numbers of sequences that computed as many tokens: they correct the shape.
+    # By width, from passes of other numbers of sequences over as many tokens: they correct the shape.
     transferred: dict[float, float] = field(default_factory=dict)
-    widest: float = 1.0  # that was measured
+    widest: float = 1.0  # measured width
     _measured: dict[float, deque[float]] = field(default_factory=dict)
     _known: dict[float, float] = field(default_factory=dict)
-    _found: dict[float, float] = field(default_factory=dict)  # what `at` gave
-    _first: Points = ((1.0, 1.0),)  # times the shape, by what others have measured
-    _second: Points = ((1.0, 1.0),)  # times that, by what was measured itself
+    _found: dict[float, float] = field(default_factory=dict)  # results of `at`
+    _first: Points = ((1.0, 1.0),)  # factors on the shape, from `transferred`
+    _second: Points = ((1.0, 1.0),)  # factors on that, from own measurements
 
     def __post_init__(self) -> None:
         self._known = _ascending(self.transferred)
@@ -200,7 +201,7 @@ class _Ratios:
         return self._known if self._measured else {}
 
     def at(self, width: float) -> float:
-        """At least 1: where a longer pass seems to take less than a plain step, that one was held up."""
+        """At least 1: where a wider pass seems to take less than a plain step, the plain step was held up."""
         if (found := self._found.get(width)) is None:
             found = self._found[width] = max(1.0, min(self._expected(width), _useless(width)))
         return found
@@ -218,8 +219,8 @@ class _Ratios:
         return max([min([taken, *longer]), *shorter])
 
     def _factor(self, width: float, ratio: float) -> float:
-        """How many times as long as was to be expected passes like those of this width take: the shape stands for one
-        more measurement, so that the first one does not decide alone."""
+        """The factor between the measured and the expected time at this width. What was expected counts as one more
+        measurement, so that the first one does not decide alone."""
         count = len(self._measured[width])
         return float((max(1.0, ratio) / self._corrected(width)) ** (count / (count + 1)))
 
@@ -231,7 +232,7 @@ class _Ratios:
 
 
 def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
-    """By width: a pass over fewer tokens takes no longer than one over more; what says otherwise was held up."""
+    """By width, made ascending: a pass over fewer tokens that seems to take longer than one over more was held up."""
     known = sorted(ratios.items(), reverse=True)
     least = accumulate((ratio for _, ratio in known), min)
     return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
@@ -239,13 +240,13 @@ def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
 
 @dataclass
 class StepTimes:
-    """What steps take, by how many sequences they compute and how many tokens of all of them."""
+    """The time of steps, by the number of sequences and the number of tokens of all of them."""
 
     pads: bool = (
-        True  # what passes take depends on their tokens for each sequence, else on those of all of them
+        True  # the time of a pass depends on its tokens for each sequence, else on those of all of them
     )
     costs: Costs = WITH_VNNI  # of passes without padding, before they are measured
-    _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds, of a token for each of so many
+    _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds of plain steps, by sequences
     _medians: dict[int, float] = field(default_factory=dict)
     _ratios: dict[int, _Ratios] = field(default_factory=dict)
 
@@ -264,7 +265,7 @@ class StepTimes:
             self._ratios[sequences].observe(width, ratio)
 
     def _unknown(self, sequences: int) -> _Ratios:
-        """Before a pass of so many sequences was measured."""
+        """The ratios before a pass of this many sequences was measured."""
         if self.pads:
             return _Ratios()
         plain = _on_line(self.costs, sequences)
@@ -273,7 +274,7 @@ class StepTimes:
         return _Ratios(shape, self._transferred(sequences) if self.measured(sequences) else {})
 
     def _transferred(self, sequences: int) -> dict[float, float]:
-        """What passes of other numbers of sequences have taken, which computed more tokens than a plain one of this."""
+        """Ratios by width, from passes of other numbers of sequences over more tokens than a plain step of these."""
         known = dict(self._medians)
         for count, ratios in self._ratios.items():
             known |= {
@@ -287,15 +288,15 @@ class StepTimes:
         }
 
     def widest(self, sequences: int) -> float:
-        """The most tokens of a sequence, in the mean, of passes whose time is known."""
+        """The largest mean number of tokens of a sequence of passes whose time is known."""
         return self._nearest(sequences).widest
 
     def measured(self, sequences: int) -> bool:
-        """Whether it is known what a plain step for so many takes."""
+        """Whether the time of a plain step of this many sequences is known."""
         return len(self._plain.get(sequences, ())) >= FRESH
 
     def plain(self, sequences: int) -> float:
-        """Seconds of a step of one token for each; 0 before any was measured."""
+        """Seconds of a step of one token for each sequence; 0 before any was measured."""
         return self._medians.get(sequences, 0.0)
 
     @property
@@ -304,14 +305,14 @@ class StepTimes:
         return self._medians[min(self._medians)] if self._medians else 0.0
 
     def expected(self, sequences: int, computed: int) -> float:
-        """Seconds of a step of so many tokens in all."""
+        """Seconds of a step that computes `computed` tokens of all sequences."""
         if computed == sequences:
             return self.plain(sequences)
         return self.plain(sequences) * self._nearest(sequences).at(computed / sequences)
 
     def _nearest(self, sequences: int) -> _Ratios:
-        """Of so many sequences, else, where what passes take depends on the tokens for each, of the most similar number
-        that there were."""
+        """The ratios of this many sequences; where there are none and passes have padding, those of the most similar
+        number of sequences."""
         if sequences in self._ratios:
             return self._ratios[sequences]
         nearest = min(self._ratios, key=lambda count: abs(count - sequences), default=None)
@@ -321,26 +322,26 @@ class StepTimes:
 
 
 class Pace:
-    """Says how many tokens to propose for each of the sequences that a step computes."""
+    """Decides how many tokens to propose for each of the sequences that a step computes."""
 
     def __init__(
         self, most: int, *, overlaps: bool = False, pads: bool = True, costs: Costs = WITH_VNNI
     ) -> None:
-        """`most`: tokens proposed for a sequence. `overlaps`: a step in which proposals are looked for takes longer
-        even where there are none, because it cannot be built while the last one is computed. `pads`: a pass computes
-        as many tokens of each sequence as of that with the most. `costs`: of passes that do not."""
+        """`most`: most tokens proposed for a sequence. `overlaps`: a step in which proposals are looked for takes
+        longer even where there are none, because it cannot be built while the last one is computed. `pads`: a pass
+        computes as many tokens of each sequence as of that with the most. `costs`: those of passes without padding."""
         self.times = StepTimes(pads, costs)
         self.tree_times = StepTimes(pads, costs)  # of steps that check trees, see `TreePace`
         self._pads = pads
         self._overlaps = overlaps
-        self._hits = 1.0  # share of the steps that looked for proposals and had some
-        self._vain = 0.0  # seconds by which the others were longer
+        self._hits = 1.0  # of the steps that looked for proposals, the share that found some
+        self._vain = 0.0  # seconds by which steps that found none were longer
         self._most = most
         self._budget = SAVINGS  # seconds that may be lost now
-        self._interest = 1.0  # times `ALLOWANCE` is what is spent on trials
-        self._since_plain = 0  # steps with proposals
-        self._plain_before = 0  # sequences of the step before, if that was a plain one
-        self._trial = 0  # counts steps whose length was tried for knowledge's sake
+        self._interest = 1.0  # times `ALLOWANCE`: what is spent on trials
+        self._since_plain = 0  # steps with proposals since the last plain one
+        self._plain_before = 0  # sequences of the last step if that was a plain one, else 0
+        self._trial = 0  # counts steps with proposals: whose turn it is among trials
 
     @property
     def rests(self) -> bool:
@@ -348,7 +349,8 @@ class Pace:
         return self._interest <= LEAST_INTEREST
 
     def lengths(self, chances: Sequence[float], available: Sequence[int]) -> list[int]:
-        """`chances` that a proposal is right, and how many proposals there can be, of each sequence."""
+        """How many tokens to propose for each sequence. `chances`: that a proposal is right. `available`: proposals
+        that there can be."""
         none = [0] * len(chances)
         rooms = [min(self._most, own) for own in available]
         if not any(rooms) or not self.may_propose(len(chances)):
@@ -359,14 +361,14 @@ class Pace:
         if pays and self._trial % CURIOUS:
             return best
         tried = self._tried(chances, rooms, self._leap(len(chances)))
-        # What is not even likely to pay is tried now and then, so that a change is noticed: from full savings.
+        # What is unlikely to pay is tried now and then, from full savings, so that a change is noticed.
         worth_trying = self.has_savings or self._may_pay(chances, tried)
         if worth_trying and self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
 
     def _may_pay(self, chances: Sequence[float], lengths: Sequence[int]) -> bool:
-        """Whether these would pay if as much more were right, and a pass took as much less, as may well be."""
+        """Whether these would pay at best: with chances higher by `DOUBT`, and guessed times lower by `CHEAPER`."""
         count, computed = len(lengths), self.computed(lengths)
         tokens = sum(
             expected_tokens(min(1.0, chance + DOUBT), own)
@@ -377,17 +379,17 @@ class Pace:
         return tokens / count * self.times.plain(count) > WORTH * seconds
 
     def may_propose(self, sequences: int) -> bool:
-        """Whether nothing else is due."""
+        """Whether no plain step is due to be measured, and the budget is not used up."""
         due = self._since_plain >= STALE or not self.times.measured(sequences)
         return not due and self._budget > -self._savings
 
     def _leap(self, sequences: int) -> int:
-        """Proposals for a sequence in the mean, of which it may be guessed what they take: twice as many tokens as in a
-        pass that was measured. Guesses are low where vectors are multiplied a few at a time."""
+        """The largest mean number of proposals for a sequence whose time may be guessed: twice as many tokens as in the
+        widest pass that was measured. Guesses are too low where vectors are multiplied a few at a time."""
         return int(LEAP * self.times.widest(sequences)) - 1
 
     def _best(self, chances: Sequence[float], rooms: Sequence[int], leap: int) -> list[int]:
-        """Of all numbers of proposals, but none, up to `leap` for each, those that give most tokens a second."""
+        """The numbers of proposals that give the most tokens a second: at least one in all, up to `leap` for each."""
         if self._pads:
             choices = (
                 [min(longest, room, reach(chance)) for chance, room in zip(chances, rooms, strict=True)]
@@ -401,8 +403,8 @@ class Pace:
         return _shared_out(likeliest[: max(range(1, len(rates)), key=rates.__getitem__)], count)
 
     def _likeliest(self, chances: Sequence[float], rooms: Sequence[int]) -> list[tuple[float, int]]:
-        """How likely each proposal is to be reached and right, and whose it is, the likeliest first. What is hardly
-        ever reached is left out."""
+        """The chance of each proposal to be reached and right, and the index of its sequence, the likeliest first.
+        Proposals that are hardly ever reached are left out."""
         rated = [
             (chance**place, -place, index)
             for index, (chance, room) in enumerate(zip(chances, rooms, strict=True))
@@ -411,8 +413,8 @@ class Pace:
         return [(right, index) for right, _, index in sorted(rated, reverse=True)]
 
     def _tried(self, chances: Sequence[float], rooms: Sequence[int], leap: int) -> list[int]:
-        """What to find out next, though it is not expected to pay: all numbers come in turn, up to `leap` for each, and
-        soon after one another some that are far apart."""
+        """The numbers of proposals to try next, though they are not expected to pay. All numbers up to `leap` for each
+        take turns, in an order in which numbers that are far apart follow one another."""
         turn = self._trial * GOLDEN % 1
         if self._pads:
             number = 1 + int(turn * min(leap, max(rooms)))
@@ -423,7 +425,7 @@ class Pace:
         return _shared_out(likeliest[: 1 + int(turn * len(likeliest))], len(rooms))
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
-        """Whether the next step should look for proposals that cost nothing, of which there may be none."""
+        """Whether the next step should look for proposals that cost nothing to make. There may be none."""
         if not self._overlaps:
             return self.may_propose(len(chances))
         lengths = self.lengths(chances, [self._most] * len(chances))
@@ -452,8 +454,8 @@ class Pace:
     def observe(
         self, sequences: int, computed: int, seconds: float, tokens: int, *, trees: bool = False
     ) -> None:
-        """A step gave so many tokens in all. It `computed` one for each sequence where nothing was looked for, else
-        chains, or `trees`."""
+        """A step computed `computed` tokens and gave `tokens`, of all sequences. It was a plain one where it computed
+        one token for each sequence; others checked chains, or `trees`."""
         plain, is_plain = self.times.plain(sequences), computed == sequences
         times = self.tree_times if trees else self.times
         if self.times.measured(sequences):
@@ -462,8 +464,8 @@ class Pace:
             self._spend(spent, lost)
             if not is_plain:
                 self._interest = 1.0 if lost < 0 else max(self._interest / 2, LEAST_INTEREST)
-        # A plain step right behind another is what there would be without proposals: it was begun while the one before
-        # it was computed, and a first one takes half as long again.
+        # Only a plain step right after another shows the time of steps without proposals: it was begun while the one
+        # before it was computed. A first one takes half as long again.
         follows = self._plain_before == sequences
         self._plain_before = sequences if is_plain else 0
         if not is_plain or follows:
@@ -478,7 +480,7 @@ class Pace:
             self._hits += SMOOTHING * (1 - self._hits)
 
     def _spend(self, seconds: float, lost: float) -> None:
-        """Of a step's seconds so many were lost, less than none where they were won."""
+        """Of the seconds of a step, `lost` were lost compared with plain steps; less than 0 where some were won."""
         self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
 
     @property
@@ -488,7 +490,7 @@ class Pace:
 
     @property
     def has_savings(self) -> bool:
-        """Whether nothing of what may be lost at once is spent."""
+        """Whether the budget is as large as it can be."""
         return self._budget >= self._savings
 
     @property
@@ -501,7 +503,7 @@ class Pace:
         return tokens / self.times.expected(len(lengths), self.computed(lengths))
 
     def _loss(self, chances: Sequence[float], lengths: Sequence[int]) -> float:
-        """Seconds that a step is expected to lose to plain ones."""
+        """Seconds by which a step is expected to be slower than plain steps that give as many tokens."""
         count = len(lengths)
         tokens = sum(map(expected_tokens, chances, lengths))
         return self.times.expected(count, self.computed(lengths)) - self.times.plain(count) * tokens / count

@@ -22,24 +22,24 @@ from pippin.engines.language.step.speculation.pace import (
     expected_tokens,
 )
 
-CHOICES = 8  # tokens that may follow the same one
+CHOICES = 8  # most tokens of a tree that follow the same token
 GAIN = 0.08
-"""How many more tokens a tree is taken to give than a chain as long, with each doubling of its tokens, before that is
-measured: 0.06 to 0.08 from 4 to 32 tokens of the head that docs/engine.md tells of."""
+"""The share of tokens that a tree is assumed to give more than a chain of as many tokens, for each doubling of that
+number, before it is measured. The head in docs/engine.md has 0.06 to 0.08 from 4 to 32 tokens."""
 
 
 class _Node(NamedTuple):
     token: int
     parent: int  # index among the nodes; -1 for what follows the text
     depth: int
-    chance: float  # the logarithm of that of it and all before it
+    chance: float  # the log probability of this token and all before it
 
 
 class LikeliestTree:
     """The likeliest tokens that may follow a text, up to a number of them.
 
-    It grows by a level at a time. All that is likely enough to stay has then been asked what follows it, for what
-    follows is never likelier.
+    It grows one level at a time. No token of the likeliest tree is missed, because a token is never likelier than the
+    one before it: only tokens that stay in the tree need to be asked what follows them.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,7 +47,7 @@ class LikeliestTree:
         self._nodes: list[_Node] = []
         self._depth = 0  # of the newest level
         self.sources: list[int] = []
-        """For each token where the one before it stood among what `grow` was given: 0 for the text."""
+        """For each token, the row of its parent among the rows that `grow` was given; row 0 is the text."""
 
     @property
     def tokens(self) -> list[int]:
@@ -58,8 +58,9 @@ class LikeliestTree:
         return [node.parent for node in self._nodes]
 
     def grow(self, tokens: NDArray[np.int32], chances: NDArray[np.float32]) -> bool:
-        """Take what may follow the text, and each token of the tree in order: [1 + tokens, choices] of both, chances as
-        logarithms. Only what follows the newest level matters. Gives whether there is a new level."""
+        """Add the tokens that may follow the text (row 0) and each token of the tree (the rows after it, in order),
+        with their log probabilities, both [1 + tokens, choices]. Only rows of the newest level matter. Returns whether
+        there is a new level."""
         found = list(self._nodes)
         newest = [index for index, node in enumerate(found) if node.depth == self._depth]
         for parent in newest if self._depth else [-1]:
@@ -67,7 +68,7 @@ class LikeliestTree:
             for token, chance in zip(tokens[parent + 1].tolist(), chances[parent + 1].tolist(), strict=True):
                 if chance > -np.inf:
                     found.append(_Node(token, parent, self._depth + 1, before + min(chance, 0.0)))
-        # What is before another comes first, also where both are as likely.
+        # A parent comes before its children, also where both are equally likely.
         order = sorted(range(len(found)), key=lambda index: (-found[index].chance, found[index].depth))
         kept = order[: self._most]
         places = {-1: -1, **{old: new for new, old in enumerate(kept)}}
@@ -79,17 +80,17 @@ class LikeliestTree:
 
 @dataclass
 class TreePace:
-    """Says when to check trees, and of how many tokens, beside what `pace` says of chains: by what they have given and
-    what their steps have taken. What trials lose comes out of the same budget."""
+    """Decides when to check trees instead of the chains that `pace` chooses, and of how many tokens, from the tokens
+    that trees have given and the time of their steps. What trials lose comes out of the budget of `pace`."""
 
     pace: Pace
     most: int
-    _gained: dict[int, float] = field(default_factory=dict)  # times what is hoped, by sizes
+    _gained: dict[int, float] = field(default_factory=dict)  # factors on `_hoped`, by size
     _checks: int = 0
 
     def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
-        """Tokens of a tree for each sequence; 0 where the chains of these lengths, or nothing, give more tokens a
-        second. `chances` that a chain's token is right; `room` for tokens of the tree."""
+        """Tokens of the tree of each sequence; 0 where chains of the lengths `chains`, or no proposals, give more
+        tokens a second. `chances`: that a token of a chain is right. `room`: most tokens of a tree."""
         sizes = [size for size in self._sizes if size <= room]
         if not sizes or not self.pace.may_propose(len(chances)):
             return 0
@@ -110,7 +111,7 @@ class TreePace:
         return [1 << power for power in range(1, self.most.bit_length()) if 1 << power <= self.most]
 
     def observe(self, chances: Sequence[float], size: int, tokens: int) -> None:
-        """A check of trees of this size, or of chains if that is 0, gave so many tokens in all."""
+        """A check of trees of this size, or of chains if the size is 0, gave `tokens` in all."""
         self._checks += 1
         if size:
             share = tokens / self._hoped(chances, size)
@@ -133,7 +134,7 @@ class TreePace:
         return self._tokens(chances, size) / max(self._seconds(chances, size), 1e-9)
 
     def _loss(self, chances: Sequence[float], size: int) -> float:
-        """Seconds that a step is expected to lose to plain ones."""
+        """Seconds by which a step is expected to be slower than plain steps that give as many tokens."""
         count = len(chances)
         won = self.pace.times.plain(count) * self._tokens(chances, size) / count
         return self._seconds(chances, size) - won

@@ -1,4 +1,4 @@
-"""When to let the model judge several proposed tokens at once, and how many of whose."""
+"""Decides when the model checks proposed tokens, and how many for each sequence."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ from pippin.engines.language.step.speculation.proposers import Proposal, Propose
 from pippin.engines.language.step.speculation.trees import TreePace
 
 AGREED = (1, 2, 3, 4, 8, 16, 32)
-"""Places found by so many tokens in common, up to the next number, are taken to be right equally often: of what
-follows two tokens the first half is wrong, of what follows sixteen one in twenty (measured on code edits and prose)."""
+"""Lookups with so many tokens in common, up to the next number, are assumed to be right equally often: the first
+proposal is wrong half of the time after two tokens, and one time in twenty after sixteen (measured on code edits and
+prose)."""
 
 HOPES = (0.5, 0.4, 0.5, 0.6, 0.7, 0.85, 0.9, 0.9)
-"""Chances of proposals before any was judged, by how many of the numbers in `AGREED` are reached."""
+"""The assumed chance of a proposal before any was judged, by how many of the numbers in `AGREED` are reached."""
 
 Grounds = int | None
-"""What tells how often proposals are right: an index in `HOPES` of those that were found, None of those drafted."""
+"""The class within which acceptance is counted: an index in `HOPES` for lookups, None for drafts."""
 
 
 def grounds_of(proposal: Proposal) -> Grounds:
@@ -57,21 +58,21 @@ class Speculation:
         clock: StepClock | None = None,
         trees: TreePace | None = None,
     ) -> None:
-        """`most`: tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, where the
-        state of a sequence is to be remembered. `always`: there may be proposals for sequences without a prediction,
-        too. `heads`: what the proposer asks that is to know the model's states. `clock` measures steps. `trees`: when
-        to check trees, where the model can and the proposer has some."""
+        """`most`: most tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, at
+        which the state of a sequence is to be remembered. `always`: sequences without a prediction may have proposals
+        too. `heads`: the source of proposals that is told of the model's states. `clock` measures steps. `trees`:
+        decides when to check trees, where the model can and the proposer has some."""
         self.proposer = proposer
         self.clock = clock or StepClock()
         self.always = always
         self.heads = heads
         self.pace = pace
         self.trees = trees
-        self._tree = 0  # tokens of the trees that were asked for last, and the chances of chains then
-        self._asked_with: list[float] = []
+        self._tree = 0  # tokens of the trees that were asked for last
+        self._asked_with: list[float] = []  # the chances of chains at that time
         self._most = most
         self._block = block
-        # Of each sequence, and what one begins with, by grounds; and of all its proposals.
+        # The acceptance of each sequence and the prior of a new one: by grounds, then of all proposals.
         self._seen: dict[Sequence, dict[Grounds, Acceptance]] = {}
         self._priors: dict[Grounds, float] = {}
         self._overall: dict[Sequence, Acceptance] = {}
@@ -79,7 +80,7 @@ class Speculation:
         self._grounds: dict[Sequence, Grounds] = {}  # of the last proposals
 
     def wanted(self, running: list[Running]) -> bool:
-        """Whether the next step should look for proposals, which then have to be known before it is built."""
+        """Whether the next step should look for proposals. They have to be known before the step is built."""
         ready = [self.proposer.is_ready(each.sequence) for each in running]
         if not any(ready):
             return False
@@ -95,7 +96,7 @@ class Speculation:
         return 0 if self.trees is None else self.trees.size(chances, lengths, max(rooms))
 
     def proposals(self, running: list[Running]) -> list[Proposal]:
-        """One for each sequence, all of whose tokens are known."""
+        """One for each of these sequences, whose tokens are all known."""
         rooms = [self._room(each) for each in running]
         asked = rooms if self.proposer.is_free else self._asked(self._chances(running), rooms)
         wanted = [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
@@ -135,7 +136,7 @@ class Speculation:
         return max(room, 0)
 
     def _chances(self, running: list[Running]) -> list[float]:
-        """Of proposals that are not known yet."""
+        """The chance that a proposal is right, of each sequence, while proposals are not known yet."""
         return [
             seen.chance if (seen := self._overall.get(each.sequence)) is not None else self._prior
             for each in running
@@ -148,7 +149,7 @@ class Speculation:
         return seen[grounds]
 
     def judged(self, sequence: Sequence, proposal: Proposal, chosen: list[int]) -> None:
-        """What the model chose where it was given proposals for a sequence. A tree tells of the chain that it has."""
+        """The model chose these tokens where it was given this proposal. Of a tree, its likeliest chain is counted."""
         if not proposal.tokens:
             return
         chain = proposal.likeliest
@@ -163,7 +164,7 @@ class Speculation:
         self._prior += SMOOTHING * (overall.chance - self._prior)
 
     def learn(self, began: Instant, sequences: int, judged: Judged | None, *, looked: bool) -> None:
-        """A step that did nothing but decode began then, and is done. `looked`: it looked for proposals."""
+        """A step that only decoded began at `began` and is done. `looked`: it looked for proposals."""
         computed = sequences if judged is None else self.pace.computed(judged.lengths)
         seconds = self.clock.seconds((sequences, computed), began)
         if judged is not None:
@@ -176,7 +177,7 @@ class Speculation:
             self.heads.rests = self.pace.rests
 
     def _observe(self, sequences: int, computed: int, seconds: float, judged: Judged) -> None:
-        """A pass that took so long has judged proposals."""
+        """A pass that took `seconds` has judged proposals."""
         trees = any(each.parents is not None for each in judged.proposals)
         self.pace.observe(sequences, computed, seconds, judged.tokens, trees=trees)
         if self.trees is not None:
