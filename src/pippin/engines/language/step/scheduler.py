@@ -272,9 +272,8 @@ class Scheduler:
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
         if self.limits.draft_bytes is not None:
-            longest: dict[int, int] = {}
-            for each in self.running:
-                longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
+            ascending = sorted(self.running, key=lambda each: each.length)
+            longest = {each.length_class: each.length + 1 for each in ascending}
             left -= sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
         return left
 
@@ -302,7 +301,6 @@ class Scheduler:
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
             reckoned.append((each, padded_as))
-        # A drafter's caches are padded as the model's are.
         one = {
             name: limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
             for name, tokens in longest.items()

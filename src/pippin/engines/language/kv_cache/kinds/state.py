@@ -121,7 +121,7 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
         self.cache = found
 
     def checkpoint(self) -> States:
-        # Other array objects: what is put into one in place is not put into these.
+        # New array objects: what `_put` writes into an array in place does not change these.
         return [None if state is None else state[:] for state in self.cache]
 
     def restore(self, checkpoint: States) -> None:
