@@ -271,11 +271,9 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-        if self.limits.draft_bytes is not None:
-            ascending = sorted(self.running, key=lambda each: each.length)
-            longest = {each.length_class: each.length + 1 for each in ascending}
-            left -= sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
-        return left
+        ascending = sorted(self.running, key=lambda each: each.length)
+        longest = {each.length_class: each.length + 1 for each in ascending}
+        return left - sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
         """Learn from a step that took so long, in which so many sequences decoded."""
