@@ -129,8 +129,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
             "partly",
-            "those of docs/engine.md: EAGLE-3, DFlash, DSpark, and the prediction heads of most families; Inkling's, "
-            "which drafts for one sequence at a time, is refused at the load, by name",
+            "all of them, in batches; GLM 4.7 Flash's head split off is refused by name, and taken from the model's "
+            "own checkpoint",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
         Promise("`p_less`", "works", "in the batch, beside the other samplers"),

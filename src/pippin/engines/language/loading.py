@@ -35,7 +35,13 @@ from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
-from pippin.engines.language.kv_cache.probe import Batching, can_branch, choose_batching, one_at_a_time
+from pippin.engines.language.kv_cache.probe import (
+    Batching,
+    can_branch,
+    can_rewind,
+    choose_batching,
+    one_at_a_time,
+)
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
@@ -494,16 +500,24 @@ def _open_follower(
         assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
-    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
+    most = asked.options.num_draft_tokens
+    drafter = drafters.open_head(
+        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
+    )
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    if not (layout.rewinds and layout.batches) or any(each.replays for each in layout.kinds):
+    shape = BatchShape(layout=layout)
+    takes_back = layout.rewinds and layout.checkpoints and layout.batches
+    if takes_back and any(each.replays for each in layout.kinds):
+        takes_back = can_rewind(drafter, shape)
+    if not takes_back:
         message = (
             f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    grows_trees = drafter.most is None and can_branch(drafter, BatchShape(layout=layout))
-    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read), grows_trees=grows_trees)
+    grows_trees = drafter.most is None and can_branch(drafter, shape)
+    states = HiddenStates(model, head, drafter.layers_read)
+    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:

@@ -20,7 +20,6 @@ def folder_of(folder: Path, config: dict[str, Any]) -> Path:
     ("kind", "reason"),
     [
         ("glm4_moe_lite_mtp", "start the model that it was split off from"),
-        ("inkling_mtp", "one sequence at a time"),
         ("of_next_year_mtp", "cannot run: take a smaller model"),
     ],
 )

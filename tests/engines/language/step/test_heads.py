@@ -257,6 +257,17 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
         assert found == drafted(bench, heads, each.sequence.tokens, first)
 
 
+def test_more_tokens_than_wait_can_be_drafted_and_forgotten(
+    pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_WAITING", 5)
+    pair = pairs["eagle3"]
+    bench = Bench(pair.model, options(num_draft_tokens=12, prefix_cache=False, **pair.options))
+    answers, _ = run_all(bench, {"a": (PHRASE, 12)})
+    bench.judge(PHRASE, answers["a", 0])
+    assert bench.engine.stats().draft_tokens > 12
+
+
 def test_a_sequence_that_grows_into_another_class_of_lengths_is_followed_there(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

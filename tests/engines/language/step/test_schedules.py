@@ -30,6 +30,7 @@ from tests.engines.language.drafters.test_split_heads import (
     with_qwen_head,
     with_v4_head,
 )
+from tests.engines.language.drafters.tiny_chain import inkling_with_chain
 from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject, run_schedule
@@ -124,10 +125,12 @@ DRAFTERS: dict[str, Callable[[Path], Subject]] = {
     ),
     "index": partial(_of_split, with_hy_head, "hy_v4", index_topk=400),
     "index beside latent vectors": partial(_of_split, with_glm_head, "glm_moe_dsa", index_topk=400),
+    "chain": lambda root: Subject(inkling_with_chain(root / "inkling")),
+    "chain that is right": lambda root: Subject(inkling_with_chain(root / "inkling", predictable=True)),
     "nemotron": lambda root: Subject(nemotron_with_head(root / "model")),
 }
 """A model with each way to draft that those above do not have."""
-DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks")
+DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks", "chain")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from mlx_vlm.speculative.drafters.laguna_dflash.dflash import LagunaDFlashDraftM
 from mlx_vlm.speculative.drafters.muse_glimmer_assistant.dflash import MuseGlimmerAssistantDraftModel
 from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel
 
-from pippin.engines.language.drafters.heads import Drafted, DraftHead
+from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 Sight = Literal["whole", "before", "within"]
@@ -90,17 +90,17 @@ class BlockHead(DraftHead):
 
     def draft_ahead(
         self,
-        forward: Callable[[mx.array, mx.array | None], mx.array],
+        forward: Callable[[mx.array, Any], mx.array],
         last: mx.array,
         own: mx.array,
         most: int,
-    ) -> Drafted:
+    ) -> mx.array:
         count = most - self.from_anchor
         masks = mx.full((last.shape[0], count), self.inner.config.mask_token_id, last.dtype)
         block = mx.concatenate([last, masks], axis=1)
         states = forward(block, None)
         states = states if self.from_anchor else states[:, 1:]
-        return Drafted(self._tokens(states, last), block.shape[1])
+        return self._tokens(states, last)
 
     def _tokens(self, states: mx.array, last: mx.array) -> mx.array:
         inner, logits = self.inner, self.inner._logits(states)

@@ -18,13 +18,6 @@ from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.sampling.filters import likeliest
 
 
-class Drafted(NamedTuple):
-    """Tokens [sequences, count], and how many were added to each sequence's cache for them."""
-
-    tokens: mx.array
-    added: int
-
-
 class Reading(NamedTuple):
     """What a head that drafts in one call is given beside tokens with padding: the model's states [tokens, state_size]
     of those that are none, one sequence behind the other, and how many tokens to draft behind the last of each. There
@@ -51,6 +44,9 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self.own_bytes = 0  # of weights that are not the model's
         self.most: int | None = None  # tokens that it drafts at once; None for any number
 
+    def limit(self, tokens: int) -> None:
+        """It is never asked for more than so many at once: what it has for others alone is let go of."""
+
     def share(self, model: nn.Module) -> None:
         """Use the embeddings of the model that it is for, and its projection."""
         self.inner.bind(model)
@@ -75,18 +71,23 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
 
     def draft_ahead(
         self,
-        forward: Callable[[mx.array, mx.array | None], mx.array],
+        forward: Callable[[mx.array, Any], mx.array],
         last: mx.array,
         own: mx.array,
         most: int,
-    ) -> Drafted:
-        """Up to `most` tokens after the `last` [sequences, 1]; its `own` states [sequences, 1, size] are those of the
-        last call. `forward` calls it with the sequences' caches."""
+    ) -> mx.array:
+        """Up to `most` tokens [sequences, count] after the `last` [sequences, 1]; its `own` states [sequences, 1, size]
+        are those of the last call. `forward` calls it with the sequences' caches, which then forget what it adds."""
         tokens = [self.draft(own)]
-        for _ in range(most - 1):
-            own = forward(tokens[-1], own)
+        for said in range(1, most):
+            own = forward(tokens[-1], self.link(own, said, most))
             tokens.append(self.draft(own))
-        return Drafted(mx.concatenate(tokens, axis=1), most - 1)
+        return mx.concatenate(tokens, axis=1)
+
+    def link(self, own: mx.array, said: int, most: int) -> Any:
+        """The states that it is called with for the token of a chain that comes after `said` others, of `most` in all:
+        by its `own` of the last call."""
+        return own
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""

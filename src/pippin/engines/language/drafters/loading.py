@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -43,7 +44,15 @@ log = logging.getLogger(__name__)
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
-PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
+
+
+def _chain_head(inner: nn.Module) -> PredictionHead:
+    from pippin.engines.language.drafters.chains import ChainHead
+
+    return ChainHead(inner)
+
+
+PREDICTION_HEADS: dict[str, Callable[[Any], PredictionHead]] = {
     "qwen3_5_mtp": PredictionHead,
     "nemotron_h_mtp": NemotronHead,
     "glm_moe_dsa_mtp": IndexedHead,
@@ -51,11 +60,12 @@ PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "deepseek_v4_mtp": HyperHead,
     "hy_v4_mtp": PredictionHead,
     "qwen4_exp_mtp": StreamsHead,
+    "inkling_mtp": _chain_head,
 }
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
 BLOCK_DRAFTERS = (
-    *("qwen3_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
+    *("qwen3_dflash", "gemma4_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
     *("laguna_dflash", "muse_glimmer_assistant", "deepseek_v4_dspark"),
 )
 """Types of mlx-vlm's drafters of blocks that `blocks.py`, `gemma_blocks.py` and `deepseek_blocks.py` run."""
@@ -68,7 +78,6 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 WHY_NOT = {
     "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-    "inkling_mtp": "it drafts for one sequence at a time",
 }
 """Of mlx-vlm's other drafters."""
 
@@ -161,10 +170,14 @@ def _own_kind(folder: Path) -> Kind:
     """Of the head inside a model's checkpoint, as mlx-vlm takes it out."""
     from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
+    from pippin.engines.language.drafters import chain_weights
+
     config = _configuration(folder)
     try:
         known = get_mtp_splitter(source_config=config) is not None
         splitter = detect_mtp_splitter(folder)
+        if config.get("model_type") in chain_weights.MODELS and not chain_weights.has_blocks(folder, config):
+            splitter = None  # it was found by the model's norm
     except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     if not known and any(config.get(field) for field in HEAD_COUNTS):
@@ -194,10 +207,12 @@ def open_head(
     vocabulary: int,
     plan: DevicePlan,
     kernel_threads: int | None,
+    most: int,
 ) -> DraftHead:
-    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
-    Raises `ServerError("load_failed")` for one that was made for another."""
+    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary; it is
+    asked for `most` at once. Raises `ServerError("load_failed")` for one that was made for another."""
     head = _load(folder, kind, model, vocabulary)
+    head.limit(most)
     on_kernels = plan.kernels and kernel_threads is not None
     fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
     if fused is not None:
@@ -261,9 +276,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
     try:
         if kind == "layer":
             return layers.open_layer_head(folder, _configuration(folder))
-        from mlx_vlm.speculative.drafters import load_drafter
-
-        inner, _ = load_drafter(str(folder), kind, lazy=True)
+        inner = _open_module(folder, kind)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     match kind:
@@ -281,6 +294,19 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return _block_head(inner)
         case _:
             assert_never(kind)
+
+
+def _open_module(folder: Path, kind: HeadKind) -> Any:
+    """mlx-vlm's module of a head with its weights, none of them evaluated."""
+    from mlx_vlm.speculative.drafters import load_drafter
+
+    from pippin.engines.language.drafters import chain_weights
+
+    config = _configuration(folder)
+    if config.get("model_type") in chain_weights.MODELS:
+        return chain_weights.open_blocks(folder, config)
+    inner, _ = load_drafter(str(folder), kind, lazy=True)
+    return inner
 
 
 def _block_head(inner: Any) -> DraftHead:

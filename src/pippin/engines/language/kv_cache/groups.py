@@ -214,6 +214,12 @@ class BatchedGroup:
         for index, count in tokens.items():
             self._table.rewind(index, count)
 
+    def clear(self, index: int) -> None:
+        """Between steps: forget all that a slot has. Its sequence begins anew there."""
+        for cache in self._caches:
+            cache.clear(index)
+        self._table.fill(index, 0)
+
     def checkpoint(self) -> Checkpoint:
         """The state of all sequences now, for `restore`. The layout must have `checkpoints`. If tokens of the last step
         are to be forgotten, `rewind` comes before."""

@@ -287,6 +287,13 @@ def _after_ways(model: nn.Module, shape: BatchShape, ways: Ways) -> mx.array:
         _let_go(group, slots)
 
 
+def can_rewind(model: nn.Module, shape: BatchShape) -> bool:
+    """Whether two sequences of a batch take tokens back so that they go on as they do alone. Raises
+    `ServerError("load_failed")` if the model does not run."""
+    _, alone = _computed_alone(model)
+    return _rewinds(model, shape, alone)
+
+
 def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
     """Free the memory of a trial at once: a group and its slots refer to each other."""
     for slot in slots:

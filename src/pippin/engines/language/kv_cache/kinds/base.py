@@ -85,6 +85,10 @@ class BatchedCache(ABC):
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
         Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
+    def clear(self, slot: int) -> None:
+        """Between steps: the sequence in a slot begins anew, with no tokens. Nothing is to be done where lengths tell
+        all."""
+
     def checkpoint(self) -> Any:
         """The state of all sequences now, for `restore`: what does not follow from their lengths. None for keys and
         values, which nobody reads behind the end of a sequence. The returned value must not change later. It must not

@@ -120,6 +120,9 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
             done = end
         self.cache = found
 
+    def clear(self, slot: int) -> None:
+        self._put(slot, [None] * len(self.cache))
+
     def checkpoint(self) -> States:
         # New array objects: what `_put` writes into an array in place does not change these.
         return [None if state is None else state[:] for state in self.cache]
@@ -187,9 +190,10 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
 
 
 def _replaced(rows: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
-    """A state with that of these rows, which are marked, from another."""
-    if old is None or new is None:
-        return old
+    """A state with that of these rows, which are marked, from another; zeros, where there is none yet."""
+    if old is None:
+        return None
+    new = mx.zeros_like(old) if new is None else new
     return mx.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.drafters.heads import Drafted, DraftHead, Reading
+from pippin.engines.language.drafters.heads import DraftHead, Reading
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
@@ -77,9 +77,10 @@ class _Followed:
         self.waiting.append(stretch)
         self.count += stretch.count
         if self.count > MOST_WAITING:
-            if read := self.slot.length:
-                self.slot.group.rewind({self.slot.index: read})
-            self.first += read + self.count - MOST_WAITING
+            group = self.slot.group
+            assert isinstance(group, BatchedGroup)
+            self.first += self.slot.length + self.count - MOST_WAITING
+            group.clear(self.slot.index)
             self.forget(self.count - MOST_WAITING)
 
     def forget(self, count: int) -> None:
@@ -99,16 +100,25 @@ class Heads:
     is_free = False
 
     def __init__(
-        self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, grows_trees: bool = False
+        self,
+        head: DraftHead,
+        layout: CacheLayout,
+        states: HiddenStates,
+        *,
+        most: int,
+        grows_trees: bool = False,
     ) -> None:
-        """`grows_trees`: the head says the next token by itself, and can be asked for several ways on."""
+        """`most`: tokens that it is asked for at once. `grows_trees`: the head says the next token by itself, and can
+        be asked for several ways on."""
         self._head = head
         self.grows_trees = grows_trees
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
         self.rests = False  # hardly asked any more: it does not read prompts that begin now
-        self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=MOST_WAITING))
+        # Of what waits, or of a block with the token before it, all can be forgotten again.
+        slack = max(MOST_WAITING, most + 1)
+        self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=slack))
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
         self._prompts: dict[Prefilling, _Prompt] = {}
         self._followed: dict[Sequence, _Followed] = {}
@@ -214,8 +224,8 @@ class Heads:
         following = {
             slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
         }
-        # One at least, so that there is something to take back: what is padding is forgotten again.
-        width = max(1, *map(len, following.values()))
+        # What is padding is forgotten again. Of a pass of one token states cannot forget that one.
+        width = max(1, *(len(after) or 2 for after in following.values()))
         tokens = np.zeros((group.high - group.low, width), np.int32)
         for slot, after in following.items():
             tokens[slot - group.low, : len(after)] = after
@@ -287,19 +297,20 @@ class Heads:
 
     def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
-        drafted: dict[BatchedGroup, Drafted] = {}
+        drafted: dict[BatchedGroup, mx.array] = {}
         for group, slots in self._slots.by_group():
             last = np.zeros((group.high - group.low, 1), np.int32)
             for slot, sequence in slots.items():
                 last[slot - group.low] = sequence.tokens[-1]
+            before = group.checkpoint()
             drafted[group] = self._head.draft_ahead(group.forward, mx.array(last), states[group], most)
-        mx.eval([each.tokens for each in drafted.values()])
+            group.restore(before)
+        mx.eval(list(drafted.values()))
         found: dict[Sequence, list[int]] = {}
         for group, slots in self._slots.by_group():
-            table = np.array(drafted[group].tokens)
+            table = np.array(drafted[group])
             for slot, sequence in slots.items():
                 found[sequence] = table[slot - group.low].tolist()
-            group.rewind(dict.fromkeys(slots, drafted[group].added))
         return found
 
     def _grow(

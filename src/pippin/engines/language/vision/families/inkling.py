@@ -22,19 +22,25 @@ def mend(model: nn.Module) -> None:
 
 
 class Attention(InklingAttention):  # type: ignore[misc] # mlx-vlm has no types
+    first = 0
+    """The first place whose key is a token's: those before it are not seen."""
+
     def __call__(self, x: mx.array, cache: Any = None, conv_mask: mx.array | None = None) -> mx.array:
-        if cache is None or isinstance(cache[0].offset, int):  # all sequences are equally long
+        """`conv_mask` [sequences, tokens]: which of them there are for the convolutions."""
+        if not self.first and (cache is None or isinstance(cache[0].offset, int)):  # all are equally long
             alike: mx.array = super().__call__(x, cache, conv_mask)
             return alike
         keys_and_values, state = cache
-        starts = keys_and_values.offset.reshape(-1, 1)
+        starts = mx.array(keys_and_values.offset).reshape(-1, 1)
         batch, count, _ = x.shape
         sizes = self.qkvr_dims
         queries, keys, values, relative = mx.split(
             self.qkvr_proj(x), [sizes[0], sum(sizes[:2]), sum(sizes[:3])], axis=-1
         )
-        keys = self.k_norm(self.k_sconv(keys, cache=state).reshape(batch, count, self.n_kv, self.head_dim))
-        values = self.v_sconv(values, cache=state).reshape(batch, count, self.n_kv, self.head_dim)
+        keys = self.k_sconv(keys, cache=state, mask=conv_mask)
+        keys = self.k_norm(keys.reshape(batch, count, self.n_kv, self.head_dim))
+        values = self.v_sconv(values, cache=state, mask=conv_mask)
+        values = values.reshape(batch, count, self.n_kv, self.head_dim)
         keys, values = keys_and_values.update_and_fetch(
             keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
         )
@@ -46,7 +52,7 @@ class Attention(InklingAttention):  # type: ignore[misc] # mlx-vlm has no types
             relative.reshape(batch, count, self.n_heads, self.d_rel), places, keys.shape[2]
         )
         if self.log_floor is not None:
-            stretch = mx.log(mx.maximum((places + 1).astype(mx.float32) / self.log_floor, 1.0))
+            stretch = mx.log(mx.maximum((places + 1 - self.first).astype(mx.float32) / self.log_floor, 1.0))
             stretch = (1.0 + self.log_alpha * stretch).astype(x.dtype)[:, None, :, None]
             queries, bias = queries * stretch, bias * stretch
         mask = mx.where(seen, bias, mx.array(UNSEEN, x.dtype))
@@ -59,8 +65,9 @@ class Attention(InklingAttention):  # type: ignore[misc] # mlx-vlm has no types
     def _bias(self, relative: mx.array, places: mx.array, reach: int) -> tuple[mx.array, mx.array]:
         """Which of `reach` keys each query sees [batch, 1, queries, keys], and what is added to its scores, [batch,
         heads, queries, keys]."""
-        distances = (places[..., None] - mx.arange(reach))[:, None]
-        seen = distances >= 0
+        keys = mx.arange(reach)
+        distances = (places[..., None] - keys)[:, None]
+        seen = (distances >= 0) & (keys >= self.first)
         if self.sliding > 0:
             seen = seen & (distances < self.sliding)
         by_distance = (relative @ self.rel_proj.astype(relative.dtype)).transpose(0, 2, 1, 3)
