@@ -521,7 +521,7 @@ def _open_follower(
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
-    """Raises `ServerError("load_failed")` for one whose sequences cannot be drafted for together."""
+    """Raises `ServerError("load_failed")` for one that cannot run in batches and take tokens back."""
     options, plan, threads = asked.options, asked.plan, asked.kernel_threads
     use = None if threads is None else KernelUse(threads=threads)
     draft = _load_draft(folder, drafters.OPTION, options, plan, asked.tokenizer, progress, use)

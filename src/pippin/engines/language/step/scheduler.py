@@ -275,12 +275,9 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-        if self.limits.draft_bytes is not None:
-            longest: dict[int, int] = {}
-            for each in self.running:
-                longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
-            left -= sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
-        return left
+        ascending = sorted(self.running, key=lambda each: each.length)
+        longest = {each.length_class: each.length + 1 for each in ascending}
+        return left - sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded."""
@@ -306,7 +303,6 @@ class Scheduler:
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
             reckoned.append((each, padded_as))
-        # A drafter's caches are padded as the model's are.
         one = {
             name: limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
             for name, tokens in longest.items()
