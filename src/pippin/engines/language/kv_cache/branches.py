@@ -88,6 +88,9 @@ class _BranchingCache:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         return self._cache.update_and_fetch(keys, values)
 
+    def keys_and_values(self) -> Any:
+        return self._cache.keys_and_values()
+
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
         return self._branches.mask([self._start], window_size or self._start + N)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import mlx.nn as nn
 
-MENDED: Final = ("baichuan_m1", "gemma2", "gpt_bigcode", "longcat_flash_ngram")
+MENDED: Final = ("afm7", "baichuan_m1", "gemma2", "gpt_bigcode", "llama4", "longcat_flash_ngram")
 
 
 def mend(model: nn.Module) -> None:
