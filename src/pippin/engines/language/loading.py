@@ -281,10 +281,16 @@ def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
     if cache_bits(options) != (None, None):
         message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
         raise ServerError("load_failed", message, "kv_bits")
+    cache, logits = _opened(model)
+    return one_at_a_time(model, cache, logits.shape[-1], lambda: _opened(model)[0])
+
+
+def _opened(model: WholeModel) -> tuple[PromptCache, mx.array]:
+    """The caches of the model's sample, and the logits after it."""
     prompt, cache = model.sample, model.make_cache()
-    vocabulary = model(mx.array(prompt.ids), cache, inputs=prompt).shape[-1]
-    mx.eval(arrays_of(cache))
-    return one_at_a_time(model, cache, vocabulary)
+    logits = model(mx.array(prompt.ids), cache, inputs=prompt)
+    mx.eval(logits, arrays_of(cache))
+    return cache, logits
 
 
 def _limits(
@@ -406,9 +412,10 @@ def _open_speculation(
     if not batching.rewinds:
         if named is None and not options.prompt_lookup:
             return None
-        message = (
-            f"{option} cannot be used: the caches of this model cannot take tokens back. Start without it."
-        )
+        reason = "the caches of this model cannot take tokens back"
+        if batching.shape is None:
+            reason = "a step of several tokens gives something else with this model than those tokens one by one"
+        message = f"{option} cannot be used: {reason}. Start without it."
         raise ServerError("load_failed", message, option)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
     heads: Follower | None = None
@@ -421,7 +428,8 @@ def _open_speculation(
             heads = _open_follower(named, kind, asked, model, head, batching)
             proposer = Either(proposer, heads)
     most = options.num_draft_tokens
-    has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
+    keeps_prefixes = options.prefix_cache and batching.shape is not None
+    has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
     pads = not getattr(model, "takes_padding", False)
     costs = WITH_VNNI if pads or kernels.multiplies_int8_at_once() else WITH_AVX2

@@ -19,9 +19,15 @@ class ChunkCache(ChunkedKVCache):  # type: ignore[misc] # mlx-lm has no types
     It keeps the last token's chunk, where mlx-lm's keeps as many tokens as a chunk has, most of which nobody sees.
     """
 
+    keys: Any
+    values: Any
+    offset: int
+    chunk_size: int
+    start_position: int
+
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         stop = self.offset + N
-        span: int = min(window_size or self.chunk_size, self.chunk_size)
+        span = min(window_size or self.chunk_size, self.chunk_size)
         if stop <= span and not return_array:
             return None if N == 1 else "causal"
         keys, queries = mx.arange(self.first_kept, stop), mx.arange(self.offset, stop)[:, None]
@@ -93,7 +99,8 @@ class BatchedChunks(BatchedLocal):
 
     def store(self, slot: int, cache: Any) -> None:
         if cache.keys is not None:
-            self._write_last(slot, *cache.keys_and_values(), cache.offset)
+            keys, values = cache.keys_and_values()
+            self._write_last(slot, keys, values, cache.offset)
 
     def view(self, slot: int, stop: int) -> ChunkCache:
         """The chunk of the last token before position `stop`, as far as that."""
