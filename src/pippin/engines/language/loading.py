@@ -74,9 +74,10 @@ from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.joint import find_tokens
+from pippin.engines.language.vision.media import WholePrompt
 from pippin.engines.language.vision.model import FAILURES, VisionModel
 from pippin.engines.language.vision.trial import is_faithful, runs
-from pippin.engines.language.vision.whole import WholeEncoder, WholeModel, evaluated, text_prompt
+from pippin.engines.language.vision.whole import WholeEncoder, WholeModel, computed_whole, evaluated, text_prompt
 from pippin.engines.language.warm_prompts import warm
 
 log = logging.getLogger(__name__)
@@ -281,16 +282,14 @@ def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
     if cache_bits(options) != (None, None):
         message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
         raise ServerError("load_failed", message, "kv_bits")
-    cache, logits = _opened(model)
-    return one_at_a_time(model, cache, logits.shape[-1], lambda: _opened(model)[0])
+    samples = [*model.samples.values()] or [text_prompt((1, 2, 3))]
+    cache, logits = computed_whole(model, samples[0])
+    prompts = [partial(_cache_of, model, each) for each in samples]
+    return one_at_a_time(model, cache, logits.shape[-1], prompts)
 
 
-def _opened(model: WholeModel) -> tuple[PromptCache, mx.array]:
-    """The caches of the model's sample, and the logits after it."""
-    prompt, cache = model.sample, model.make_cache()
-    logits = model(mx.array(prompt.ids), cache, inputs=prompt)
-    mx.eval(logits, arrays_of(cache))
-    return cache, logits
+def _cache_of(model: WholeModel, prompt: WholePrompt) -> PromptCache:
+    return computed_whole(model, prompt)[0]
 
 
 def _limits(

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -144,10 +144,10 @@ def _check_scheme(options: ModelOptions, *, quantizes: bool) -> None:
 
 
 def one_at_a_time(
-    model: nn.Module, cache: PromptCache, vocabulary: int, open: Callable[[], PromptCache]
+    model: nn.Module, cache: PromptCache, vocabulary: int, prompts: Sequence[Callable[[], PromptCache]]
 ) -> Batching:
     """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
-    its prompt, and the next begins after its end. `open` computes a prompt."""
+    its prompt, and the next begins after its end. `prompts` each compute one."""
     layout = CacheLayout.learn(model, cache)
     return Batching(
         new_group=lambda _: SoloGroup(model, layout, shares=True),
@@ -156,7 +156,7 @@ def one_at_a_time(
         shape=None,
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
-        rewinds=takes_back_alone(model, layout, open),
+        rewinds=takes_back_alone(model, layout, prompts),
         alone=True,
     )
 

@@ -44,17 +44,15 @@ def takes_back(model: nn.Module, layout: CacheLayout) -> bool:
     return _go_on(model, layout, samples, shares=False)
 
 
-def takes_back_alone(model: nn.Module, layout: CacheLayout, open: Callable[[], PromptCache]) -> bool:
-    """Of a model that has one sequence at a time, with state beside its caches. `open` computes a prompt."""
-    longest = _longest_window(new_prompt_cache(model))
-
-    def past_window() -> PromptCache:
-        cache = open()
-        for _ in range(longest + 1 if longest > 1 else 0):
-            mx.eval(model(mx.array([TOKENS[:1]]), cache=cache))
-        return cache
-
-    return longest <= LONGEST and _go_on(model, layout, [Sample(past_window, 0, 2)], shares=True)
+def takes_back_alone(
+    model: nn.Module, layout: CacheLayout, prompts: Sequence[Callable[[], PromptCache]]
+) -> bool:
+    """Of a model that has one sequence at a time, with state beside its caches. `prompts` each compute one: of what
+    they are made is not known, so their lengths are not chosen, and no window of a cache of unknown class is passed."""
+    if not all(is_known(leaf) for leaf in leaves(new_prompt_cache(model))):
+        log.info("sequences cannot take tokens back: they have caches of an unknown class, and state beside them")
+        return False
+    return all(_go_on(model, layout, [Sample(open, 0, 2)], shares=True) for open in prompts)
 
 
 def _longest_window(caches: PromptCache) -> int:

@@ -36,7 +36,7 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         self.inner = inner
         self._unused = unused
         self._carried: dict[str, Any] = {}
-        self.sample = text_prompt((1, 2, 3))  # that the model computes
+        self.samples: dict[bool, WholePrompt] = {}  # that it computes, with media and without
 
     @property
     def layers(self) -> Any:
@@ -225,13 +225,19 @@ class WholeInputs:
         self.prompt = None
 
 
+def computed_whole(model: WholeModel, prompt: WholePrompt) -> tuple[PromptCache, mx.array]:
+    """The caches of a prompt, and the logits [1, 1, vocabulary] after it."""
+    cache = model.make_cache()
+    logits = model(mx.array(prompt.ids), cache, inputs=prompt)
+    mx.eval(logits, arrays_of(cache))
+    return cache, logits
+
+
 def evaluated(model: WholeModel, prompt: WholePrompt) -> mx.array:
-    """The logits [vocabulary] after a prompt, in float32; it is the model's sample from then on.
+    """The logits [vocabulary] after a prompt, in float32; it is one of the model's samples from then on.
 
     Raises what the model raises.
     """
-    cache = model.make_cache()
-    logits = model(mx.array(prompt.ids), cache, inputs=prompt)[0, -1].astype(mx.float32)
-    mx.eval(logits, arrays_of(cache))
-    model.sample = prompt
-    return logits
+    _, logits = computed_whole(model, prompt)
+    model.samples[prompt.has_media] = prompt
+    return logits[0, -1].astype(mx.float32)

@@ -1,0 +1,108 @@
+"""Models that run whole prompts, one request at a time, check proposals too; what is beside their caches goes back."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.core.requests import Sampling
+from pippin.engines.language import loading
+from pippin.engines.language.vision.whole import WholeModel
+from tests.engines.language.bench import Eager
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
+from tests.engines.language.vision.test_any_family import SHOWN, opened
+from tests.engines.language.vision.vision_bench import VisionBench
+
+SPECULATING = (
+    *("cohere_compass", "ernie4_5_moe_vl", "falcon_ocr", "fastvlm", "granite4_vision", "granite_vision"),
+    *("hunyuan_vl", "jina_vlm", "llava_next", "minicpmo", "minicpmv4_7", "minimax_m3_vl", "molmo_point"),
+    *("phi4mm", "qwen3_omni_moe", "zaya1_vl"),
+)
+REFUSED = (
+    *("deepseek_v4", "deepseek_v41", "falcon_perception", "florence2", "mllama", "nemotron_parse", "paligemma"),
+    "unlimited_ocr",
+)
+"""Several tokens of an answer see each other, are read apart from single ones, or lie in caches of the model's own."""
+QUICK = ("falcon_ocr", "paligemma")
+GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9, seed=3)
+
+
+def cases(families: tuple[str, ...]) -> list[object]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in families]
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculate in every step, whether it pays or not."""
+    monkeypatch.setattr(loading, "Pace", Eager)
+
+
+def check_predictions(bench: VisionBench, sampling: Sampling) -> None:
+    """They change no answer, though some of their tokens are wrong, and the request after one that was cancelled amid
+    proposals finds nothing of it."""
+    asked = [
+        bench.job("picture", SHOWN[0], "What?", tokens=30, sampling=sampling),
+        bench.job("text", "Only words.", tokens=30, sampling=sampling),
+    ]
+    plain, _ = bench.run(*asked)
+    before = bench.engine.stats()
+    wrong = {
+        name: tuple((token + (place % 5 == 4)) % 256 for place, token in enumerate(tokens))
+        for name, tokens in plain.items()
+    }
+    predicted = [replace(job, prediction=wrong[job.id]) for job in asked]
+    bench.engine.submit(replace(predicted[0], id="cancelled"))
+    for _ in range(3):
+        bench.engine.step()
+    bench.engine.cancel("cancelled")
+    assert bench.run(*predicted)[0] == plain
+    after = bench.engine.stats()
+    accepted = after.accepted_tokens - before.accepted_tokens
+    assert sum(map(len, plain.values())) / 3 < accepted < after.draft_tokens - before.draft_tokens
+
+
+@pytest.mark.parametrize("family", cases(SPECULATING))
+def test_predictions_change_no_answer(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = opened(family, tmp_path, monkeypatch)
+    assert isinstance(bench.model, WholeModel)
+    for sampling in (GREEDY, DRAWN):
+        check_predictions(bench, sampling)
+
+
+@pytest.mark.parametrize("family", cases(REFUSED))
+def test_a_model_that_reads_several_tokens_otherwise_refuses_proposals(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(family, tmp_path, monkeypatch)
+    assert bench.engine.speculation is None
+    bench.options = msgspec.structs.replace(bench.options, prompt_lookup=True)
+    with pytest.raises(ServerError, match="prompt_lookup cannot be used: a step of several tokens"):
+        bench.new_engine()
+
+
+def test_what_a_step_leaves_on_modules_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model that counts its tokens by itself, and answers by the count."""
+    bench = VisionBench(write("falcon_ocr", FAMILIES["falcon_ocr"], tmp_path / "falcon_ocr"))
+    language = bench.model.inner.language_model
+    base = type(language)
+
+    def counting(self: Any, tokens: mx.array, *, cache: Any, inputs_embeds: Any = None, **given: Any) -> Any:
+        self.counted = self.counted if cache[0].offset else 0
+        found = base.__call__(self, tokens, cache=cache, inputs_embeds=inputs_embeds, **given)
+        count = (tokens if inputs_embeds is None else inputs_embeds).shape[1]
+        places = self.counted + mx.arange(count - found.logits.shape[1], count)
+        self.counted += count
+        words = 1 + mx.arange(found.logits.shape[2])
+        found.logits = found.logits + 4 * mx.cos(places[:, None] * words)
+        return found
+
+    monkeypatch.setattr(language, "__class__", type(base.__name__, (base,), {"__call__": counting}))
+    bench.engine = bench.new_engine()
+    check_predictions(bench, GREEDY)
