@@ -31,9 +31,18 @@ from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
 from tests.engines.tiny_models import TinyModels
 
 PROMPTS = prompts_of(40)
-SOLO = ("llama", "gemma3_text", "qwen3_next", "mamba2", "baichuan_m1", "llama4", "concatenating", "deepseek_v41")
-"""Keys and values that are trimmed, windows, states, lists of several caches, chunks, keys that only seem to be trimmed,
-and caches of a model's own class."""
+SOLO = (
+    "llama",
+    "gemma3_text",
+    "qwen3_next",
+    "mamba2",
+    "baichuan_m1",
+    "llama4",
+    "concatenating",
+    "deepseek_v41",
+)
+"""Keys and values that are trimmed, windows, states, lists of several caches, chunks, keys that only seem to be
+trimmed, and caches of a model's own class."""
 Opened = Callable[..., Bench]
 
 
@@ -53,7 +62,11 @@ def opened(tiny_models: TinyModels, own_classes: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(loading, "Pace", Eager)
 
     def bench(name: str, **options: Any) -> Bench:
-        folder = own_classes if name == "deepseek_v41" else tiny_models("llama" if name == "concatenating" else name)
+        folder = (
+            own_classes
+            if name == "deepseek_v41"
+            else tiny_models("llama" if name == "concatenating" else name)
+        )
         found = Bench(folder, ModelOptions(num_draft_tokens=4))
         found.options = ModelOptions(num_draft_tokens=4, **options)
         found.model, _ = load_model(folder)
@@ -98,7 +111,9 @@ def test_seeded_answers_are_the_same_with_a_draft_model_and_without(
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
     draft, prompts = str(tiny_models("llama")), {each: PROMPTS[each] for each in ("r0", "r1")}
     plain, _ = run_all(opened(name), prompts, sampling=sampling)
-    found, ends = run_all(opened(name, draft_model_path=draft, prompt_lookup=True), prompts, sampling=sampling)
+    found, ends = run_all(
+        opened(name, draft_model_path=draft, prompt_lookup=True), prompts, sampling=sampling
+    )
     assert found == plain
     assert all(end.usage.draft_tokens for end in ends.values())
 
@@ -121,9 +136,15 @@ def test_padding_of_sequences_without_proposals_is_not_computed(opened: Opened, 
         bench.engine.submit(bench.job(name, *PROMPTS[name]))
     while len(bench.engine.batch.running) < 2:
         bench.engine.step()
-    widths = []
+    widths: list[int] = []
+
+    def noting(tokens: mx.array, **given: Any) -> mx.array:
+        widths.append(tokens.shape[1])
+        found: mx.array = bench.model(tokens, **given)
+        return found
+
     group = bench.engine.batch.running[0].slot.group
-    monkeypatch.setattr(group, "_model", lambda tokens, **_: (widths.append(tokens.shape[1]), bench.model(tokens, **_))[1])
+    monkeypatch.setattr(group, "_model", noting)
     bench.engine.batch.check([Proposal([1, 2, 3]), Proposal([])])
     assert widths[:2] == [4, 1]
 

@@ -1,5 +1,4 @@
-"""Whether two ways of computing the same agree: how far rounding may carry them apart, and what a model raises that cannot
-go one of them."""
+"""Whether two ways of computing the same agree, and what a model raises that cannot go one of them."""
 
 import mlx.core as mx
 

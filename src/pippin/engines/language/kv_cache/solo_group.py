@@ -167,4 +167,6 @@ def _filled_up(logits: mx.array | None, shape: tuple[int, int, int], dtype: mx.D
     """Logits [1, tokens, vocabulary] with zeros for what is missing."""
     if logits is None:
         return mx.zeros(shape, dtype)
-    return logits if logits.shape == shape else mx.pad(logits, [(0, 0), (0, shape[1] - logits.shape[1]), (0, 0)])
+    return (
+        logits if logits.shape == shape else mx.pad(logits, [(0, 0), (0, shape[1] - logits.shape[1]), (0, 0)])
+    )

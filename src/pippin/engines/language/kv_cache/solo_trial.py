@@ -25,7 +25,7 @@ WRONG = (9, 8, 7)  # what is proposed instead, and taken back
 class Sample(NamedTuple):
     """A sequence to try."""
 
-    open: Callable[[], PromptCache]  # computes its prompt
+    prompt: Callable[[], PromptCache]  # computes it
     length: int
     kept: int  # of the tokens of a step, the first of which stays
 
@@ -50,9 +50,11 @@ def takes_back_alone(
     """Of a model that has one sequence at a time, with state beside its caches. `prompts` each compute one: of what
     they are made is not known, so their lengths are not chosen, and no window of a cache of unknown class is passed."""
     if not all(is_known(leaf) for leaf in leaves(new_prompt_cache(model))):
-        log.info("sequences cannot take tokens back: they have caches of an unknown class, and state beside them")
+        log.info(
+            "sequences cannot take tokens back: they have caches of an unknown class, and state beside them"
+        )
         return False
-    return all(_go_on(model, layout, [Sample(open, 0, 2)], shares=True) for open in prompts)
+    return all(_go_on(model, layout, [Sample(prompt, 0, 2)], shares=True) for prompt in prompts)
 
 
 def _longest_window(caches: PromptCache) -> int:
@@ -60,7 +62,9 @@ def _longest_window(caches: PromptCache) -> int:
     unknown = [leaf for leaf in leaves(caches) if not is_known(leaf)]
     longest = max((value for leaf in unknown for value in _numbers_in(leaf).values()), default=0)
     if longest > LONGEST:
-        log.info("sequences cannot take tokens back: %d tokens may be a window, too long to be tried", longest)
+        log.info(
+            "sequences cannot take tokens back: %d tokens may be a window, too long to be tried", longest
+        )
     return longest
 
 
@@ -77,7 +81,7 @@ def _go_on(model: nn.Module, layout: CacheLayout, samples: Sequence[Sample], *, 
         group = SoloGroup(model, layout, shares=shares)
         for sample in samples:
             slot = group.reserve(SlotRequest(length=sample.length, growth=8, length_class=0), 8, 0)
-            group.join(slot, sample.open(), shift=0)
+            group.join(slot, sample.prompt(), shift=0)
         step = group.forward(mx.array([[*TOKENS[: each.kept], *WRONG[each.kept - 1 :]] for each in samples]))
         group.rewind({index: len(TOKENS) - each.kept for index, each in enumerate(samples)})
         after = group.forward(mx.array([[TOKENS[each.kept]] for each in samples]))
@@ -97,7 +101,7 @@ def _go_on(model: nn.Module, layout: CacheLayout, samples: Sequence[Sample], *, 
 def _by_steps(model: nn.Module, sample: Sample) -> tuple[mx.array, PromptCache]:
     """What the model gives for the tokens that stay and the one after them [tokens, vocabulary], one by one; and its
     caches then."""
-    cache = sample.open()
+    cache = sample.prompt()
     logits = [model(mx.array([[token]]), cache=cache)[0] for token in TOKENS[: sample.kept + 1]]
     found = mx.concatenate(logits)
     mx.eval(found)

@@ -19,8 +19,8 @@ from pippin.engines.language.kv_cache.slots import PromptCache
 
 LIBRARIES = ("mlx_lm.models.cache", "mlx_vlm.models.cache")
 OF_TOKENS = ("KVCache", "QuantizedKVCache", "RotatingKVCache", "ChunkedKVCache")
-"""Their classes that hold something for each token, and forget the last ones as they say: `ConcatenateKVCache`, for one,
-counts them as gone and goes on to show them."""
+"""Their classes that hold something for each token, and forget the last ones as they say: `ConcatenateKVCache`, for
+one, counts them as gone and goes on to show them."""
 OTHERS = ("ArraysCache", "ConcatenateKVCache", "SimpleKVCache")
 """Their classes that a step of several tokens leaves as those tokens one by one do, but that cannot be trimmed."""
 

@@ -115,9 +115,10 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         modules = [_Attributes(module) for module in self.inner.language_model.modules()]
 
         def put_back() -> bool:
-            changed = not _are_same(carried, self._carried)
+            changed = [module.put_back() for module in modules]
+            changed.append(not _are_same(carried, self._carried))
             self._carried = carried
-            return any([module.put_back() for module in modules]) or changed
+            return any(changed)
 
         return put_back
 

@@ -62,9 +62,7 @@ class ChunkedKind(LocalKind):
 
     @classmethod
     def of(cls, cache: Any) -> Self:
-        return cls(
-            keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values), span=cache.chunk_size
-        )
+        return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values), span=cache.chunk_size)
 
     @classmethod
     def like(cls, cache: Any) -> ChunkCache:

@@ -1,5 +1,5 @@
-"""AFM's last layers, which attend to the keys and values of an earlier one, for sequences of different length: mlx-lm 0.32
-tells the positions of their queries from how many keys there are."""
+"""AFM's last layers, which attend to the keys and values of an earlier one, for sequences of different length: mlx-lm
+0.32 tells the positions of their queries from how many keys there are."""
 
 from typing import Any
 

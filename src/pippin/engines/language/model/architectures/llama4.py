@@ -72,8 +72,6 @@ def scaled_attention(attention: Any, x: mx.array, mask: Any, cache: Any) -> mx.a
     scales = mx.log(mx.floor(ends / attention.floor_scale) + 1.0) * attention.attn_scale + 1.0
     queries = (queries * scales.reshape(-1, 1, count, 1)).astype(queries.dtype)
     keys, values = cache.update_and_fetch(keys, values)
-    attended = scaled_dot_product_attention(
-        queries, keys, values, cache, scale=attention.scale, mask=mask
-    )
+    attended = scaled_dot_product_attention(queries, keys, values, cache, scale=attention.scale, mask=mask)
     found: mx.array = attention.o_proj(attended.transpose(0, 2, 1, 3).reshape(sequences, count, -1))
     return found

@@ -30,7 +30,9 @@ class OfAnyLengths(LlamaModel):  # type: ignore[misc] # mlx-vlm has no types
         if cache is None or mask is not None or not all(hasattr(own, "make_mask") for own in cache):
             alone: mx.array = super().__call__(input_ids, input_embeds, mask, cache)
             return alone
-        return through_layers(self, self.embed_tokens(input_ids) if input_embeds is None else input_embeds, cache)
+        return through_layers(
+            self, self.embed_tokens(input_ids) if input_embeds is None else input_embeds, cache
+        )
 
 
 class OfAnyPositions(Attention):  # type: ignore[misc]
