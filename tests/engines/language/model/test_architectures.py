@@ -1,9 +1,11 @@
 """Models that are mended answer together, from the first token on, as mlx-lm's own answer each by itself."""
 
+import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.architectures import MENDED
 from tests.engines.language.bench import Bench, run_all
@@ -24,3 +26,14 @@ def test_sequences_answer_together_as_mlx_lm_answers_each(tiny_models: TinyModel
     for name, (prompt, tokens) in prompts.items():
         assert len(answers[name, 0]) == tokens
         bench.judge(prompt, answers[name, 0])
+
+
+@pytest.mark.parametrize("architecture", MENDED)
+def test_a_mended_model_has_the_logits_of_mlx_lms(tiny_models: TinyModels, architecture: str) -> None:
+    folder = tiny_models(architecture)
+    mended, own = Bench(folder, ModelOptions()).model, load_model(folder)[0]
+    found, expected = (new_prompt_cache(model) for model in (mended, own))
+    tokens = mx.array([[place * 7 % 240 for place in range(60)]])
+    for start, stop in ((0, 9), (9, 10), (10, 47), (47, 48), (48, 60)):
+        piece = tokens[:, start:stop]
+        assert mx.allclose(mended(piece, cache=found), own(piece, cache=expected), atol=1e-3)
