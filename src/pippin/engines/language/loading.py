@@ -455,7 +455,9 @@ def _no_proposals(option: str, batching: Batching) -> ServerError:
     """The refusal for a model whose sequences cannot take tokens back."""
     reason = "the caches of this model cannot take tokens back"
     if batching.shape is None:
-        reason = "a step of several tokens gives something else with this model than those tokens one by one"
+        reason = (
+            "no trial showed that a step of several tokens gives with this model what they give one by one"
+        )
     return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
 
 

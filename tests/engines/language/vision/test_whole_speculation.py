@@ -95,7 +95,7 @@ def test_a_model_that_reads_several_tokens_otherwise_refuses_proposals(
     bench = opened(family, tmp_path, monkeypatch)
     assert bench.engine.speculation is None
     bench.options = msgspec.structs.replace(bench.options, prompt_lookup=True)
-    with pytest.raises(ServerError, match="prompt_lookup cannot be used: a step of several tokens"):
+    with pytest.raises(ServerError, match="prompt_lookup cannot be used: no trial showed"):
         bench.new_engine()
 
 

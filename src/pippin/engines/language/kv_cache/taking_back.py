@@ -23,10 +23,8 @@ OF_TOKENS = ("KVCache", "QuantizedKVCache", "RotatingKVCache", "ChunkedKVCache")
 one, counts them as gone and goes on to show them."""
 OTHERS = ("ArraysCache", "ConcatenateKVCache", "SimpleKVCache")
 """Their classes that a step of several tokens leaves as those tokens one by one do, but that cannot be trimmed."""
-
-
 OWN = (IndexCache, ChunkCache)
-"""Classes of this package that do as the former."""
+"""Classes of this package that do as those of tokens."""
 
 
 @runtime_checkable
