@@ -114,10 +114,10 @@ class ConversationStates:
         """The states after the last norm [tokens, hidden]."""
         self._head.watched = True
         logits = self._logits(sequence)
-        projected, self._head.seen = self._head.seen, None
+        projected, self._head.seen = self._head.seen, []
         self._head.watched = False
         # A model whose head was removed returns states instead of logits.
-        return (logits if projected is None else projected)[0]
+        return (projected[-1] if projected else logits)[0]
 
     def last_logits(self, sequence: EncoderInput) -> mx.array:
         """The logits [vocabulary] after the last token."""

@@ -87,6 +87,13 @@ class BatchedGroup:
         return self._table.high
 
     @property
+    def calls(self) -> int:
+        return 1
+
+    def row(self, index: int) -> int:
+        return index - self.low
+
+    @property
     def empty(self) -> bool:
         return not self._taken and not self._reserved
 
