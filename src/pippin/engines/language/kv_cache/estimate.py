@@ -41,14 +41,13 @@ def answer(question: Question) -> Answer:
     import mlx.core as mx
     from mlx_lm.utils import _get_classes
 
-    from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
-    from pippin.engines.language.model import architectures
+    from pippin.engines.language.kv_cache.layout import CacheLayout, find_kinds, mlx_lm_twin, new_prompt_cache
 
     kind, arguments = _get_classes(question.config)
     model = kind(arguments.from_dict(question.config))
-    architectures.mend(model)
     model.set_dtype(getattr(mx, question.dtype))
-    cache = new_prompt_cache(model)
+    # A mended model makes the twins of some itself.
+    cache = [each if type(each) in find_kinds() else mlx_lm_twin(each) for each in new_prompt_cache(model)]
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     layout = CacheLayout.learn(model, cache)
     if question.key_bits is not None and question.value_bits is not None:

@@ -86,11 +86,8 @@ class BatchedGroup:
     def high(self) -> int:
         return self._table.high
 
-    @property
-    def calls(self) -> int:
-        return 1
-
     def row(self, index: int) -> int:
+        """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
         return index - self.low
 
     @property

@@ -83,15 +83,6 @@ class SlotGroup(Protocol):
         """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
         ...
 
-    @property
-    def calls(self) -> int:
-        """How often a pass calls the model."""
-        ...
-
-    def row(self, index: int) -> int:
-        """Where a slot that the last pass computed lies in what the model's calls give, one after the other."""
-        ...
-
     def reserve(self, request: SlotRequest, growth: int, following: int) -> "Slot":
         """A slot with capacity for the request's tokens and `growth` more. As many sequences as are `following` will
         ask soon. With no growth nothing is made to spare."""
@@ -116,6 +107,8 @@ class SlotGroup(Protocol):
         ...
 
     def length(self, index: int) -> int: ...
+
+    def row(self, index: int) -> int: ...
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
         """After a step of several tokens: of each slot named the last so many are forgotten."""

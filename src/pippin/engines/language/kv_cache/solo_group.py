@@ -124,11 +124,8 @@ class SoloGroup:
         logits: mx.array = self._model(tokens, cache=self._caches[index], **shifted)
         return logits
 
-    @property
-    def calls(self) -> int:
-        return sum(cache is not None for cache in self._caches)
-
     def row(self, index: int) -> int:
+        """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
         return sum(cache is not None for cache in self._caches[:index])
 
     def looks_back(self, index: int) -> bool:

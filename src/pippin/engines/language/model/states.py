@@ -63,25 +63,26 @@ class HiddenStates:
 
         layer.__class__ = type(base.__name__, (base,), {"__call__": watched, "unwatched": base})
 
-    def take(self, calls: int = 1) -> mx.array:
-        """Those of the last pass [sequences, tokens, size], once. The pass was so many calls of the model, of some
-        sequences each: one after the other, and where those had fewer tokens than others, with zeros behind."""
+    def take(self, sequences: int | None = None) -> mx.array:
+        """Those of the last pass [sequences, tokens, size], once: of the model's last call, or of its last ones, which
+        had so many sequences. Where these had fewer tokens than others, there are zeros behind."""
         if self._layers is None:
-            return _put_together(self._head.seen, calls)
-        if isinstance(self._model, CapturesItself):
-            assert calls == 1  # the kernels' sequences run together
+            return _put_together(self._head.seen, sequences)
+        if isinstance(self._model, CapturesItself):  # in one call
             found, self._model.captured = self._model.captured, None
             assert found is not None  # the model has just run
             return found
-        parts = [_put_together(self._after[number], calls) for number in self._layers]
+        parts = [_put_together(self._after[number], sequences) for number in self._layers]
         return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-1)
 
 
-def _put_together(noted: list[mx.array], calls: int) -> mx.array:
-    """The last so many of what was noted. Those before them are of passes that nobody asked about."""
-    found = noted[-calls:]
+def _put_together(noted: list[mx.array], sequences: int | None) -> mx.array:
+    """The last of what was noted. What comes before it is of passes that nobody asked about."""
+    found = [noted.pop()]
+    while sequences is not None and sum(part.shape[0] for part in found) < sequences:
+        found.insert(0, noted.pop())
     noted.clear()
-    if calls == 1:
+    if len(found) == 1:
         return found[0]
     longest = max(part.shape[1] for part in found)
     return mx.concatenate([mx.pad(part, [(0, 0), (0, longest - part.shape[1]), (0, 0)]) for part in found])

@@ -63,7 +63,7 @@ class Assistants:
             self._followed[running.sequence] = _Followed(running, end.state)
 
     def passed(self, group: SlotGroup) -> None:
-        self._passed[group] = self._states.take(group.calls)
+        self._passed[group] = self._states.take(group.row(group.high))
 
     def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
         passed, self._passed = self._passed, {}

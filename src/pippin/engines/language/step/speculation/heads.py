@@ -171,7 +171,7 @@ class Heads:
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
-        self._passed[group] = self._states.take(group.calls)
+        self._passed[group] = self._states.take(group.row(group.high))
 
     def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
         """Of what has `passed` each sequence keeps the tokens at these ascending places, the first among them. Gives

@@ -8,7 +8,7 @@ import mlx.nn as nn
 from mlx_vlm.models.llama4.language import Attention, LlamaModel
 
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.model.architectures.llama4 import scaled_attention, through_layers
+from pippin.engines.language.llama4 import scaled_attention, through_layers
 
 
 def mend(model: nn.Module) -> None:

@@ -78,10 +78,18 @@ def opened(tiny_models: TinyModels, own_classes: Path, monkeypatch: pytest.Monke
     return bench
 
 
+class Pausing(Knowing):
+    """Now and then it proposes nothing, so that steps of one token come after those of several."""
+
+    def _known(self, sequence: Sequence, most: int) -> list[int]:
+        proposed = super()._known(sequence, most)
+        return [] if len(sequence.tokens) % 4 == 1 else proposed
+
+
 def knowing(bench: Bench) -> Bench:
     """Most of what is proposed is right, and each third of it ends with a wrong token."""
     assert bench.engine.speculation is not None
-    bench.engine.speculation.proposer = Knowing(bench.model)
+    bench.engine.speculation.proposer = Pausing(bench.model)
     return bench
 
 
@@ -94,14 +102,14 @@ def test_proposals_change_no_answer_past_the_ends_of_windows(opened: Opened, nam
         assert len(answers[each, 0]) == count
         bench.judge(prompt, answers[each, 0])
     stats = bench.engine.stats()
-    assert 50 < stats.accepted_tokens < stats.draft_tokens - 20
+    assert 40 < stats.accepted_tokens < stats.draft_tokens - 8
 
 
 @pytest.mark.parametrize("name", SOLO)
 def test_a_sequence_that_leaves_or_is_suspended_changes_no_other(opened: Opened, name: str) -> None:
     bench = knowing(opened(name, prompt_lookup=True))
     judge_others_of_one_that_leaves(bench, PROMPTS, 3)
-    assert bench.engine.stats().accepted_tokens > 50
+    assert bench.engine.stats().accepted_tokens > 30
 
 
 @pytest.mark.parametrize("name", SOLO)
