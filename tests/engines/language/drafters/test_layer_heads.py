@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models import deepseek_v3
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
@@ -26,7 +25,7 @@ from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, 
 from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 
 PROMPTS = prompts_of(12)
-pytestmark = pytest.mark.usefixtures("always")
+pytestmark = pytest.mark.usefixtures("always", "few_layers")
 
 
 @dataclass(frozen=True)
@@ -56,21 +55,6 @@ def any_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder, head = checkpoint(request.param, tmp_path_factory.mktemp("layers") / request.param)
     return Made(request.param, folder, head)
-
-
-@pytest.fixture(autouse=True)
-def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mlx-lm knows DeepSeek V3's head as layer 61, whatever the model's depth; a test of that depth takes long."""
-    sanitize = deepseek_v3.Model.sanitize
-
-    def without_head(self: deepseek_v3.Model, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        head = f"model.layers.{self.args.num_hidden_layers}."
-        found: dict[str, mx.array] = sanitize(
-            self, {name: array for name, array in weights.items() if not name.startswith(head)}
-        )
-        return found
-
-    monkeypatch.setattr(deepseek_v3.Model, "sanitize", without_head)
 
 
 def heads_of(bench: Bench) -> Heads:

@@ -312,7 +312,7 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     size = int(config["hidden_size"])
     stored, mode = _read(folder, family, config)
     stored = family.mended(_with_whole_latents(stored, config, mode), config)
-    weights = _by_parts(model.sanitize(stored))
+    weights = _by_parts(_with_stacked_scales(model.sanitize(stored)))
     inner = Layer(family, model, size)
     if any(name.startswith("head.") for name in weights):
         inner.head = nn.Linear(size, int(config["vocab_size"]), bias=False)
@@ -367,6 +367,19 @@ def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
         found[f"{stem}.weight"] = mx.dequantize(
             packed, scales, biases, group_size=group_size, bits=bits, mode=mode
         )
+    return found
+
+
+def _with_stacked_scales(weights: Weights) -> Weights:
+    """With scales and biases of all experts in one array each, where `sanitize` has stacked packed weights alone."""
+    found = dict(weights)
+    for name in weights:
+        before, _, rest = name.partition(".experts.0.")
+        projection, _, kind = rest.rpartition(".")
+        if kind in ("scales", "biases"):
+            count = len(weights[f"{before}.switch_mlp.{projection}.weight"])
+            each = [found.pop(f"{before}.experts.{number}.{rest}") for number in range(count)]
+            found[f"{before}.switch_mlp.{rest}"] = mx.stack(each)
     return found
 
 

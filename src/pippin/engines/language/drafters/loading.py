@@ -299,12 +299,15 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
 def _open_module(folder: Path, kind: HeadKind) -> Any:
     """mlx-vlm's module of a head with its weights, none of them evaluated."""
     from mlx_vlm.speculative.drafters import load_drafter
+    from mlx_vlm.speculative.drafters.mtp_split import get_mtp_splitter
 
-    from pippin.engines.language.drafters import chain_weights
+    from pippin.engines.language.drafters import chain_weights, kept_heads
 
     config = _configuration(folder)
     if config.get("model_type") in chain_weights.MODELS:
         return chain_weights.open_blocks(folder, config)
+    if kept_heads.is_kept(folder):
+        return kept_heads.open_kept_head(folder, get_mtp_splitter(source_config=config), config)
     inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
 
