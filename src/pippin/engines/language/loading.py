@@ -423,13 +423,14 @@ def _open_speculation(
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
     heads: Follower | None = None
     if named is not None:
-        kind = drafters.find_kind(named, own=options.mtp)
-        check_draft_kind(named, kind, options.draft_kind)
-        if kind == "model":
-            proposer = Either(proposer, _open_draft_model(named, asked, progress))
-        else:
-            heads = _open_follower(named, kind, asked, model, head, batching)
-            proposer = Either(proposer, heads)
+        with drafters.refusals_name(option):
+            kind = drafters.find_kind(named, own=options.mtp)
+            check_draft_kind(named, kind, options.draft_kind)
+            if kind == "model":
+                proposer = Either(proposer, _open_draft_model(named, asked, progress))
+            else:
+                heads = _open_follower(named, kind, asked, model, head, batching)
+                proposer = Either(proposer, heads)
     most = options.num_draft_tokens
     has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None

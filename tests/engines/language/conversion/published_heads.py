@@ -1,5 +1,4 @@
-"""Tiny random checkpoints whose prediction heads are stored as their publishers store them: under their names, with their
-numbers."""
+"""Tiny random checkpoints whose prediction heads are stored as their publishers store them."""
 
 import json
 import re

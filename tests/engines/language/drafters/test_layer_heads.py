@@ -152,6 +152,18 @@ def test_a_converted_model_drafts_with_its_head(tmp_path: Path) -> None:
     assert bench.engine.stats().draft_tokens > 0
 
 
+def test_a_head_of_ling_has_the_limits_that_are_listed_behind_those_of_the_layers(tmp_path: Path) -> None:
+    folder, _ = checkpoint("bailing_moe_v3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    limits = {"expert_swiglu_limit_list": [2, 3, 4, 5, 6], "share_expert_swiglu_limit_list": [2, 3, 4, 5, 7]}
+    experts = open_layer_head(folder, config | limits).inner.layer.mlp
+    assert (experts.switch_mlp.activation.limit, experts.shared_experts.activation.limit) == (6, 7)
+    experts = open_layer_head(
+        folder, config | {name: each[:4] for name, each in limits.items()}
+    ).inner.layer.mlp
+    assert not hasattr(experts.switch_mlp.activation, "limit")
+
+
 @pytest.mark.parametrize(
     ("changes", "window"),
     [

@@ -15,8 +15,8 @@ LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
 """Fields of the configuration."""
 
 
-def prepare(model: Model, config: Mapping[str, Any]) -> None:
-    """Set the limits that the configuration names."""
+def prepare(model: Model, config: Mapping[str, Any]) -> Model:
+    """The model, with the limits that the configuration names."""
     routed, shared = (config.get(name) or () for name in LIMITS)
     for place, layer in enumerate(model.layers):
         if not isinstance(layer.mlp, BailingSparseMoE):
@@ -26,6 +26,7 @@ def prepare(model: Model, config: Mapping[str, Any]) -> None:
         if place < len(shared) and shared[place]:
             layer.mlp.shared_experts.__class__ = LimitedMLP
             layer.mlp.shared_experts.activation = ClampedSwiGLU(float(shared[place]))
+    return model
 
 
 class LimitedMLP(BailingMLP):  # type: ignore[misc] # mlx-lm has no types

@@ -4,6 +4,9 @@ The bias decides which experts are chosen; their weights are the scores without 
 `Ernie4_5_MoeTopKRouter`, vLLM's `ernie45_moe`). A conversion by mlx-lm lacks it, and is computed as mlx-lm does.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.ernie4_5_moe import Ernie4_5_MoeMLP, Model
@@ -11,7 +14,7 @@ from mlx_lm.models.ernie4_5_moe import Ernie4_5_MoeMLP, Model
 BIAS = "moe_statics.e_score_correction_bias"
 
 
-def prepare(model: Model) -> None:
+def prepare(model: Model, config: Mapping[str, Any]) -> Model:
     """Let a model that is not loaded yet take the biases that are stored."""
     sanitize = model.sanitize
 
@@ -28,6 +31,7 @@ def prepare(model: Model) -> None:
 
     model.sanitize = with_biases
     model.cast_predicate = lambda name: not name.endswith(BIAS)
+    return model
 
 
 class Statics(nn.Module):  # type: ignore[misc] # mlx has no types
