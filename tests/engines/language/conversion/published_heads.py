@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import Model as QwenHead
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import ModelConfig as QwenHeadConfig
 
+from tests.engines.language.drafters.test_deepseek_blocks import with_drafter
 from tests.engines.language.drafters.test_split_heads import (
     with_hy_head,
     with_next_head,
@@ -135,16 +136,24 @@ def nemotron(folder: Path) -> Path:
 
 
 def deepseek_v4(folder: Path) -> Path:
-    head, trunk = _parts(with_v4_head(folder)[0], "mtp.0.")
-    head = _apart(head, {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"})
+    return _of_deepseek(with_v4_head(folder)[0])
+
+
+def deepseek_v4_dspark(folder: Path) -> Path:
+    return _of_deepseek(with_drafter(folder))
+
+
+def _of_deepseek(folder: Path) -> Path:
+    head, trunk = _parts(folder)
+    projections = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
     found: Weights = {}
-    for name, array in head.items():
-        name = name.removeprefix("decoder.")
-        name = re.sub(r"^(attn|ffn)_hc\.(\w+)$", r"hc_\1_\2", name).replace("hc_head.", "hc_head_")
+    for name, array in _apart(head, projections).items():
+        name = name.replace(".decoder.", ".").replace(".hc_head.", ".hc_head_")
+        name = re.sub(r"\.(attn|ffn)_hc\.(\w+)$", r".hc_\1_\2", name)
         name = name.replace("gate.e_score_correction_bias", "gate.bias")
-        for ours, theirs in {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}.items():
+        for ours, theirs in projections.items():
             name = name.replace(f"shared_experts.{ours}", f"shared_experts.{theirs}")
-        found[f"mtp.0.{name}"] = array.flatten(0, 1) if "wo_a" in name else array
+        found[f"mtp.{name}"] = array.flatten(0, 1) if "wo_a" in name else array
     return _separate(folder, found, trunk)
 
 
@@ -214,6 +223,7 @@ PUBLISHED: dict[str, Callable[[Path], Path]] = {
     "qwen3_next": qwen_next,
     "nemotron_h": nemotron,
     "deepseek_v4": deepseek_v4,
+    "deepseek_v4, dspark": deepseek_v4_dspark,
     "glm5_next": glm_next,
     "hy_v4": hy,
     "qwen4_exp": qwen4,

@@ -1,4 +1,5 @@
-"""Architectures whose models in mlx-lm can't be read or batched, or can't take tokens back: what is mended.
+"""Architectures whose models in mlx-lm can't be read, leave out weights or settings, can't be batched or can't take
+tokens back: what is mended.
 
 Each file is for one and has its name in mlx-lm. It has a function `mend` for a model which mlx-lm has loaded, or
 `prepare` for a model before its weights are loaded. Begin with `gemma2.py`. What is mended before there is a model is
@@ -15,7 +16,7 @@ from mlx_lm.utils import _get_classes
 MENDED: Final = ("baichuan_m1", "gemma2", "gpt_bigcode", "longcat_flash_ngram")
 
 PREPARED: Final = ("bailing_moe_v3", "ernie4_5_moe")
-"""Architectures of whose checkpoints mlx-lm leaves out what decides the answers."""
+"""Architectures of which mlx-lm leaves out weights or settings that change the answers."""
 
 REFUSES_HEADS: Final = ("bailing_moe", "bailing_moe_linear")
 """Architectures that mlx-lm 0.32 does not read with prediction heads behind the last layer: its other classes leave out
