@@ -37,7 +37,9 @@ def read_header(file: BinaryIO) -> Header | None:
         return None
     try:
         listed = from_json(file.read(length), dict[str, Any])
-        metadata = convert(listed.pop("__metadata__", {}), dict[str, str])
+        told = listed.pop("__metadata__", None)  # MLX writes null where there is nothing to tell
+        texts = told.items() if isinstance(told, dict) else ()
+        metadata = {name: text for name, text in texts if isinstance(text, str)}
         return Header(convert(listed, dict[str, StoredArray]), 8 + length, metadata)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
