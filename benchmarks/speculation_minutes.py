@@ -9,8 +9,9 @@ and end whenever they do, so that slots are filled again, which a single round o
 (`benchmarks.speculation_servers`) does not show. `edit` has the model write a piece of code again with a name changed,
 each time another piece; `again` asks for that and then for the same in other words; `prose` for a story; `mixed` for
 one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's process, of which
-the latter tells on a busy machine, too; the least ratio of CPU time in a turn; and what became of proposals. 0.97 is
-what `step/speculation/pace.py` promises of a minute.
+the latter tells on a busy machine, too; the least ratio of CPU time in a turn; by how much the turns without proposals
+differ among themselves, the fastest over the slowest, which is the noise in that ratio; and what became of proposals.
+0.97 is what `step/speculation/pace.py` promises of a minute.
 """
 
 import argparse
@@ -107,10 +108,11 @@ def compare(both: list[Asked], traffic: Traffic, clients: int, given: argparse.N
     rates = [(each.tokens / each.seconds, each.tokens / each.cpu) for each in (plain, other)]
     clock, cpu = (after / before for before, after in zip(*rates, strict=True))
     least = min(other.tokens / other.cpu / (plain.tokens / plain.cpu) for plain, other in turns)
+    alone = [plain.tokens / plain.cpu for plain, _ in turns]
     share = f"{other.accepted / other.proposed:.0%} of {other.proposed}" if other.proposed else "-"
     print(
         f"{traffic:7} {clients:7}  {rates[0][0]:6.0f} {rates[1][0]:6.0f} {clock:6.2f}"
-        f"  {rates[0][1]:7.0f} {rates[1][1]:6.0f} {cpu:6.2f} {least:6.2f}  {share}",
+        f"  {rates[0][1]:7.0f} {rates[1][1]:6.0f} {cpu:6.2f} {least:6.2f} {max(alone) / min(alone):7.2f}  {share}",
         flush=True,
     )
 
@@ -141,7 +143,10 @@ def main() -> None:
             process = stack.enter_context(serve(asked, given.model, port))
             both.append(Asked(Server("bench", port, process.pid)))
             both[-1].server.ask("prose", 0, 16)  # weights are loaded
-        print("work    clients   plain   with  ratio   of CPU:   with  ratio  least  accepted", flush=True)
+        print(
+            "work    clients   plain   with  ratio   of CPU:   with  ratio  least  spread  accepted",
+            flush=True,
+        )
         for traffic in given.work:
             for clients in given.clients:
                 compare(both, traffic, clients, given)

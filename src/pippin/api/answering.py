@@ -1,7 +1,7 @@
 """An API process beside the first.
 
-It answers chats on the connections that it is passed, with workers that it is lent, and owns nothing: what it is asked
-beyond that goes back to the first process, connection and all.
+It answers chats on connections passed to it, with workers lent to it, and owns nothing. Any other request goes back to
+the first process together with its connection.
 """
 
 import asyncio
@@ -61,15 +61,15 @@ from pippin.service.lending.questions import Questions
 
 log = logging.getLogger(__name__)
 
-LOOK: Final = 0.01  # seconds between looks at whether uvicorn has started
+LOOK: Final = 0.01  # seconds between checks whether uvicorn has started
 
 
 OpenCatalog = Callable[[Settings], ModelSource]
-"""Reads the models of this machine's disk."""
+"""Reads which models are on this machine's disk."""
 
 
 def answer(channel: int, open_catalog: OpenCatalog) -> None:
-    """Run the process, whose channel is this descriptor, until the first one says stop, or is gone."""
+    """Run until the first process says stop or is gone. `channel`: the descriptor of the channel to it."""
     faulthandler.enable()
     allow_many()
     connection = socket.socket(fileno=channel)
@@ -92,7 +92,7 @@ async def run(connection: socket.socket, open_catalog: OpenCatalog) -> None:
             os._exit(0)
 
     def leave() -> None:
-        """End at once, for without the first process there is nothing to answer from; clear up in its place."""
+        """Exit at once, since nothing can be answered without the first process. Remove the ledger's folder for it."""
         if begun.done():
             shutil.rmtree(Path(begun.result().ledger).parent, ignore_errors=True)
         os._exit(0)
@@ -106,7 +106,7 @@ async def run(connection: socket.socket, open_catalog: OpenCatalog) -> None:
 
 
 class AnsweringProcess:
-    """What this process is: an application on borrowed models, and the connections that it was passed."""
+    """This process: an application over borrowed models, and the connections passed to it."""
 
     def __init__(self, begin: Begin, channel: Channel[FromOwner], catalog: ModelSource) -> None:
         self._channel = channel
@@ -129,7 +129,7 @@ class AnsweringProcess:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Answer until the first process says stop, and what runs has ended."""
+        """Serve until the first process says stop and running requests have ended."""
         serving = asyncio.create_task(self._uvicorn.serve([]))
         while not self._uvicorn.started:  # noqa: ASYNC110 (uvicorn has no event for it)
             await asyncio.sleep(LOOK)
@@ -142,7 +142,7 @@ class AnsweringProcess:
             self._state.close()
 
     def receive(self, message: FromOwner, descriptor: int | None) -> None:
-        """Take what the first process says."""
+        """Handle a message of the first process."""
         match message:
             case Passed(data):
                 assert descriptor is not None
@@ -164,7 +164,7 @@ class AnsweringProcess:
             case Leased(serial) | Placed(serial) | Found(serial) | Refused(serial) | Told(serial):
                 self._questions.answered(serial, message)
 
-    # What is told of answers
+    # Methods of `Listener`
 
     def began(self, answer: Running) -> None:
         self._channel.send(Began(answer.id, answer.exchange_id, answer.owner, tuple(answer.ids)))
@@ -172,7 +172,7 @@ class AnsweringProcess:
     def ended(self, id: str, prompt_tokens: int, completion_tokens: int) -> None:
         self._channel.send(Ended(id, prompt_tokens, completion_tokens))
 
-    # As `Elsewhere`
+    # Methods of `Elsewhere`
 
     def is_meant(self, line: bytes) -> bool:
         return not is_shared(line)

@@ -64,15 +64,15 @@ def create_app(
     processes: ApiProcesses | None = None,
     state: Postgres | None = None,
 ) -> ASGIApp:
-    """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers`, `batches`, and
-    `processes`, which answer beside this one, and `state`, which other servers share.
+    """The whole server as one ASGI application. The caller starts and closes `tool_servers`, `batches` and `processes`
+    (the other API processes), and closes `state`, which other servers share.
 
     Raises `ServerError` for options that can't be used.
     """
     live = live or LiveSettings(settings, service)
     options = live.options
     keys = KeysInForce(options)
-    live.follow(keys.adopt)  # before whoever holds requests to them
+    live.follow(keys.adopt)  # before the followers that check requests against the keys
     counting = observer_of(settings)
     observer = traced(counting)
     limits = limits_of(options, ledger_of(state, OwnLedger() if processes is None else processes.ledger))
@@ -111,7 +111,7 @@ def create_app(
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What answers requests to models, and nothing else, on behalf of another process."""
+    """The application of an API process that answers requests to models and nothing else."""
 
     app: ASGIApp
     answers: RunningAnswers
@@ -119,10 +119,10 @@ class Answering:
 
 
 def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, store: Store) -> Answering:
-    """The application of an API process beside the first."""
+    """Create the application of an API process beside the first."""
     options = live.options
     keys = KeysInForce(options)
-    live.follow(keys.adopt)  # before whoever holds requests to them
+    live.follow(keys.adopt)  # before the followers that check requests against the keys
     counting = observer_of(live.settings)
     observer = traced(counting)
     dialects = find_dialects()
@@ -131,20 +131,20 @@ def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, sto
     handler = Handler(requests, options, observer, limits_of(options, ledger), MediaResolver(options), tools)
     live.follow(handler.adopt)
     app: ASGIApp = _routed(shared_routes(handler, dialects, store), errors, misdirected)
-    # What a client secret opens, a WebSocket, is the first process's.
+    # Client secrets open only WebSockets, which the first process serves.
     app = _guarded(app, live, keys, errors, ClientSecrets())
     return Answering(ExchangeFrame(app, observer.http), handler.answers, counting)
 
 
 def shared_routes(handler: Handler, dialects: Mapping[str, AnyDialect], store: Store) -> list[BaseRoute]:
-    """Those of `PATHS`. What turns out to be the first process's is handed over, connection and all."""
+    """The routes of `PATHS`. A request that turns out to be the first process's is handed over with its connection."""
     responses = ResponsesDialect()
 
     async def hand_over(request: Request, *_: Any) -> Response:
         handler.forgive(exchange_of(request.scope))
         if not request.scope["state"][PASSED].hand_over():
             return await misdirected(request, ServerError("unsupported", "Another process answers this."))
-        return Response()  # nobody hears it
+        return Response()  # never sent: the connection is closed here
 
     async def respond(request: Request) -> Response:
         history = OwnedHistory(store, exchange_of(request.scope).owner)
@@ -161,7 +161,7 @@ def shared_routes(handler: Handler, dialects: Mapping[str, AnyDialect], store: S
 
 
 def decided(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with whose reply it is decided that its request stays here."""
+    """The endpoint; once it is done, its request can no longer be handed over."""
 
     @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:
@@ -174,7 +174,7 @@ def decided(endpoint: Endpoint) -> Endpoint:
 
 
 async def misdirected(request: Request, error: Exception) -> Response:
-    """The answer to a request that came too soon, behind another on its connection, to be passed to its own process
+    """Reply 421 to a request that could not be passed to its own process because it came behind an unanswered one
     (RFC 9110, section 15.5.20)."""
     message = "Send this request when those before it on the same connection are answered, or on another connection."
     body = {
@@ -189,7 +189,7 @@ def limits_of(options: ServerOptions, ledger: Ledger) -> Limits:
 
 
 def _routed(found: Sequence[BaseRoute], errors: Errors, http_error: ErrorDrawer) -> Starlette:
-    """The router, and what draws the errors of its endpoints. `http_error` answers where no route is meant."""
+    """The router with its error handlers. `http_error` answers where no route matches."""
     return Starlette(
         routes=found,
         exception_handlers={
@@ -203,7 +203,7 @@ def _routed(found: Sequence[BaseRoute], errors: Errors, http_error: ErrorDrawer)
 def _guarded(
     app: ASGIApp, live: LiveSettings, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
 ) -> ASGIApp:
-    """The application behind what bounds bodies, judges callers and catches the rest."""
+    """Wrap the application in the bound on bodies, the guard, CORS, and the catcher of unexpected errors."""
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
@@ -232,7 +232,7 @@ def observer_of(settings: Settings) -> Observer:
 def find_routes(api: Api) -> list[BaseRoute]:
     """The routes of every module in `api/routes`, and one for each dialect.
 
-    The dialects' come first, because they are asked for most: the router tries all routes before the one that fits.
+    Dialect routes come first because they get most requests, and the router tries routes in order.
     """
     found: list[Route] = []
     for module in pkgutil.iter_modules(routes.__path__):

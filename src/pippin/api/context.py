@@ -1,4 +1,4 @@
-"""What routes are made from, and the form in which they are made."""
+"""What routes are made from, and how they are declared."""
 
 import inspect
 import time
@@ -34,7 +34,7 @@ from pippin.service import Service
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What the server has to offer to its routes; given to `routes(api)` of every module in `api/routes`."""
+    """The parts of the server that routes use; passed to `routes(api)` of every module in `api/routes`."""
 
     service: Service
     settings: LiveSettings
@@ -43,14 +43,14 @@ class Api:
     errors: Errors
     observer: Observer
     store: ResponseStore
-    state: Postgres | None  # what several servers share
+    state: Postgres | None  # shared by several servers
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches
     client_secrets: ClientSecrets
     keys: KeysInForce
     limits: Limits
-    processes: ApiProcesses | None = None  # that answer beside this one
+    processes: ApiProcesses | None = None  # the other API processes
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property
@@ -74,8 +74,8 @@ class DocumentedRoute(Route):
         optional: bool = False,
         media: Sequence[str] = (),
     ) -> None:
-        """`form`: the body is a multipart form with files. `optional`: it may be missing. `media`: the types of answers
-        that are not JSON; where there is no struct of an answer either, it is never JSON."""
+        """`form`: the body is a multipart form with files. `optional`: the body may be missing. `media`: the types of
+        replies that are not JSON; if `answer` is None as well, no reply is JSON."""
         super().__init__(path, endpoint, methods=methods)
         self.form = form
         self.optional = optional
@@ -97,7 +97,7 @@ def both(
 ) -> list[Route]:
     """Routes for an address with the version and without it; see `DocumentedRoute`.
 
-    Addresses under `/api` have no version, as the servers whose APIs they are have none.
+    Addresses under `/api` have no version, as on the servers whose APIs these are.
     """
     names = list(methods) or ["GET"]
     prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")

@@ -56,24 +56,24 @@ log = logging.getLogger(__name__)
 Read = TypeVar("Read")
 
 MCP_SERVERS: Final = "x-mcp-servers"
-"""Header with names of MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
+"""Header that names MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
 
 BACKGROUND: Final = -(2**31)
-"""The priority of lines of batches, below all that a client can ask for."""
+"""Priority of a batch's lines, below any that a client can ask for."""
 
 REMEMBERED: Final = 256  # unknown fields
 FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
-"""What a misspelt field can look like; other keys may be a client's words, which are not for the log."""
+"""What a misspelt field can look like. Other keys may be a client's content, which must not be logged."""
 
 
 class UnknownFields:
-    """Names each field that no contract knows once in the log, so that a misspelt one can be found."""
+    """Logs each field that no contract knows, once, so that misspelt fields can be found."""
 
     def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
 
     def note(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
-        """Log those of `names` that were not logged before; `known` are names that may have been meant."""
+        """Log each of `names` that was not logged before; `known` are the names that may have been meant."""
         for given in names:
             place, dot, last = given.rpartition(".")
             name = place + dot + (last if FIELD.fullmatch(last) else "?")
@@ -86,7 +86,7 @@ class UnknownFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A body that was understood, the tasks that it asks for, and the encoder that will draw its answer."""
+    """A decoded body, the tasks that it asks for, and the encoder of its answer."""
 
     decoded: Decoded[Any]
     tasks: list[Generate]
@@ -94,11 +94,11 @@ class Prepared:
     operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
-    media: str = EVENTS  # of a stream
+    media: str = EVENTS  # media type of a stream
 
 
 class Handler:
-    """Reads a request, runs what it asks for, and draws the answer."""
+    """Reads a request, runs its tasks, and encodes the answer."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Handler:
         self.answers = RunningAnswers(options, observer, limits)
 
     def adopt(self, options: ServerOptions) -> None:
-        """Hold new requests to changed options."""
+        """Apply changed options to new requests."""
         self._options = options
         self.answers.adopt(options)
         self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
@@ -129,11 +129,11 @@ class Handler:
         await self._limits.admit(exchange)
 
     def forgive(self, exchange: Exchange) -> None:
-        """Undo what was counted of a request that is answered elsewhere."""
+        """Undo `admit` for a request that another process answers."""
         self._limits.forgive(exchange)
 
     def endpoint(self, dialect: AnyDialect) -> Endpoint:
-        """What answers the requests to a dialect's address."""
+        """The endpoint of a dialect's address."""
 
         async def generate(request: Request) -> Response:
             return await self.answer(request, dialect)
@@ -148,9 +148,9 @@ class Handler:
         history: History | None = None,
         body: bytes | None = None,
     ) -> Response:
-        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code.
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for each failure that has a status code.
 
-        `body` is that of a request which was counted and read before.
+        `body`: the body, if the request was already counted and read.
         """
         return await self.respond(request, await self.prepare(request, dialect, history=history, body=body))
 
@@ -186,8 +186,8 @@ class Handler:
     async def prepare_generation(
         self, request: Request, wanted: GenerationRequest, operation: str, *, stream: bool = True
     ) -> Prepared:
-        """A generation that came in no body, whose events the caller draws itself. Counted against the limits of its
-        caller; nothing runs yet. Raises `ServerError`."""
+        """Prepare a generation that did not come as a body; the caller of this method encodes its events. It counts
+        against the client's limits; nothing runs yet. Raises `ServerError`."""
         await self._limits.admit(exchange_of(request.scope))
         tasks, run, starter = await self._ready(request, (wanted,))
         decoded = Decoded(requests=(wanted,), shape=None, stream=stream)
@@ -198,7 +198,7 @@ class Handler:
     async def _ready(
         self, request: Request, requests: Sequence[GenerationRequest]
     ) -> tuple[list[Generate], RunInfo, Starter]:
-        """The tasks of what is asked for, which models may answer them, and who starts them."""
+        """The tasks of the requests, what their encoder is told of the run, and what starts them."""
         equipped = [await self._complete(wanted, request) for wanted in requests]
         tasks = [Generate(each.request) for each in equipped]
         run = await self._run_info(requests[0].model, exchange_of(request.scope), Generate.model_kind)
@@ -209,9 +209,9 @@ class Handler:
     async def respond(
         self, request: Request, prepared: Prepared, save: Callable[[], Awaitable[None]] | None = None
     ) -> Response:
-        """Run what was prepared, and reply, whole or as a stream. Raises `ServerError` for a refusal.
+        """Run the prepared tasks, and reply, whole or as a stream. Raises `ServerError` for a refusal.
 
-        `save` is called before each piece of the reply is sent, and before a whole one.
+        `save` is awaited before each piece of a stream, and before a whole reply.
         """
         answer = await self.open(request, prepared, Presence(request.receive))
         encoder: Encoder = prepared.encoder
@@ -231,7 +231,7 @@ class Handler:
         return EventStream(pieces, answer.close, media=prepared.media)
 
     async def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
-        """Begin to run what was prepared. Whoever opens an answer closes it. Raises `ServerError`."""
+        """Start the prepared tasks. Whoever opens an answer must close it. Raises `ServerError`."""
         return await self.answers.open(
             exchange_of(request.scope),
             Operation(
@@ -246,13 +246,13 @@ class Handler:
         )
 
     async def open_generation(self, request: Request, wanted: GenerationRequest, operation: str) -> Answer:
-        """Begin to run one request that came in no body; it runs until it is closed, whether the client stays or not.
-        Whoever opens an answer closes it. Raises `ServerError`."""
+        """Start a request that did not come as a body. It runs until it is closed, even if the client leaves.
+        Whoever opens an answer must close it. Raises `ServerError`."""
         prepared = await self.prepare_generation(request, wanted, operation, stream=False)
         return await self.open(request, prepared, NobodyWaits())
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
-        """The prompt tokens of the request that a body stands for."""
+        """The number of prompt tokens of the request in a body."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
         task = CountTokens((await self._complete(wanted, request)).request)
@@ -265,9 +265,9 @@ class Handler:
     async def decode(
         self, request: Request, dialect: AnyDialect, body: bytes, history: History | None = None
     ) -> Decoded[Any]:
-        """A body, decoded by the dialect, beside the event loop where it is large.
+        """Decode a body with the dialect, on a thread if it is large.
 
-        Unknown fields and warnings of the dialect go to the log. Raises `ServerError`.
+        Unknown fields and the dialect's warnings are logged. Raises `ServerError`.
         """
         context = DecodeContext(
             headers=dict(request.headers),
@@ -275,7 +275,7 @@ class Handler:
             history=history,
             stream_usage=self._options.stream_usage == "always",
         )
-        if history is not None and len(body) <= LARGE:  # what it goes on with may be large
+        if history is not None and len(body) <= LARGE:  # the stored history may be large
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
@@ -285,24 +285,24 @@ class Handler:
         return decoded
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """The decoded body of a request to a model, which is counted against its caller's limits before it is read."""
+        """The decoded body of a request to a model, which counts against its caller's limits before it is read."""
         await self._limits.admit(exchange_of(request.scope))
         return await self.uncounted_json_of(request, decode)
 
     async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """The body of a request, decoded, for `perform` without `admitted`, and for what runs no model."""
+        """The decoded body of a request that `perform` counts later, or that runs no model."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         return await self.large.do(len(body), decode, body)
 
     async def form_of(self, request: Request) -> Form:
-        """The form that a request to a model sent, which may hold files. Counted as `json_of` does."""
+        """The form of a request to a model, which may hold files. Counted like `json_of`."""
         await self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     async def perform(
         self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
     ) -> list[Event]:
-        """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
+        """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
         if not admitted:
             await self._limits.admit(exchange_of(request.scope))
         answer = await self.open_task(request, task, model=model, operation=operation, stream=False)
@@ -321,10 +321,10 @@ class Handler:
         operation: str,
         media: str = EVENTS,
     ) -> Response:
-        """The events of such a task as they come. Raises `ServerError` for what fails before the first byte.
+        """Stream the events of a task other than generation. Raises `ServerError` for a failure before the first byte.
 
-        An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
-        until there is something to send; a failure after that cuts the reply short.
+        If the encoder's `keep_alive` is empty (its format has no filler), the status is held back until there is
+        data to send; a failure after that cuts the reply short.
         """
         answer = await self.open_task(request, task, model=model, operation=operation, stream=True)
         pieces = self.pieces(answer, encoder)
@@ -345,7 +345,7 @@ class Handler:
         self._unknown.note(operation, names)
 
     def pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
-        """The encoded stream of an answer that was opened."""
+        """The encoded stream of an open answer."""
 
         def progress() -> bytes:
             return load_comment(self._service.states(), answer.served)
@@ -355,18 +355,18 @@ class Handler:
     async def open_task(
         self, request: Request, task: Task, *, model: str, operation: str, stream: bool
     ) -> Answer:
-        """Begin to run a task that is no generation, which is not counted. Whoever opens an answer closes it."""
+        """Start a task other than generation, without counting it. Whoever opens an answer must close it."""
         exchange = exchange_of(request.scope)
         run = await self._run_info(model, exchange, task.model_kind)
         wanted = Operation(name=operation, tasks=[task], run=run, starter=self._service, stream=stream)
         return await self.answers.open(exchange, wanted, Presence(request.receive))
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
-        """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""
+        """Like `run_info`; unless `allow_downloads` is set, users' keys may not name a model that is not here."""
         run = await run_info(self._service, model, exchange, kind)
         is_user = exchange.key is not None and not exchange.manages
         if not run.known and is_user and self._options.allow_downloads is None:
-            await self._service.find(model, kind)  # says what is wrong; to start it would download it
+            await self._service.find(model, kind)  # raises the reason; starting the model would download it
         return run
 
     async def _complete(self, wanted: GenerationRequest, request: Request) -> Equipped:
@@ -386,7 +386,7 @@ class Handler:
         return await self._tools.equip(wanted, named, allowed=allowed)
 
     async def _resolved(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request that is run: salted, with its media as bytes, and behind all others where it is of a batch."""
+        """The request to run: salted, with its media as bytes, and of lowest priority if it is a line of a batch."""
         salted = self._salted(wanted, request)
         if exchange_of(request.scope).background:
             salted = msgspec.structs.replace(salted, priority=BACKGROUND)
@@ -396,7 +396,7 @@ class Handler:
         return await self._media.resolve(salted)
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request with a salt that gives its tenant, and its key among several, a prefix cache of its own."""
+        """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
         headers = request.headers
         salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
         if own := exchange_of(request.scope).cache_salt:

@@ -1,4 +1,4 @@
-"""The settings as they are now: takes over changes, and tells whoever holds the options."""
+"""The current settings: applies changes, and notifies whoever holds the options."""
 
 import asyncio
 import logging
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 class LiveSettings:
-    """The settings that hold now. `PATCH /v1/settings` and SIGHUP change them; what needs a restart keeps its value."""
+    """The current settings. `PATCH /v1/settings` and SIGHUP change them; those that need a restart keep their value."""
 
     def __init__(self, settings: Settings, service: Requests) -> None:
         self.settings = settings
-        self._start = settings  # as the sources said, when they were last read
+        self._start = settings  # as last read from the sources
         self._service = service
         self.followers: list[Callable[[ServerOptions], None]] = []
 
@@ -34,15 +34,15 @@ class LiveSettings:
         self.followers.append(adopt)
 
     async def change(self, values: Mapping[str, Any]) -> Reloaded:
-        """Take over single values. Raises `ConfigError`, and then nothing has changed."""
+        """Change single settings. Raises `ConfigError`, in which case nothing has changed."""
         return await self._take_over(change(self.settings, values))
 
     async def restore(self) -> Reloaded:
-        """Take back what `change` has changed."""
+        """Undo what `change` has changed."""
         return await self._take_over(restore(self.settings, self._start))
 
     async def reload(self) -> None:
-        """Read every source again, and say in the log what came of it."""
+        """Read every source again, and log the outcome."""
         try:
             reloaded = await self._take_over(reload(self.settings), files=True)
         except ConfigError as error:
@@ -56,11 +56,11 @@ class LiveSettings:
             log.warning("A restart is needed to change %s.", ", ".join(reloaded.needs_restart))
 
     async def adopt(self, settings: Settings) -> None:
-        """Take over what another process has made of the settings."""
+        """Take over settings that another process has changed."""
         await self._take_over(Reloaded(settings=settings, changed=("settings",)))
 
     async def _take_over(self, reloaded: Reloaded, *, files: bool = False) -> Reloaded:
-        """`files`: what settings name may have changed though they are the same, as the file of keys."""
+        """`files`: files that the settings name, such as the key file, may have changed too."""
         self.settings = reloaded.settings
         if reloaded.changed or files:
             logs.set_level(self.options.log_level)
@@ -71,8 +71,8 @@ class LiveSettings:
 
 
 class Reloads:
-    """Reloads as often as is needed: one at a time, and once more where it was asked for meanwhile, for what has been
-    read by then may have changed since."""
+    """Runs reloads one at a time. If one is asked for during another, the reload runs once more, because sources that
+    were already read may have changed since."""
 
     def __init__(self, reload: Callable[[], Awaitable[None]]) -> None:
         self._reload = reload
@@ -80,7 +80,7 @@ class Reloads:
         self._running: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Have the settings read again; returns at once."""
+        """Ask for a reload; returns at once."""
         self._asked = True
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run(), name="reload")
@@ -90,5 +90,5 @@ class Reloads:
             self._asked = False
             try:
                 await self._reload()
-            except Exception as error:  # nobody waits for the task
+            except Exception as error:  # nobody awaits the task
                 log.error("The settings could not be read again.\n%s", trace_of(error))

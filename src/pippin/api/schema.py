@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: what the server understands, drawn from the very structs that decode it."""
+"""`/openapi.json` and `/docs`: a description of the API, generated from the structs that decode requests."""
 
 import asyncio
 import re
@@ -43,7 +43,7 @@ def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect
 
     async def schema(request: Request) -> Response:
         """This document."""
-        drawn = await asyncio.to_thread(document)  # which takes a while the first time
+        drawn = await asyncio.to_thread(document)  # slow the first time
         return Response(drawn, media_type="application/json")
 
     async def docs(request: Request) -> Response:
@@ -59,7 +59,7 @@ def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect
 
 
 def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> dict[str, Any]:
-    """An OpenAPI 3.1 document. Addresses without the version are the same ones, and are left out."""
+    """An OpenAPI 3.1 document. Addresses without the version are duplicates, and left out."""
     documented = [
         route
         for route in routes

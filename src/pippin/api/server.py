@@ -1,4 +1,4 @@
-"""Runs the server: listens, answers signals, drains, and ends every worker."""
+"""Runs the server: listens, handles signals, drains, and ends every worker."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 2048
 
 Preparation = Callable[[], Coroutine[Any, Any, None]]
-"""Fetches and loads the models that the operator named, while the server answers already."""
+"""Downloads and loads the models that the operator named, while the server already answers."""
 
 
 async def nothing_to_prepare() -> None:
@@ -40,7 +40,7 @@ async def nothing_to_prepare() -> None:
 
 
 class AddressError(Exception):
-    """The address can't be listened on. The message is one clear line."""
+    """The server can't listen on the address. The message is one clear line."""
 
 
 def open_tool_servers(options: ServerOptions) -> ToolServers:
@@ -138,7 +138,7 @@ class Server:
                 self._state.close()
 
     def stop(self) -> None:
-        """Stop: the first call lets running requests finish within the drain's time, the second one ends them now."""
+        """Stop: the first call lets running requests finish within the drain timeout, the second one ends them now."""
         self._stops += 1
         drain = self._drain if self._stops == 1 else 0.0
         if self._processes is not None:
@@ -170,11 +170,11 @@ def run_server(
     on_ready: Callable[[str, int], None],
     prepare: Preparation,
 ) -> int:
-    """Listen and serve; the process's exit status. `on_ready` is told host and port once they answer.
+    """Listen and serve; returns the exit status. `on_ready` is called with host and port once the server listens.
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # of what clients do wrong we tell ourselves
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # Pippin logs clients' errors itself
     allow_many()
     host = settings.server.host
     listener = listen(host, settings.server.port)

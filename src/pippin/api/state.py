@@ -1,4 +1,4 @@
-"""What several servers keep together: opened at the start, with the tables of all who keep something there."""
+"""State that several servers share: a database, opened at the start with the tables of everything stored there."""
 
 import logging
 from typing import Final
@@ -20,7 +20,7 @@ _TABLES: Final = RESPONSES + BACKGROUND + BATCHES + PIECES + BUCKETS
 
 
 def open_state(options: ServerOptions) -> Postgres | None:
-    """The database that `state` names. Raises `ServerError` where it can't be reached, or is of another version."""
+    """The database that `state` names. Raises `ServerError` if it can't be reached or has another version."""
     if options.state is None:
         return None
     state = Postgres(options.state)
@@ -44,5 +44,5 @@ def open_state(options: ServerOptions) -> Postgres | None:
 
 
 def ledger_of(state: Postgres | None, own: Ledger) -> Ledger:
-    """The ledger that limits are counted in; `own` is this server's."""
+    """The ledger in which limits are counted; `own` is the ledger of this server alone."""
     return own if state is None else ServersLedger(state, own)

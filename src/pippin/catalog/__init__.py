@@ -1,7 +1,7 @@
-"""What models are on this machine: their names, facts, sizes, downloads and imports.
+"""The models on this machine: their names, properties, sizes, downloads and imports.
 
-Begin with `catalog.py`, which knows what a name means. `scan.py` finds folders, `info.py` and `kinds.py` read what a
-folder says of its model, `footprint.py` estimates its memory, `download.py` fetches, `gguf/` imports.
+Begin with `catalog.py`, which resolves names. `scan.py` finds folders, `info.py` and `kinds.py` read the files of a
+model's folder, `footprint.py` estimates its memory, `download.py` fetches, `gguf/` imports.
 """
 
 from pippin.catalog.catalog import Catalog

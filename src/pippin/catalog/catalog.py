@@ -1,4 +1,4 @@
-"""Knows every model on this machine, and what a name means."""
+"""Lists every model on this machine, and resolves names."""
 
 import asyncio
 import logging
@@ -38,11 +38,11 @@ NAMED_ONLY: Final = "This server serves the models that it was started with, and
 LOOPBACK: Final = ("localhost", "::1")
 
 DownloadProgress = Callable[[int, int, str], None]
-"""Told of `done` of `total` bytes, and what is going on."""
+"""Called with `done` and `total` bytes, and what is going on."""
 
 
 class Catalog:
-    """Models by name. Reads the disk when asked, and remembers what has not changed since. Safe in threads."""
+    """Models by name. Reads the disk on demand and caches what has not changed. Thread-safe."""
 
     def __init__(self, options: ServerOptions, roots: CatalogRoots) -> None:
         self._options = options
@@ -52,11 +52,11 @@ class Catalog:
         self._read: dict[tuple[Found, str | None], CatalogEntry] = {}
 
     def entries(self) -> list[CatalogEntry]:
-        """Every model folder with what is known of it or why it cannot be used, one for each id."""
+        """Every model folder with its info, or the reason why it cannot be used; one entry per id."""
         return [entry for entry in self._look().entries.values() if entry.repository is None]
 
     def models(self) -> list[ModelInfo]:
-        """The models that can be used: with `served_only` those that the operator named."""
+        """The usable models; with `served_only` only those that the operator named."""
         view = self._look()
         return [
             self._as_served(entry.info)
@@ -67,7 +67,7 @@ class Catalog:
         ]
 
     def missing(self) -> list[ModelInfo]:
-        """The models that the operator named and that are still to be downloaded."""
+        """The models that the operator named and that are not downloaded yet."""
         view = self._look()
         return [
             entry.info
@@ -76,17 +76,16 @@ class Catalog:
         ]
 
     def resolve(self, name: str, *, by_operator: bool = False) -> ModelInfo:
-        """The model that a name means: its id, served name, alias, or a part of its id.
+        """The model that a name means: an id, a served name, an alias, or a part of an id.
 
-        Paths are taken only `by_operator`: from the command line and the configuration. A request may use one only
-        as the operator wrote it.
-        Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
-        if the model is there but damaged.
+        Paths are accepted only with `by_operator`, for names from the command line and the configuration. A request may
+        use a path only as the operator wrote it. Raises `ServerError`: `model_not_found`, `invalid_request` if several
+        models match, or `load_failed` if the model is damaged.
         """
         return self._as_served(self._found(name, by_operator=by_operator))
 
     def _found(self, name: str, *, by_operator: bool) -> ModelInfo:
-        """What `resolve` finds, as its files say it is. Raises as `resolve` does."""
+        """The model for `resolve`, as its files describe it. Raises as `resolve` does."""
         entry = self._path_entry(name) if by_operator else self._operators(name) or self._in_roots(name)
         if entry is None:
             if by_operator:
@@ -99,7 +98,7 @@ class Catalog:
         return entry.info
 
     def knows(self, name: str) -> bool:
-        """Whether a request's name is that of a model which is here, or which the operator named."""
+        """Whether a request's name belongs to a model that is here, or that the operator named."""
         try:
             check_name(name)
             self._named(name, every=not self.serves_named_only)
@@ -109,11 +108,11 @@ class Catalog:
         return True
 
     def adopt(self, options: ServerOptions) -> None:
-        """Use these options from now on, after the configuration was read again."""
+        """Use these options from now on, after the configuration was reloaded."""
         self._options = options
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
-        """The model's own options over those for all models."""
+        """The model's own options, over those for all models."""
         own = self._recent().operators.get(info.id)
         if own is None:
             return self._with_folders(self._options.model_defaults)
@@ -126,12 +125,12 @@ class Catalog:
     async def complete(
         self, info: ModelInfo, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> None:
-        """Download what a model needs beside it, where that is missing and may be downloaded: the draft model and the
-        adapters that its options name, and codecs and tokenizers of speech models. What stays missing is said by the
+        """Download the missing files that a model needs beside it, if that is allowed: the draft model and adapters
+        that its options name, and codecs and tokenizers of speech models. Whatever stays missing is reported by the
         load."""
         if not (by_operator or self.downloads_allowed) or self._options.offline:
             return
-        for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
+        for name in beside(self.options_for(info)):  # anything that is here is a path by now
             if (repository := self._repository(name)) is not None:
                 await self._fetch(repository, on_progress)
         for companion in info.companions:
@@ -151,7 +150,7 @@ class Catalog:
             logger.warning("%s Some requests need it.", error.report.message)
 
     def _with_folders(self, options: ModelOptions) -> ModelOptions:
-        """The options with the folders of the draft model and the adapters, which may be named by other words."""
+        """The options with the draft model and adapters as folders; they may be given as repositories or aliases."""
         if not beside(options):
             return options
         draft, adapter = options.draft_model_path, options.adapter_path
@@ -165,7 +164,7 @@ class Catalog:
         )
 
     def _folder_of(self, name: str) -> str:
-        """The folder of a model or an adapter by the operator's words for it; the words themselves if there is none."""
+        """The folder of a model or adapter that the operator named; the name itself if there is none."""
         if Path(name).expanduser().exists():
             return name
         repository = self._repository(name)
@@ -173,21 +172,21 @@ class Catalog:
         if snapshot is not None:
             return str(snapshot)
         try:
-            # Not as served, which would ask for the options of the model again: a model may draft for itself.
+            # Not as served: that would ask for the model's options again, and a model may draft for itself.
             return self._found(name, by_operator=True).path or name
         except ServerError:
             return name
 
     def can_be_had(self, name: str) -> bool:
-        """Whether the operator's words for a model or an adapter stand for something that is here, or for a repository
-        that may be downloaded."""
+        """Whether the operator's name for a model or adapter refers to something here, or to a repository that may be
+        downloaded."""
         if Path(self._folder_of(name)).expanduser().exists():
             return True
         is_path = name.startswith(("/", "~", "./", "../"))
         return not is_path and self._repository(name) is not None and not self._options.offline
 
     async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         if self._options.offline:
             raise ServerError(
                 "permission", "--offline forbids to ask the hub. `pippin list` shows what is here."
@@ -197,7 +196,7 @@ class Catalog:
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> ModelInfo:
-        """The model that a name means, downloaded first if it is missing and may be."""
+        """The model that a name means; downloads it first if it is missing and may be downloaded."""
         repository = self._source_of(name, by_operator=by_operator)
         try:
             return self.resolve(name, by_operator=by_operator)
@@ -210,7 +209,7 @@ class Catalog:
         return await self.pull(repository, on_progress)
 
     async def pull(self, repository: str, on_progress: DownloadProgress) -> ModelInfo:
-        """Download a model from the Hub, going on where an earlier try ended."""
+        """Download a model from the Hub, resuming an earlier attempt."""
         if self._options.offline:
             message = (
                 f"The model {repository} is not on this machine, and --offline forbids to download it. `pippin list` "
@@ -223,7 +222,7 @@ class Catalog:
             )
         await self._fetch(repository, on_progress)
         with self._lock:
-            self._view = None  # from before the download
+            self._view = None  # it predates the download
         return self.resolve(repository)
 
     async def _fetch(
@@ -240,7 +239,7 @@ class Catalog:
 
     @property
     def downloads_allowed(self) -> bool:
-        """Whether a request may cause a download: by default on loopback, and where anyone may manage."""
+        """Whether requests may trigger downloads: by default on loopback, and where everyone may manage the server."""
         if self._options.offline:
             return False
         if self._options.allow_downloads is not None:
@@ -249,8 +248,8 @@ class Catalog:
 
     @property
     def serves_named_only(self) -> bool:
-        """Whether names of models that the operator did not name are unknown to requests: by default where callers
-        without a key can reach the server."""
+        """Whether requests may only use models that the operator named: by default where callers without a key can
+        reach the server."""
         options = self._options
         if not any(model.listed for model in options.models):
             return False
@@ -264,9 +263,9 @@ class Catalog:
         return self._options.host in LOOPBACK or self._options.host.startswith("127.")
 
     def remove(self, name: str) -> CatalogEntry:
-        """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports.
+        """Delete a model's files, if the model is in the Hub's cache or among Pippin's imports.
 
-        A part of a name is not enough here, because it may mean another model than the one that was in mind.
+        Requires the whole name, because a part might match another model than the one intended.
         """
         check_name(name)
         view = self._look()
@@ -291,12 +290,12 @@ class Catalog:
         yield from scan_hub(self._roots.hub)
 
     def _recent(self) -> "_View":
-        """The last view if it is not older than `RECENT`: a name is resolved for each request, on the event loop."""
+        """The last view if it is at most `RECENT` old: each request resolves a name on the event loop."""
         view = self._view
         return view if view is not None and time.monotonic() - view.made < RECENT else self._look()
 
     def _look(self) -> "_View":
-        """Read the disk: the operator's models first, under the names that they are served by."""
+        """Read the disk: the operator's models first, under their served names."""
         scanned = list(self._scan())
         view = _View(time.monotonic(), {}, {}, {})
         served: dict[Path, str] = {}
@@ -320,7 +319,7 @@ class Catalog:
         return view
 
     def _operator_entry(self, model: ModelEntry, scanned: list[Found]) -> CatalogEntry | None:
-        """A model of the command line or the configuration, under the name that it is served by."""
+        """A model from the command line or the configuration, under its served name."""
         kind = model_kind(model.kind)
         local = self._path_entry(model.path, model.name, kind)
         if local is not None:
@@ -334,7 +333,7 @@ class Catalog:
         return None if matches else self._missing_entry(model, target, kind)
 
     def _missing_entry(self, model: ModelEntry, target: str, kind: ModelKind | None) -> CatalogEntry | None:
-        """A model that the operator named and that is to be downloaded; None for words that no repository has."""
+        """A model that the operator named and that is not downloaded yet; None if the name cannot be a repository."""
         if not is_repository(target):
             return None
         name = model.name or target
@@ -356,7 +355,8 @@ class Catalog:
         )
 
     def _source_of(self, name: str, *, by_operator: bool) -> str | None:
-        """The repository that a name may be downloaded from: what the operator named goes before built-in aliases."""
+        """The repository that a name may be downloaded from. The operator's names take precedence over built-in
+        aliases."""
         view = self._recent()
         entry = self._exact(name, view)
         if entry is not None and entry.repository is not None:
@@ -368,7 +368,7 @@ class Catalog:
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None
     ) -> CatalogEntry | None:
-        """The model at a path that the operator gave; None if nothing is there."""
+        """The model at a path that the operator gave; None if there is none."""
         if is_script(name):
             return scripted(name, id)
         path = Path(name).expanduser()
@@ -381,8 +381,8 @@ class Catalog:
         return self._entry(Found(id or path.name, path, "operator", path), kind)
 
     def _in_roots(self, name: str) -> CatalogEntry | None:
-        """The model at a path that a request names, inside the folders that the operator opened for that, with every
-        link followed; known by its path, since two folders may hold one name."""
+        """The model at a path that a request names, with all links resolved, if it is inside a folder that the operator
+        opened for that. Its id is the path, because two folders may contain the same name."""
         if not self._options.model_paths or not name.startswith(("/", "~/")):
             return None
         try:
@@ -395,13 +395,13 @@ class Catalog:
         return self._entry(Found(str(folder), folder, "operator", folder))
 
     def _operators(self, name: str) -> CatalogEntry | None:
-        """The model that the operator named by just these words, be they a path."""
+        """The model that the operator named with exactly these words, which may be a path."""
         if all(name != model.path for model in self._options.models):
             return None
         return self._exact(name, self._recent())
 
     def _named(self, name: str, *, every: bool) -> CatalogEntry:
-        """The entry that a name means, among those that the operator named unless `every` model of the disk counts."""
+        """The entry for a name: among all models on disk if `every`, else among those that the operator named."""
         every = every or name in self._options.aliases or name == self._options.claude_model
         view = self._recent()
         entry = self._exact(name, view)
@@ -414,7 +414,7 @@ class Catalog:
         entry = self._exact(name, view)
         if entry is not None and entry.found.id in by_id:
             return entry
-        # An alias is the operator's word, which may name a script. A request's own words never do.
+        # An alias comes from the operator and may name a script. A request's own name never may.
         if (target := self._options.aliases.get(name)) is not None and is_script(target):
             return scripted(target, name)
         listed = [each for each in by_id if each not in view.operators or view.operators[each].listed]
@@ -436,12 +436,12 @@ class Catalog:
         return None
 
     def _repository(self, name: str) -> str | None:
-        """The repository that a name stands for: by the user's aliases, by Pippin's, or by its form."""
+        """The repository that a name stands for: through the user's aliases, Pippin's aliases, or its form."""
         target = self._options.aliases.get(name) or ALIASES.get(name) or name
         return target if is_repository(target) or name in self._options.aliases else None
 
     def _as_served(self, info: ModelInfo) -> ModelInfo:
-        """The model with the context window that the operator allows, where its own is longer."""
+        """The model with the operator's context limit, where its own window is longer."""
         limit, own = self.options_for(info).context_length, info.context_window
         if info.kind != "language" or limit is None or (own is not None and own <= limit):
             return info
@@ -457,7 +457,7 @@ class Catalog:
         return f"Fetch it with `pippin pull {repository}`."
 
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
-        """The entry of a folder, whose files are read again only if they have changed."""
+        """The entry of a folder; its files are read again only if they have changed."""
         stamp = stamp_of(found.folder)
         key = (found, kind)
         with self._lock:
@@ -474,22 +474,22 @@ class Catalog:
 
 
 def beside(options: ModelOptions) -> list[str]:
-    """What the options of a model name beside it, each a folder, a repository or an alias."""
+    """The models and adapters that a model's options name, each as a folder, a repository or an alias."""
     drafts = (options.draft_model_path, options.specprefill_draft_model)
     named = (*drafts, options.adapter_path, *options.adapters.values())
     return [name for name in named if name]
 
 
 def _is_fresh(entry: CatalogEntry) -> bool:
-    """Whether the entry's files are as they were when they were read; those of a missing model may have come."""
+    """Whether the entry's files are unchanged. Never true for a missing model, which may have arrived."""
     return entry.repository is None and entry.stamp == stamp_of(entry.found.folder)
 
 
 @dataclass(frozen=True)
 class _View:
-    """The models that were found when the disk was last read, by id."""
+    """The models found when the disk was last read, by id."""
 
     made: float  # monotonic seconds
     entries: dict[str, CatalogEntry]
     operators: dict[str, ModelEntry]
-    other_names: dict[str, str]  # what else a served model is called: its path as written, its id on disk
+    other_names: dict[str, str]  # further names of served models: the path as written, the id on disk

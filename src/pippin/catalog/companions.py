@@ -1,12 +1,12 @@
-"""Which repositories a speech model needs beside its own: codecs, tokenizers and recordings.
+"""The repositories that a speech model needs beside its own: codecs, tokenizers and recordings.
 
-mlx-audio fetches them by name when it loads the model, or when that first speaks. They are named here so that Pippin
-fetches them with the model, and says which are missing. The names are those in the modules of mlx-audio 0.6.2; where a
-configuration may name another, that counts.
+mlx-audio fetches them by name when it loads the model, or when the model first speaks. They are listed here so that
+Pippin can fetch them with the model and report missing ones. The names come from the modules of mlx-audio 0.6.2; a name
+in the model's configuration takes precedence.
 
-Most loads fail without what they need. Some do not: the codec or the tokenizer is fetched by the first request, or
-mlx-audio goes on with random weights in place of a codec. Those are marked `missed_late`, and only without them is a
-model refused before mlx-audio is asked. `tests/engines/speech/test_companions.py` holds this against mlx-audio's code.
+Most loads fail without their companions. Some do not: the first request fetches the codec or tokenizer, or mlx-audio
+uses random weights for a codec. Those are marked `missed_late`, and only their absence makes Pippin refuse a model
+before mlx-audio is asked. `tests/engines/speech/test_companions.py` checks this against mlx-audio's code.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,15 @@ MIMI: Final = Companion("kyutai/moshiko-pytorch-bf16", ("tokenizer-e351c8d8-chec
 ZONOS_SPEAKER: Final = "marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B"
 S3_TOKENIZER: Final = "mlx-community/S3TokenizerV2"
 BERT: Final = ("bert-base-uncased", "bert-base-multilingual-cased")
-"""Repositories of the time when the Hub's names had no organisation."""
+"""Repositories from the time when Hub names had no organisation."""
 OWN_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 LANGUAGE_MODELS: Final = ("", "llama", "qwen2", "qwen3")
 SMALL_QWEN: Final = 151936
-"""The largest vocabulary of KugelAudio that is told by the tokenizer of the small Qwen 2.5."""
+"""The largest KugelAudio vocabulary that uses the tokenizer of the small Qwen 2.5."""
 
 
 def companions_of(folder: Path, name: str, config: Json) -> tuple[Companion, ...]:
-    """What the speech model `name` needs beside its folder. Paths that a configuration names for a repository count as
-    present."""
+    """The companions of the speech model `name`. A local path in place of a repository counts as present."""
     family = _family(name, config)
     return tuple(
         each
@@ -44,7 +43,8 @@ def companions_of(folder: Path, name: str, config: Json) -> tuple[Companion, ...
 
 
 def _family(name: str, config: Json) -> str:
-    """The family as mlx-audio tells it: by the type, or, of language models and where there is none, by the name."""
+    """The family according to mlx-audio: by type, or by name for language models and for configurations without a
+    type."""
     named = text(config.get("model_type")) or ""
     if named in LANGUAGE_MODELS and "outetts" in name.lower():
         return "outetts"
@@ -55,7 +55,7 @@ def _family(name: str, config: Json) -> str:
 
 def _needed(family: str, folder: Path, config: Json) -> Iterator[Companion]:
     match family:
-        case "llama" | "qwen3":  # Orpheus and its like
+        case "llama" | "qwen3":  # Orpheus and similar models
             yield Companion(SNAC, WEIGHTS)
             if family == "llama":
                 yield from _tokenizer(folder, config, "mlx-community/orpheus-3b-0.1-ft-bf16")
@@ -95,7 +95,7 @@ def _needed(family: str, folder: Path, config: Json) -> Iterator[Companion]:
 
 
 def _named_by_configuration(family: str, folder: Path, config: Json) -> Iterator[Companion]:
-    """Of the families whose folder may hold what others fetch."""
+    """Families whose folder may contain what others fetch, or whose configuration names it."""
     match family:
         case "echo_tts":
             yield Companion(
@@ -136,7 +136,8 @@ def _named_by_configuration(family: str, folder: Path, config: Json) -> Iterator
 
 
 def _sesame(config: Json) -> Iterator[Companion]:
-    """Its codec, its tokenizer, and the recordings of its two voices, which lie beside the one or the other."""
+    """The codec, the tokenizer, and the recordings of the two voices, which are stored with the tokenizer or the
+    original."""
     yield MIMI
     own = text(config.get("text_tokenizer"))
     yield Companion(own or "unsloth/Llama-3.2-1B", TOKENIZER)
@@ -145,7 +146,7 @@ def _sesame(config: Json) -> Iterator[Companion]:
 
 
 def _tokenizer(folder: Path, config: Json, usual: str) -> Iterator[Companion]:
-    """The repository of a tokenizer that does not lie in the folder."""
+    """The repository of a tokenizer that is not in the folder."""
     if not any((folder / name).is_file() for name in OWN_TOKENIZERS):
         yield Companion(_named(config, "tokenizer_name", usual), TOKENIZER)
 

@@ -1,6 +1,6 @@
 """Downloads a model from the Hugging Face Hub in a child process that can be stopped at any time.
 
-A child, because a stalled transfer inside a library cannot be cut short in a thread, and because the library takes
+A process, because a stalled transfer inside a library cannot be interrupted in a thread, and because the library takes
 longer to import than the whole server.
 """
 
@@ -29,11 +29,11 @@ class Download(Struct, frozen=True):
     timeout: float = 300.0  # seconds without data
     retries: int = 3
     first_wait: float = FIRST_WAIT
-    files: tuple[str, ...] = ()  # patterns of their names; not set: those that a model needs
+    files: tuple[str, ...] = ()  # name patterns; empty: the files that a model needs
 
 
 class Progressed(Struct, frozen=True, tag=True):
-    """The progress that the child process reports, in bytes."""
+    """The child's progress, in bytes."""
 
     done: int
     total: int
@@ -46,7 +46,7 @@ class Fetched(Struct, frozen=True, tag=True):
 class Refused(Struct, frozen=True, tag=True):
     kind: ErrorKind
     message: str
-    again: bool  # another try may help
+    again: bool  # a retry may help
 
 
 Line = Progressed | Fetched | Refused
@@ -54,9 +54,9 @@ _line: Final[JsonDecoder[Line]] = json_decoder(Line)
 
 
 async def download(wanted: Download, on_progress: Callable[[int, int, str], None]) -> str:
-    """The snapshot's folder, once all of it is there. What an earlier try fetched is kept and used.
+    """Download and return the snapshot's folder. Resumes what an earlier attempt fetched.
 
-    Raises `ServerError`; when cancelled, the child ends at once.
+    Raises `ServerError`. Cancelling kills the child at once.
     """
     wait = wanted.first_wait
     for left in range(wanted.retries, -1, -1):
@@ -73,7 +73,7 @@ async def download(wanted: Download, on_progress: Callable[[int, int, str], None
 
 
 def _way_out(wanted: Download, refused: Refused) -> str:
-    """What to do about a failure that passes by itself, as a network that is down; the others say it themselves."""
+    """What to do about a temporary failure, such as a broken network. Other failures say it themselves."""
     if not refused.again:
         return ""
     return (
@@ -88,7 +88,7 @@ async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None
         "-m",
         "pippin.catalog.hub_child",
         msgspec.json.encode(wanted).decode(),
-        stdin=asyncio.subprocess.PIPE,  # closes when this process ends, and then the child leaves
+        stdin=asyncio.subprocess.PIPE,  # closes when this process ends, which ends the child
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         limit=LONGEST_LINE,

@@ -1,4 +1,4 @@
-"""A line of the catalog: a model folder with what is known of it, or why it cannot be used."""
+"""A catalog entry: a model folder with its info, or the reason why it cannot be used."""
 
 import os
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ Stamp = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A model folder, usable or not: exactly one of `info` and `error` is set, but for a model that the operator named
-    and that is to be downloaded: that has both."""
+    """A model folder, usable or not. Exactly one of `info` and `error` is set, except for a model that the operator
+    named and that is not downloaded yet: it has both."""
 
     found: Found
     info: ModelInfo | None
     error: ErrorReport | None
-    stamp: Stamp = ()  # of the files that this was read from
-    repository: str | None = None  # where it is to be downloaded from
+    stamp: Stamp = ()  # of the files that the entry was read from
+    repository: str | None = None  # where to download it from
 
     @property
     def incomplete(self) -> bool:
-        """Not all of it was downloaded."""
+        """Whether the download is incomplete."""
         return self.error is not None and self.error.code == INCOMPLETE
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """Changes when a file is added or removed, or one of those that are read is written."""
+    """A stamp that changes when files are added or removed, or one of the files that are read is written."""
     times = []
     for path in (
         folder,
@@ -64,12 +64,12 @@ def model_kind(name: str | None) -> ModelKind | None:
 
 
 def is_script(name: str) -> bool:
-    """Whether an operator's word means the scripted engine: its name, or the path of a script."""
+    """Whether an operator's name means the scripted engine: `scripted`, or the path of a script."""
     return name == SCRIPTED or name.endswith(SCRIPT_SUFFIX)
 
 
 def scripted(name: str, id: str | None) -> CatalogEntry:
-    """The scripted model: a JSON script, or the one that echoes."""
+    """The scripted model: a JSON script, or the built-in echo."""
     path = None if name == SCRIPTED else str(Path(name).expanduser().resolve())
     served = id or Path(name).name.removesuffix(SCRIPT_SUFFIX)
     info = ModelInfo(

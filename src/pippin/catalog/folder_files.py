@@ -1,4 +1,4 @@
-"""Reads the small JSON files of a model folder, whose contents nobody vouches for."""
+"""Reads the small JSON files of a model folder, whose contents are untrusted."""
 
 import stat
 from pathlib import Path
@@ -14,10 +14,10 @@ LARGEST: Final = 32 * 1024 * 1024  # bytes
 
 
 def find_json(path: Path) -> Json | None:
-    """The object in a JSON file, or None if there is no such file. Raises `ServerError` for any other content."""
+    """The object in a JSON file; None if there is no such file. Raises `ServerError` for any other content."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, and a device read without end
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block, and a device has no end
             raise broken(path, "is no ordinary file")
         if status.st_size > LARGEST:
             raise broken(path, "is too large to be read")
@@ -34,7 +34,7 @@ def find_json(path: Path) -> Json | None:
 
 
 def find_text(path: Path) -> str | None:
-    """The text of a file, or None if it is not there or cannot be read."""
+    """The text of a file; None if it is missing or cannot be read."""
     try:
         small = path.is_file() and path.stat().st_size <= LARGEST
         return path.read_text(encoding="utf-8") if small else None
@@ -50,7 +50,7 @@ def broken(path: Path, what: str) -> ServerError:
 
 
 def whole(value: object) -> int | None:
-    """A whole number above 0, or None."""
+    """A positive integer, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Estimates the memory that a loaded model takes, from the headers of its weight files."""
+"""Estimates the memory of a loaded model from the headers of its weight files."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,12 +13,12 @@ from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, read_header
 
 AutoDtype = Literal["stored", "float32"]
-"""What `dtype: auto` comes to: "float32" on a CPU, where weights are dequantised, else "stored"."""
+"""The result of `dtype: auto`: "float32" on a CPU, where weights are dequantised, else "stored"."""
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
-"""The same with a BERT, whose tokenizer is small. Measured: with 91 MB of float32 229 MB at the peak of a load; with
-the same weights as 45 MB of bfloat16, half of them embeddings, 233 MB."""
+"""The same for a BERT, whose tokenizer is small. Measured in all at the peak of a load: 229 MB with 91 MB of float32
+weights; 233 MB with the same weights as 45 MB of bfloat16, half of them embeddings."""
 BYTES: Final = {
     "F64": 8,
     "I64": 8,
@@ -32,29 +32,29 @@ BYTES: Final = {
     "U16": 2,
 }
 IN_KERNELS: Final = 1.3
-"""Times the stored size that weights take where the kernels for CPUs hold them. Measured, beside the process itself:
-1.07 for 3.6 GB in 4 bits and 1.13 for 0.6 GB, at the peak of their loads 1.09 and 1.26."""
+"""Factor on the stored size of weights that the CPU kernels hold. Measured, without the process itself: 1.07 for 3.6 GB
+in 4 bits and 1.13 for 0.6 GB; at the peak of their loads 1.09 and 1.26."""
 KERNEL_DECODERS: Final = frozenset(
     "gemma gemma2 gemma3_text gpt_oss granite llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe smollm3".split()
 )
-"""`model_type` of the decoders that the kernels run as a whole; `engines/cpu/architectures.py` says what that takes."""
+"""`model_type` of decoders that the kernels run as a whole; `engines/cpu/architectures.py` has the conditions."""
 KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
-"""Of the encoders whose layers they run. Their embeddings are float32, which MLX looks up."""
+"""Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
-"""Of decoders that are other models where they embed, which the kernels do not know: EmbeddingGemma looks both ways."""
+"""Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
 def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Bytes in memory of the weights, a drafter's too, and the process that holds them; the KV cache comes on top.
+    """Bytes of the weights (a drafter's too) and of the process that holds them; the KV cache comes on top.
 
-    `auto` is what the device makes of `dtype: auto`; without it what is installed here decides.
+    `auto` is the device's result for `dtype: auto`; without it, it follows from what is installed here.
     """
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
     folder = Path(info.path)
     drafters = drafter_bytes(options, auto) + _expert_bytes(folder, options)
-    if auto is None and not is_repacked(folder):  # of which the kernels compute nothing
+    if auto is None and not is_repacked(folder):  # the kernels do not run repacked models
         config = find_json(folder / "config.json") or {}
         weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
         return process_bytes(config, info.kind) + drafters + (weights or info.size_bytes)
@@ -62,7 +62,7 @@ def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = N
 
 
 def _expert_bytes(folder: Path, options: ModelOptions) -> int:
-    """Of the experts of a repacked checkpoint, which are read from the disk in the type that they are stored in."""
+    """Bytes of a repacked checkpoint's experts, which are read from disk in their stored type."""
     if not is_repacked(folder):
         return 0
     wanted = None if options.expert_cache_gb is None else int(options.expert_cache_gb * 1e9)
@@ -70,21 +70,21 @@ def _expert_bytes(folder: Path, options: ModelOptions) -> int:
 
 
 def process_bytes(config: Json, kind: ModelKind) -> int:
-    """What a worker takes beside the weights of such a model."""
+    """Bytes that a worker takes beside the weights of such a model."""
     encodes = kind in ("embeddings", "reranking") and config.get("model_type") in KERNEL_ENCODERS
     return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
 def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Of the weights of what drafts, or scores prompts, beside the model. The embeddings that a draft head has in its
-    file count, though the model's may stand for them: both are there while it is loaded."""
+    """Bytes of the weights that draft or score prompts beside the model. Embeddings in a draft head's file count even
+    if the model's replace them, because both are in memory during the load."""
     scorer = options.specprefill_draft_model or options.draft_model_path if options.specprefill else None
     folders = {Path(each).expanduser() for each in (options.draft_model_path, scorer) if each is not None}
     return sum(weight_bytes(folder, _value_bytes(options, auto)) for folder in folders)
 
 
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
-    """Whether the kernels for CPUs will hold the weights of this model as they are stored. They compute no ranks."""
+    """Whether the CPU kernels will hold this model's weights as stored. The kernels do not run ranks."""
     whole = len(machines_of(options)) == 1
     wanted = whole and options.cpu_kernels == "auto" and options.dtype in ("auto", "float32")
     name = config.get("model_type")
@@ -97,9 +97,9 @@ def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "lang
 
 
 def weight_bytes(folder: Path, value_bytes: int | None) -> int:
-    """Bytes of all arrays: as stored, or with each weight in `value_bytes`, quantised ones unpacked.
+    """Bytes of all arrays: as stored, or with each weight in `value_bytes` and quantised ones unpacked.
 
-    Files that cannot be read count nothing.
+    Unreadable files count nothing.
     """
     settings = _quantization(find_json(folder / "config.json") or {})
     return sum(_array_bytes(name, array, settings, value_bytes) for name, array in _all_arrays(folder))
@@ -108,7 +108,7 @@ def weight_bytes(folder: Path, value_bytes: int | None) -> int:
 def bytes_of_arrays(
     arrays: Mapping[str, StoredArray], config: Json, options: ModelOptions, kind: ModelKind = "language"
 ) -> int:
-    """As `footprint`, from headers that lie elsewhere than in a folder; `config` is the model's config.json."""
+    """As `footprint`, from headers that are not in a local folder; `config` is the model's config.json."""
     return (
         process_bytes(config, kind)
         + drafter_bytes(options)
@@ -119,7 +119,7 @@ def bytes_of_arrays(
 def _loaded_bytes(
     arrays: Iterable[tuple[str, StoredArray]], config: Json, options: ModelOptions, kind: ModelKind
 ) -> int:
-    """Of the weights, by what is installed here."""
+    """Bytes of the weights, depending on what is installed here."""
     settings, widened = _quantization(config), _value_bytes(options, None)
     if not runs_on_kernels(config, options, kind):
         return sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
@@ -145,7 +145,7 @@ def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
             decided = auto or ("float32" if accelerator() == "cpu" else "stored")
             return 4 if decided == "float32" else None
         case _:
-            # Quantised weights stay packed, and dense ones are 16 bits wide in nearly all checkpoints.
+            # Quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints.
             return None
 
 
@@ -166,16 +166,16 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 
 def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
-    """Those of the weights that are read when the model is loaded."""
+    """The weight arrays that a load reads."""
     for pattern in ("*.safetensors",) if is_repacked(folder) else ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
             yield from _arrays(path).items()
 
 
 def _arrays(path: Path) -> dict[str, StoredArray]:
-    """The arrays that the header of a weight file lists; none if the file cannot be read."""
+    """The arrays in a weight file's header; none if the file cannot be read."""
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # opening a pipe would block
             return {}
         with path.open("rb") as file:
             header = read_header(file)

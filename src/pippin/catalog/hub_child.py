@@ -1,6 +1,6 @@
 """The process that fetches one repository: `python -m pippin.catalog.hub_child JSON`.
 
-Says on standard output, a line of JSON each, how far it is and how it ended (`Line` of download.py).
+Reports its progress and outcome on standard output, one JSON object a line (`Line` in download.py).
 """
 
 import errno
@@ -42,14 +42,14 @@ WANTED: Final = (
 """The files that a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
 
 UNWANTED: Final = ("original/*", "*/original/*", "consolidated*.safetensors", "*.index.fp16.json")
-WHISPER_WEIGHTS: Final = "weights.npz"  # of Whisper models without safetensors
+WHISPER_WEIGHTS: Final = "weights.npz"  # for Whisper models without safetensors
 CONNECTIONS: Final = 4
 INTERVAL: Final = 0.5  # seconds between two reports
 SPARE: Final = 256 * 1024**2  # bytes of disk to leave
 
 
 class Fetch:
-    """One repository on its way into the cache."""
+    """The download of one repository into the cache."""
 
     def __init__(self, wanted: Download) -> None:
         self._wanted = wanted
@@ -102,7 +102,7 @@ class Fetch:
         reporter.start()
         try:
             with ThreadPoolExecutor(CONNECTIONS) as pool:
-                # The small ones first, so that a half-downloaded model can say what it is.
+                # Small files first, so that a half-downloaded model can be identified.
                 for _ in pool.map(files.fetch, sorted(sizes, key=lambda file: sizes[file])):
                     pass
         finally:
@@ -119,7 +119,7 @@ class Fetch:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One process at a time fetches a repository; the next one finds the files there."""
+        """Ensure that one process at a time fetches a repository; the next one finds the files in place."""
         locks = Path(self._wanted.cache) / ".locks" / self._root.name
         locks.mkdir(parents=True, exist_ok=True)
         with (locks / "pippin.lock").open("w") as lock:
@@ -144,7 +144,7 @@ class Fetch:
         return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
 
     def _point_main(self, commit: str) -> None:
-        """Name the snapshot `main`, as a download by branch would: only now, when all of it is there."""
+        """Point `main` to the snapshot, as a download by branch does, now that the snapshot is complete."""
         refs = self._root / "refs"
         refs.mkdir(parents=True, exist_ok=True)
         (refs / "main").write_text(commit)
@@ -162,7 +162,7 @@ class Fetch:
         return Refused("too_large", message, again=False)
 
     def _present(self) -> int:
-        """Bytes that have arrived, in finished and unfinished files."""
+        """Bytes received so far, in finished and unfinished files."""
         try:
             with os.scandir(self._root / "blobs") as blobs:
                 return sum(blob.stat().st_blocks * 512 for blob in blobs)
@@ -175,7 +175,8 @@ class Fetch:
 
 
 def _sizes(description: dict[str, Any], files_wanted: tuple[str, ...]) -> dict[str, int]:
-    """Bytes of each file of `files_wanted`, or else of those that a model needs, by its name in the repository."""
+    """Bytes of each file that matches `files_wanted`, or by default of those that a model needs, by name in the
+    repository."""
     siblings = description.get("siblings")
     files = [table(item) for item in siblings] if isinstance(siblings, list) else []
     named = {str(file.get("rfilename")): whole(file.get("size")) or 0 for file in files}
@@ -200,7 +201,7 @@ def say(line: Line) -> None:
 
 
 def _leave_with_parent() -> None:
-    """Wait for the end of standard input, which the parent holds open as long as it lives."""
+    """Exit at the end of standard input, which the parent holds open while it lives."""
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -1,8 +1,8 @@
-"""Brings single files from the Hub into its cache, going on where an earlier try ended.
+"""Fetches single files from the Hub into its cache, resuming earlier attempts.
 
-The library's own download begins each file anew in a new process, so this speaks the Hub's protocol itself: HEAD for
-the hash and size, then GET with a range, from wherever the Hub says the bytes lie. Layout of the cache as the library
-has it: blobs named by hash, and snapshots of links to them.
+The library's own download starts each file over in a new process, so this module speaks the Hub's protocol itself: HEAD
+for hash and size, then GET with a range from the address that the Hub gives. The cache has the library's layout: blobs
+named by hash, and snapshots of links to them.
 """
 
 import hashlib
@@ -21,15 +21,15 @@ SHA256_DIGITS: Final = 64
 
 
 class TransferError(Exception):
-    """The Hub sent something other than the file; another try may help."""
+    """The Hub sent something other than the file; a retry may help."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file as HEAD describes it."""
+    """A file as described by HEAD."""
 
-    address: str  # where its bytes lie
-    hash: str  # names the blob; SHA-256 for large files
+    address: str  # where its bytes are stored
+    hash: str  # the blob's name; SHA-256 for large files
     size: int
 
 
@@ -45,7 +45,7 @@ class HubFiles:
         self.snapshot.mkdir(parents=True, exist_ok=True)
 
     def fetch(self, name: str) -> None:
-        """Have the file in the snapshot. Raises `httpx.HTTPError`, `TransferError` or `OSError`."""
+        """Place the file in the snapshot. Raises `httpx.HTTPError`, `TransferError` or `OSError`."""
         target = self.snapshot / name
         if target.exists():
             return
@@ -62,7 +62,8 @@ class HubFiles:
         target.symlink_to(os.path.relpath(blob, target.parent))
 
     def _describe(self, address: str) -> Remote:
-        """Follow redirects within the Hub (renamed repositories); one that leaves it says where the bytes are."""
+        """Describe a file. Follows redirects within the Hub (renamed repositories); one that leaves it gives the bytes'
+        address."""
         for _ in range(MOST_REDIRECTS):
             reply = self._client.head(
                 address, headers={"Accept-Encoding": "identity"}, follow_redirects=False
@@ -92,7 +93,7 @@ class HubFiles:
             headers = {"Range": f"bytes={begin}-", "Accept-Encoding": "identity"}
             request = self._client.build_request("GET", remote.address, headers=headers)
             if not _same_host(self._base, remote.address):
-                request.headers.pop("Authorization", None)  # the token is the Hub's alone
+                request.headers.pop("Authorization", None)  # the token is for the Hub only
             reply = self._client.send(request, stream=True, follow_redirects=True)
             try:
                 reply.raise_for_status()
@@ -107,13 +108,13 @@ class HubFiles:
 
 
 def safe_name(name: str) -> bool:
-    """Whether a file's name stays inside the snapshot."""
+    """Whether a file's path stays inside the snapshot."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name and "\0" not in name
 
 
 def _verify(remote: Remote, partial: Path) -> None:
-    """Raise, and forget what came, if it is not the file."""
+    """Raise `TransferError` unless the file is complete and correct; a wrong one is deleted."""
     size = partial.stat().st_size
     if size < remote.size:
         raise TransferError("the connection broke")

@@ -1,4 +1,4 @@
-"""Finds models on the hub by words of their names."""
+"""Searches the hub for models by words in their names."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from pippin.core.errors import ServerError
 from pippin.core.models import HubModel
 
 SECONDS: Final = 30.0
-MLX: Final = "mlx"  # the hub's tag of models whose weights are MLX's
+MLX: Final = "mlx"  # the hub's tag for models with MLX weights
 
 
 class _Line(Struct, frozen=True):
-    """What the hub answers for each model, as far as it is read."""
+    """The fields that are read of the hub's answer for each model."""
 
     id: str
     downloads: int | None = None
@@ -22,7 +22,7 @@ class _Line(Struct, frozen=True):
 
 
 def search_hub(words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-    """The most downloaded models whose names have these words. Raises `ServerError` where the hub does not answer."""
+    """The most downloaded models whose names contain these words. Raises `ServerError` if the hub does not answer."""
     import httpx
     from huggingface_hub import constants, get_token
 

@@ -1,4 +1,4 @@
-"""Reads what a model folder says about itself: kind, window, quantisation, capabilities, sampling defaults."""
+"""Reads a model folder's properties: kind, window, quantisation, capabilities, sampling defaults."""
 
 import json
 import math
@@ -42,28 +42,28 @@ DEFAULT_WINDOWS: Final = {
     "qwen3_vl": 128000,
     "glm4v": 32768,
 }
-"""The windows of architectures whose config.json names none: the defaults of their configuration in transformers, which
-checkpoints leave out where they have them."""
+"""Windows of architectures whose config.json may omit them: the defaults of their configurations in transformers, which
+checkpoints leave out when they match."""
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
 WHISPER_WEIGHTS: Final = ("weights.npz",)
-"""What folders of Whisper models hold where they have no safetensors: arrays, which `mx.load` reads without pickles."""
+"""What Whisper folders hold instead of safetensors: arrays that `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
 OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
-"""The parameters that are read from generation_config.json."""
+"""The parameters read from generation_config.json."""
 RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention
-WITH_SINKS: Final = frozenset({"gpt_oss"})  # attention with sinks takes no packed keys
+WITH_SINKS: Final = frozenset({"gpt_oss"})  # attention with sinks does not support packed keys
 FULL: Final = frozenset({"full_attention", "attention", "global_attention"})
 INCOMPLETE: Final = "model_incomplete"
-"""The code of the error."""
+"""The code of the error for an incomplete model."""
 
 
 def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = None) -> ModelInfo:
-    """What is known of the model in `folder` without its weights; `id` is the folder's name if not given.
+    """The properties of the model in `folder`, found without its weights. `id` defaults to the folder's name.
 
-    Raises `ServerError("load_failed")` if a file is damaged or missing, or the download has not ended.
+    Raises `ServerError("load_failed")` if a file is damaged or missing, or the download is incomplete.
     """
     name = id or folder.name
     config = find_json(folder / "config.json")
@@ -105,7 +105,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
 
 
 def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]]) -> None:
-    """Raise if there are no weights, or fewer than their index names, or if their download was broken off."""
+    """Raise `ServerError` if weights are missing entirely or in part, or if their download was interrupted."""
     if _under_way(folder) and not _is_main(folder):
         raise _incomplete(name, "its download was broken off")
     present = {path.name for path, _ in weights}
@@ -136,18 +136,18 @@ def _way_out(name: str) -> str:
 
 
 def _under_way(folder: Path) -> bool:
-    """Whether the folder is a snapshot in the Hub's cache with files that have not come to their end."""
+    """Whether the folder is a snapshot in the Hub's cache with unfinished files."""
     return folder.parent.name == "snapshots" and any(folder.parent.parent.glob("blobs/*.incomplete"))
 
 
 def _is_main(folder: Path) -> bool:
-    """Whether a snapshot is the one that `main` names, which a download by Pippin says when all of it is there. Files
-    that are still to come may then belong to a newer one."""
+    """Whether `main` refers to this snapshot. Pippin's downloads write that only when the snapshot is complete, so
+    unfinished files may then belong to a newer one."""
     return (find_text(folder.parent.parent / "refs" / "main") or "").strip() == folder.name
 
 
 def chat_templates(folder: Path, tokenizer: Json) -> dict[str, str]:
-    """The chat templates by name, of files of their own or in tokenizer_config.json; the usual one is `default`."""
+    """The chat templates by name, from files of their own or tokenizer_config.json; the usual one is `default`."""
     own = find_text(folder / "chat_template.jinja")
     if own is not None:
         return {"default": own}
@@ -160,7 +160,7 @@ def chat_templates(folder: Path, tokenizer: Json) -> dict[str, str]:
 
 
 def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json) -> int | None:
-    """Tokens that the model can attend to, with its rope scaling."""
+    """Tokens that the model can attend to, including its rope scaling."""
     inner = table(config.get("text_config")) or table(config.get("llm_config"))
     if kind in ("embeddings", "reranking"):
         sentence = find_json(folder / "sentence_bert_config.json") or {}
@@ -182,9 +182,9 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
 
 
 def _scaled(config: Json) -> int:
-    """The context window with YaRN scaling in tokens; 0 without it.
+    """The context window in tokens with YaRN scaling; 0 without it.
 
-    Other scalings have their scaled window as `max_position_embeddings` already.
+    With other scalings, `max_position_embeddings` is the scaled window already.
     """
     scaling = table(config.get("rope_scaling")) or table(config.get("rope_parameters"))
     kind = scaling.get("rope_type", scaling.get("type"))
@@ -195,14 +195,14 @@ def _scaled(config: Json) -> int:
 
 
 def full_attention_layers(config: dict[str, Any]) -> tuple[tuple[int, ...], int]:
-    """The layers that keep keys and values of all tokens, which are those that `kv_bits` packs, told from config.json.
+    """The layers that keep keys and values of all tokens, which are the ones that `kv_bits` packs, from config.json.
 
-    Gives their indices, from 0, and the count of all layers.
+    Returns their indices, from 0, and the number of all layers.
     """
     text: dict[str, Any] = config.get("text_config") or config
     count = int(text.get("num_hidden_layers") or text.get("n_layers") or text.get("n_layer") or 0)
     family = text.get("model_type") or config.get("model_type")
-    # Attention that takes tokens by an index has none that could: it takes latent vectors apart.
+    # Attention that selects tokens by an index has none that could be packed: it splits its latent vectors.
     if family in RECURRENT or family in WITH_SINKS or "index_topk" in text:
         return (), count
     return tuple(place for place in range(count) if _is_full(text, place)), count
@@ -227,7 +227,7 @@ def _is_full(config: dict[str, Any], place: int) -> bool:
 
 
 def quantization(config: Json) -> str | None:
-    """The quantisation in words, as in "4-bit, group 64"; None for a model that has none."""
+    """The quantisation in words, as in "4-bit, group 64"; None for an unquantised model."""
     settings = table(config.get("quantization")) or table(config.get("quantization_config"))
     bits = whole(settings.get("bits"))
     if bits is None:
@@ -252,7 +252,7 @@ def _dtype(config: Json) -> str | None:
 
 
 def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str) -> Capabilities:
-    """A hint; the worker, which reads the template's format, knows better."""
+    """A guess from the files; the worker, which parses the template's format, is more accurate."""
     if kind == "embeddings":
         return Capabilities(embeddings=True, images=sees(config))
     if kind == "reranking":
@@ -272,7 +272,7 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str)
 
 
 def _sampling(generation: Json) -> Sampling:
-    """The checkpoint's own defaults, without those that are out of range or do nothing."""
+    """The checkpoint's sampling defaults, without values that are out of range or have no effect."""
     if generation.get("do_sample") is False:
         return Sampling(temperature=0.0)
     said: dict[str, Any] = {}
@@ -284,7 +284,7 @@ def _sampling(generation: Json) -> Sampling:
 
 
 def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Path, int]]:
-    """The weight files and their sizes; a link that leads nowhere is a file not yet downloaded."""
+    """The weight files and their sizes. A dangling link is a file that is not downloaded yet, and is left out."""
     found = []
     for pattern in patterns:
         for path in folder.glob(pattern):
@@ -301,7 +301,7 @@ def _pipeline(folder: Path) -> str | None:
 
 
 def _modified(folder: Path) -> float:
-    # What mflux saves has neither file.
+    # Folders saved by mflux have neither file.
     for path in (folder / "config.json", folder / "model_index.json", folder):
         try:
             return path.stat().st_mtime

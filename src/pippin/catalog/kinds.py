@@ -1,4 +1,4 @@
-"""Tells from a model's configuration what kind of model it is."""
+"""Determines a model's kind from its configuration."""
 
 import re
 from pathlib import Path
@@ -69,13 +69,13 @@ SPEAKERS: Final = frozenset(
     }
 )
 LANGUAGE_MODEL: Final = re.compile(r"(?!.*(TTS|ASR|Speech|Audio|Voice)).*ForCausalLM")
-"""Architectures of language models: `glm` and `mimo` are also short for speech models of mlx-audio's registry."""
+"""Architectures of language models. Needed because `glm` and `mimo` are also speech models in mlx-audio's registry."""
 SPOKEN_NAMES: Final = ("kokoro", "orpheus", "outetts", "-tts", "_tts")
-"""Speech models that reuse a language model's `model_type` are told by their names, as mlx-audio does."""
+"""Speech models that reuse a language model's `model_type` are identified by name, as in mlx-audio."""
 
 
 def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
-    """The kind of the model in `folder`, called `name`; None if nothing there says what it is."""
+    """The kind of the model `name` in `folder`; None if no file identifies it."""
     if (folder / "model_index.json").is_file() or (
         (folder / "transformer").is_dir() and (folder / "vae").is_dir()
     ):
@@ -92,7 +92,7 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         return "reranking"
     if _sentence_transformer(folder) or model_type in ENCODERS or "embedding" in lower:
         return "embeddings"
-    if model_type == "vibevoice" and "asr" in lower:  # which has both kinds under one name
+    if model_type == "vibevoice" and "asr" in lower:  # used by models of both kinds
         return "transcription"
     if model_type in SPEAKERS or "istftnet" in config or any(part in lower for part in SPOKEN_NAMES):
         return "speech"
@@ -107,7 +107,7 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         return voice
     if model_type or named:
         return "language"
-    if "delay_pattern" in table(config.get("data")):  # Dia's configuration names no type
+    if "delay_pattern" in table(config.get("data")):  # Dia's configuration has no type
         return "speech"
     return None
 
@@ -119,38 +119,39 @@ OTHER_SOUND: Final = {
     "vad": "tells speech from silence",
     "music": "makes music",
 }
-"""What models of mlx-audio do that are neither heard nor spoken with here."""
+"""The other kinds of mlx-audio's models, which Pippin does not serve."""
 
 WITHOUT_A_TYPE: Final = {
     "sam_audio": {"audio_codec", "text_encoder", "transformer"},
     "mossformer2_se": {"win_len", "win_inc", "num_mels", "out_channels_final"},
 }
-"""Models that turn speech into speech, told by the keys of their configuration, as mlx-audio does."""
+"""Speech-to-speech models, identified by the keys of their configuration, as in mlx-audio."""
 
 
 def other_sound(config: Json) -> str | None:
-    """What a model of sound does that is not served, as the end of a sentence; None for models of other kinds."""
+    """What an unsupported sound model does, as the end of a sentence; None for all other models."""
     named = text(config.get("model_type"))
     if named is None and str(config.get("model_version")).startswith("DeepFilterNet"):
         named = "deepfilternet"
     if named is None:
         named = next((name for name, keys in WITHOUT_A_TYPE.items() if keys <= config.keys()), None)
-    if named == "nemotron_voicechat":  # which mlx-vlm serves as a language model that hears
+    if named == "nemotron_voicechat":  # mlx-vlm serves it as a language model with audio input
         return None
     kind = _library_kind(config, named or "")
     return f"{OTHER_SOUND[kind]} (`{_library_type(config, named or '')}`)" if kind in OTHER_SOUND else None
 
 
 def _decides(model_type: str, config: Json) -> bool:
-    """Whether a checkpoint of LFM2-VL has d1's readout of decisions, which its own code says."""
+    """Whether an LFM2-VL checkpoint has d1's decision readout, as shown by its `auto_map`."""
     made_by = text(table(config.get("auto_map")).get("AutoModel")) or ""
     return model_type == "lfm2_vl" and made_by.endswith("D1Model")
 
 
 def _voice_kind(config: Json, model_type: str) -> ModelKind | None:
-    """What the registry of the installed mlx-audio says of an architecture. It reads no model code.
+    """The kind according to the installed mlx-audio's registry. Reads no model code.
 
-    Architectures of language models that some speech models reuse are none to it; those are told by name above.
+    The registry does not know the language-model architectures that some speech models reuse; names identify those
+    above.
     """
     match _library_kind(config, model_type):
         case "tts":
@@ -162,19 +163,19 @@ def _voice_kind(config: Json, model_type: str) -> ModelKind | None:
 
 
 def _library_type(config: Json, model_type: str) -> str:
-    """The type that mlx-audio reads in a configuration; `model_type` where it is not installed or finds none."""
+    """The type that mlx-audio finds in a configuration; `model_type` if it is not installed or finds none."""
     try:
         from mlx_audio.registry import model_type_from_config
     except ImportError:
         return model_type
     try:
         return str(model_type_from_config(config) or model_type)
-    except (TypeError, AttributeError):  # the library trusts the types of a stranger's configuration
+    except (TypeError, AttributeError):  # the library does not check the types in a configuration
         return ""
 
 
 def _library_kind(config: Json, model_type: str) -> str | None:
-    """The registry's own word for a kind: `tts`, `stt`, `sts`, `codec` and so on."""
+    """The registry's kind: `tts`, `stt`, `sts`, `codec` and so on."""
     try:
         from mlx_audio.registry import classify_model
     except ImportError:

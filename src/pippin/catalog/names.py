@@ -1,4 +1,4 @@
-"""Matches the names that requests and people use against the names of models."""
+"""Matches names from requests and people against the names of models."""
 
 import difflib
 import re
@@ -16,18 +16,18 @@ ALIASES: Final = {
 
 
 LONGEST: Final = 512
-LEAST_PARTIAL: Final = 3  # characters; fewer would match by chance
-FEW: Final = 5  # models that an error names all
+LEAST_PARTIAL: Final = 3  # characters; fewer would match by accident
+FEW: Final = 5  # an error lists all models if there are at most this many
 REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
 def is_repository(name: str) -> bool:
-    """Whether the name is of the form org/name, as the Hub has it."""
+    """Whether the name has the Hub's form org/name."""
     return REPOSITORY.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
 def check_name(name: str) -> None:
-    """Raise for names that no model has, such as paths out of the model folders."""
+    """Raise `ServerError` for names that no model can have, such as paths out of the model folders."""
     if not name or len(name) > LONGEST or any(ord(character) < 32 for character in name):
         raise ServerError(
             "model_not_found",
@@ -44,7 +44,7 @@ def check_name(name: str) -> None:
 
 
 def check_path(name: str) -> None:
-    """Raise for words of the operator that can only be a path, where no model folder is."""
+    """Raise `ServerError` for an operator's name that can only be a path but leads to no model folder."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf" and path.is_file():
         message = f"{name} is a GGUF file. `pippin import {name}` makes an MLX model of it."
@@ -56,8 +56,8 @@ def check_path(name: str) -> None:
 
 
 def match_partial(name: str, ids: Collection[str]) -> list[str]:
-    """The ids meant by a name that is not one of them, the closest sort of match only: same but for case,
-    the part behind the slash, then any part. A repository's name is whole: it never means a longer one."""
+    """The ids that an inexact name matches, at the closest level only: equal but for case, then equal to the part after
+    the slash, then containing the name. A repository's name is complete, so it never matches a longer one."""
     wanted = name.lower()
     for matches in (
         [known for known in ids if known.lower() == wanted],
@@ -79,7 +79,7 @@ def ambiguous(name: str, candidates: Collection[str]) -> ServerError:
 
 
 def not_found(name: str, ids: Collection[str], hint: str) -> ServerError:
-    """The error for an unknown name, with the names that look like it."""
+    """The error for an unknown name, with similar names."""
     known = {item.lower(): item for item in ids} | {item.lower().rpartition("/")[2]: item for item in ids}
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     nearest = list(dict.fromkeys(known[match] for match in close))

@@ -1,5 +1,5 @@
-"""Where models lie on this machine, and which folders there are models: the Hugging Face cache, folders of models that
-the operator names, and Pippin's imports."""
+"""Finds model folders on this machine: in the Hugging Face cache, in the operator's folders, and among Pippin's
+imports."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ MARKS: Final = ("config.json", "model_index.json")
 
 @dataclass(frozen=True)
 class CatalogRoots:
-    hub: Path  # the Hugging Face cache: holds folders called models--org--name
-    imports: Path  # what Pippin imported: one folder for each model
+    hub: Path  # the Hugging Face cache: contains folders named models--org--name
+    imports: Path  # Pippin's imports: one folder for each model
 
 
 def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
-    """The usual folders, moved by the same variables as Hugging Face's own tools, and by PIPPIN_HOME."""
+    """The default folders, relocated by the same variables as Hugging Face's own tools, and by PIPPIN_HOME."""
 
     def folder(text: str) -> Path:
         return home / text[2:] if text.startswith("~/") else Path(text)
@@ -37,7 +37,7 @@ def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
 
 @dataclass(frozen=True)
 class Found:
-    """A folder that looks like a model. `root` is what may be deleted with it."""
+    """A folder that looks like a model. `root` is the folder to delete with it."""
 
     id: str
     folder: Path
@@ -46,7 +46,7 @@ class Found:
 
 
 def scan_hub(hub: Path) -> Iterator[Found]:
-    """Models in the layout of huggingface_hub: models--org--name/{refs,snapshots,blobs}. No network."""
+    """Models in huggingface_hub's layout: models--org--name/{refs,snapshots,blobs}. No network."""
     for entry in _folders(hub):
         if not entry.name.startswith(HUB_PREFIX):
             continue
@@ -57,7 +57,7 @@ def scan_hub(hub: Path) -> Iterator[Found]:
 
 
 def scan_folder(folder: Path, source: Source) -> Iterator[Found]:
-    """The folder itself if it is a model, else models one or two levels below (name, or org/name)."""
+    """The folder itself if it is a model, else models one or two levels below it (name, or org/name)."""
     if _is_model(folder):
         yield Found(folder.name, folder, source, folder)
         return
@@ -90,7 +90,7 @@ def _unfinished(root: Path) -> bool:
 
 
 def _is_model(folder: Path) -> bool:
-    # lexists: a config.json that is a dangling link belongs to a damaged model, which is to be named.
+    # lexists: a dangling config.json link belongs to a damaged model, which should be listed.
     return any(os.path.lexists(folder / mark) for mark in MARKS)
 
 
@@ -106,7 +106,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder, ordered by name; none if it cannot be read."""
+    """The entries of a folder, sorted by name; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

@@ -1,4 +1,4 @@
-"""An API process beside the first: `python -m pippin.cli.answering FD`, where FD is the channel to that one."""
+"""An additional API process: `python -m pippin.cli.answering FD`, where FD is the channel to the first process."""
 
 import sys
 

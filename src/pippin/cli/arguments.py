@@ -1,4 +1,4 @@
-"""The parsers of the verbs: one that speaks in single lines, and one made from the options."""
+"""The argument parsers of the verbs: one with single-line errors, and one built from the options."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ FOREIGN = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, with the nearest name that is right."""
+    """Reports an error in one line, with the nearest valid name."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_formatter, **settings)
@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message[:1].upper()}{message[1:].rstrip('.')}. See `{self.prog} --help`.")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The arguments, all of them understood."""
+        """Parse all arguments. Raises `ConfigError` for an unknown flag."""
         parsed, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             word = unknown[0].partition("=")[0]
@@ -37,12 +37,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Formats help in one width on every terminal, so that docs/cli.md shows what people see."""
+    """Formats help in the same width on every terminal, so that docs/cli.md shows what users see."""
     return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 
 class Collect(argparse.Action):
-    """Keeps a flag as it was given, in order, for config to read."""
+    """Keeps flags as they were given, in order, for `config` to read."""
 
     def __call__(
         self,
@@ -62,8 +62,8 @@ class Collect(argparse.Action):
 
 
 def option_parser(program: str, description: str) -> Parser:
-    """A parser of every option's flag, and of the flags of the replaced servers, which its help leaves out."""
-    usage = f"{program} [MODEL ...] [options]"  # all of them would fill the screen
+    """A parser of every option's flag, and of the replaced servers' flags, which are not in the help."""
+    usage = f"{program} [MODEL ...] [options]"  # listing all options would fill the screen
     parser = Parser(prog=program, usage=usage, description=description, epilog=FOREIGN)
     parser.set_defaults(given=[])
     parser.add_argument(
@@ -86,7 +86,7 @@ def option_parser(program: str, description: str) -> Parser:
 
 
 def some_options(parser: Parser, names: Sequence[str]) -> None:
-    """Add the flags of a few options, for verbs that need no more."""
+    """Add the flags of some options, for verbs that need only those."""
     parser.set_defaults(given=[])
     for name in names:
         option = options()[name]

@@ -1,4 +1,4 @@
-"""Runs the process that converts a checkpoint, and passes on how far it is."""
+"""Runs the process that converts a checkpoint, and reports its progress."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def run_conversion(spec: WorkerSpec, asked: Conversion, tell: Progress) -> Conve
             process.stdin.close()
             told = _last_word(process.stdout, tell)
         except KeyboardInterrupt:
-            process.wait()  # it was interrupted too, and removes what it wrote
+            process.wait()  # it was interrupted too, and removes its files
             raise
         process.wait()
         log.seek(0)

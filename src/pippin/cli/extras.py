@@ -1,4 +1,4 @@
-"""Says what to install for all that a replaced server served, where some of it is missing here."""
+"""Tells what to install if this installation lacks parts that a replaced server served."""
 
 import importlib.util
 import sys
@@ -13,7 +13,7 @@ SERVED_WITH: Final = (
     ("mflux", "pictures from text"),
     ("mcp", "MCP servers"),
 )
-"""Libraries, and what is served with each."""
+"""Libraries, and what each of them serves."""
 
 PARTS: Final[dict[Compat, frozenset[str]]] = {
     "mlx-vlm": frozenset({"mlx_vlm", "mlx_audio", "mflux"}),
@@ -22,11 +22,11 @@ PARTS: Final[dict[Compat, frozenset[str]]] = {
     "vllm-mlx": frozenset({"mlx_vlm", "mlx_audio", "mcp"}),
     "mlx-lm": frozenset(),
 }
-"""The libraries behind what each server served; the extra of its name brings them."""
+"""The libraries behind each replaced server; the extra of the same name installs them."""
 
 
 def missing_parts(compat: Compat | None) -> str | None:
-    """One sentence on what this installation can't serve that the profile's server could; None if nothing."""
+    """One sentence on what the profile's server could serve and this installation can't; None if nothing is missing."""
     if compat is None or not (missing := list(_missing(PARTS[compat]))):
         return None
     served = ", ".join(missing)
@@ -39,6 +39,6 @@ def _missing(parts: frozenset[str]) -> Iterator[str]:
     for library, served in SERVED_WITH:
         off_the_mac = (
             library == "mflux" and sys.platform != "darwin"
-        )  # docs/images.md says how it is done there
+        )  # docs/images.md describes the alternative
         if library in parts and not off_the_mac and importlib.util.find_spec(library) is None:
             yield served

@@ -1,4 +1,4 @@
-"""What a starting server tells the person who started it: where it is, what to try, how loading goes."""
+"""The first output of a server: its address, a request to try, and the progress of loading."""
 
 import asyncio
 import json
@@ -30,19 +30,19 @@ EXAMPLES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "speech": ("/audio/speech", {"input": "Hello.", "response_format": "wav"}),
     "images": ("/images/generations", {"prompt": "A red fish", "size": "512x512"}),
 }
-"""Address and fields of a request that shows what models of a kind do."""
+"""Path and fields of an example request for each kind of model."""
 NO_MODEL: Final = "No model is named: requests load them. `pippin list` shows what is here."
 
 
 def reachable(address: str) -> str:
-    """The address as this machine can use it."""
+    """The address as clients on this machine can use it."""
     for host in ("//0.0.0.0:", "//[::]:"):
         address = address.replace(host, "//127.0.0.1:")
     return address
 
 
 def curl_line(address: str, model: str, *, key: bool, kind: str = "language") -> str:
-    """What a model of the kind may be asked, as it is typed."""
+    """An example request to a model of the kind, as a command line."""
     auth = ' -H "Authorization: Bearer $PIPPIN_API_KEY"' if key else ""
     path, fields = EXAMPLES.get(kind, EXAMPLES["language"])
     url = shlex.quote(f"{reachable(address)}/v1{path}")  # some shells look for files named `[::1]`
@@ -58,11 +58,11 @@ class Served(NamedTuple):
 
     name: str
     kind: str
-    here: bool = True  # and not still to be downloaded
+    here: bool = True  # False if it is not downloaded yet
 
 
 def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
-    """The models that the operator named; those that are still to be downloaded, by what they were named."""
+    """The models that the operator named; models that are not downloaded yet keep the given name."""
     models = []
     for entry in options.models:
         if not entry.listed:
@@ -76,14 +76,14 @@ def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
 
 
 def example_of(catalog: "Catalog") -> Served:
-    """A model to try where the operator named none: one that chats, where there is one."""
+    """A model to try if the operator named none: preferably one that chats."""
     found = [Served(info.id, info.kind) for info in catalog.models()]
     chatting = [each for each in found if each.kind in ("language", "scripted")]
     return next(iter(chatting or found), Served("MODEL", "language"))
 
 
 def greet(options: ServerOptions, address: str, models: Sequence[Served], example: Served) -> None:
-    """The first lines, once the server answers. `example` is a model to try where none is named."""
+    """Print the first lines when the server answers. `example` is the model to try if none is named."""
     names = [each.name if each.here else f"{each.name} (not downloaded yet)" for each in models]
     named = f"Model: {', '.join(names)}" if models else NO_MODEL
     key = bool(options.api_keys or options.api_key_file)
@@ -94,8 +94,7 @@ def greet(options: ServerOptions, address: str, models: Sequence[Served], exampl
 
 @dataclass
 class Preparation:
-    """Downloads and loads the models named at the start, telling how it goes: in the log, which programs may read,
-    where there is no terminal for a bar."""
+    """Downloads and loads the models named at the start. Progress is a bar on a terminal, else lines in the log."""
 
     options: ServerOptions
     catalog: "Catalog"
@@ -103,7 +102,7 @@ class Preparation:
     started: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
-        """A model that cannot be had is one line, and stops nothing: requests may ask for it again."""
+        """Prepare all models. A failure is logged and stops nothing: requests may ask for the model again."""
         await self.service.meet_peers()
         for entry in self.options.models:
             if entry.preload:
@@ -113,7 +112,7 @@ class Preparation:
                     log.error("%s is not ready: %s", entry.called, error.report.message)
 
     async def _fetch(self, entry: ModelEntry) -> str:
-        """Download what is missing of a model, and give the name that it has in the pool."""
+        """Download the missing files of a model. Returns its name in the pool."""
         name = entry.called
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
             info = await self.catalog.ensure(entry.path, tell, by_operator=True)
@@ -129,7 +128,7 @@ class Preparation:
                     await asyncio.wait([loading], timeout=LOOK_EVERY)
             state = await loading
         except ServerError as error:
-            if error.report.kind != "load_failed":  # which the pool has logged
+            if error.report.kind != "load_failed":  # the pool logs that kind itself
                 raise
             return
         finally:

@@ -1,4 +1,4 @@
-"""The catalog of this machine, for the verbs that need no server."""
+"""The catalog of this machine, for verbs that need no server."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pippin.catalog import Catalog, CatalogRoots
 
 OPTIONS: Final = ("config", "model_dirs", "offline")
-"""Options that change what the catalog knows."""
+"""Options that affect the catalog."""
 
 
 def settings_of(parsed: Namespace) -> Settings:

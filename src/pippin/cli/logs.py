@@ -1,6 +1,6 @@
-"""The server's log: text for people or one JSON object a line, on stderr and in a file.
+"""The server's log: text or one JSON object per line, on stderr and in a file.
 
-It is written in a thread of its own, so that a stopped terminal or a slow disk holds up no request.
+A separate thread writes it, so that a stopped terminal or a slow disk does not delay requests.
 """
 
 import json
@@ -20,13 +20,13 @@ from pippin.core import logs
 FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
 SPEAKERS: Final = (logs.OURS, "uvicorn", "asyncio", "py")
-"""Who writes to the log: the first parts of the names of loggers. `py` is for Python's own warnings."""
+"""Loggers that may write to the log, by the first part of their names. `py` is for Python's own warnings."""
 EXTRAS: Final = ("api_process", "request_id", "model", "status", "ms")
-"""The attributes of records that JSON lines show. Records of the access log carry `facts` of the answer, too."""
+"""The attributes of records in JSON lines. Records of the access log also have `facts` about the answer."""
 WAITING: Final = 20_000
-"""Records that may wait to be written; what comes beyond them is lost, and counted."""
+"""Records that may wait to be written; further records are dropped and counted."""
 
-LAST_WORDS: Final = 2.0  # seconds at the end of the process for what still waits
+LAST_WORDS: Final = 2.0  # seconds for writing the waiting records when the process ends
 
 
 class TextFormatter(logging.Formatter):
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogWriter(logging.Handler):
-    """Hands records on to handlers that may be slow."""
+    """Passes records to handlers that may be slow, in its own thread."""
 
     def __init__(self, handlers: Sequence[logging.Handler]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class LogWriter(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What it speaks of may change before it is written.
+        # Format the message now: its arguments may change before it is written.
         record.msg, record.args = record.getMessage(), None
         try:
             self._records.put_nowait(record)
@@ -70,7 +70,7 @@ class LogWriter(logging.Handler):
             self._lost += 1
 
     def close(self) -> None:
-        """Write what waits, if that is possible soon."""
+        """Write the waiting records, for at most a few seconds."""
         try:
             self._records.put(None, timeout=LAST_WORDS)
         except queue.Full:
@@ -94,7 +94,7 @@ class LogWriter(logging.Handler):
 
 
 class LogFile(RotatingFileHandler):
-    """A log file that rotates, and tells once, on stderr, that it cannot be written."""
+    """A rotating log file that reports once, on stderr, when it can't be written."""
 
     _failing = False
 
@@ -105,9 +105,9 @@ class LogFile(RotatingFileHandler):
 
 
 class LogStream(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers
-    """Writes to what `sys.stderr` is at the time: while a bar is shown, what puts lines above it.
+    """Writes to the current `sys.stderr`, which is replaced while a bar is shown, so that lines appear above it.
 
-    There is nobody to tell that stderr can't be written.
+    Errors are ignored: there is no place to report that stderr can't be written.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -119,7 +119,7 @@ class LogStream(logging.StreamHandler):  # type: ignore[type-arg]  # generic onl
 
 
 def configure_logging(options: ServerOptions) -> None:
-    """Log to stderr, and to the file that the options name. Raises `OSError` if that cannot be opened."""
+    """Log to stderr, and to the file that the options name. Raises `OSError` if the file can't be opened."""
     handlers: list[logging.Handler] = [LogStream()]
     if options.log_file:
         handlers.append(LogFile(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
@@ -132,5 +132,5 @@ def configure_logging(options: ServerOptions) -> None:
 
 
 def _may_speak(record: logging.LogRecord) -> bool:
-    """Other libraries, such as those that call MCP servers, put addresses into their warnings too."""
+    """Lets only `SPEAKERS` log: other libraries, such as MCP clients, put addresses into their warnings."""
     return record.name.partition(".")[0] in SPEAKERS

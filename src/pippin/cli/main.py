@@ -1,4 +1,4 @@
-"""The command `pippin`: finds the verb and runs it. Imports a verb's module only when it is called."""
+"""The command `pippin`: finds the verb and runs it. A verb's module is imported only when it is called."""
 
 import importlib
 import sys
@@ -10,10 +10,10 @@ INTERRUPTED: Final = 130
 
 
 class Verb(Protocol):
-    """A module of this room: `pippin VERB ARGUMENTS...`."""
+    """A module that implements `pippin VERB ARGUMENTS...`."""
 
     def run(self, arguments: Sequence[str]) -> int:
-        """The exit status: 0 done, 1 failed, 2 not understood."""
+        """Returns the exit status: 0 done, 1 failed, 2 usage error."""
         ...
 
 
@@ -48,13 +48,13 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "completion": ("completion", "Print what completes commands in a shell"),
     "version": ("version", "Show the version"),
 }
-"""Module and help of each verb."""
+"""The module and the help text of each verb."""
 
 ALIASES: Final[dict[str, str]] = {"ls": "list", "download": "pull", "--version": "version", "-V": "version"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give the exit status."""
+    """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         return _guarded(importlib.import_module("pippin.cli.welcome"), "run", words)
@@ -89,7 +89,7 @@ def _unknown(word: str) -> int:
 
 
 def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
-    """Run a verb; an error that a person can mend becomes one line on stderr. Gives the exit status."""
+    """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
     from pippin.cli.next_command import with_next_command
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
@@ -106,10 +106,10 @@ def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left: say nothing more
+        sys.stderr.close()  # nobody reads the output any more: print nothing else
         return 1
     except OSError as error:
-        if error.filename is None:  # not of a file that someone named: a fault of ours
+        if error.filename is None:  # not about a file that the user named: a bug
             raise
         sentence = with_next_command(f"{error.filename}: {error.strerror}.", name)
         print(f"pippin: {sentence}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""A server that ends with the process that started it, however that process ends.
+"""Ends a server together with the process that started it, however that process ends.
 
-The two share a pipe, of which the owner holds the writing end and never writes: the kernel closes that end even for a
-process that is killed, and the server reads the end of the pipe.
+The two share a pipe. The owner holds the write end and never writes; the kernel closes it even if the owner is killed,
+and the server then reads end of file.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from pippin.config import environment
 
 @dataclass(frozen=True)
 class Ownership:
-    """What a child is given, so that it ends with this process."""
+    """The descriptors and variables with which a child ends together with this process."""
 
-    descriptors: tuple[int, ...]  # that it inherits
+    descriptors: tuple[int, ...]  # inherited by the child
     environment: dict[str, str]
 
 
 @contextlib.contextmanager
 def ownership() -> Iterator[Ownership]:
-    """Own children that are started within this context; they end at its end, or with this process."""
+    """Own the children started in this context; they end with the context or with this process."""
     reading, writing = os.pipe()
     try:
         yield Ownership((reading,), environment.owned_by(reading))
@@ -34,11 +34,11 @@ def ownership() -> Iterator[Ownership]:
 
 
 def end_with_owner() -> None:
-    """End this process, as SIGTERM does, when the one that owns it is gone; do nothing where none does."""
+    """Send this process SIGTERM when its owner is gone. Does nothing if it has no owner."""
     descriptor = environment.owner()
     if descriptor is None:
         return
-    os.set_inheritable(descriptor, False)  # children of this process must not be taken for it
+    os.set_inheritable(descriptor, False)  # children of this process must not watch the owner too
     threading.Thread(target=_watch, args=(descriptor,), name="owner", daemon=True).start()
 
 

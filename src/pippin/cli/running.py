@@ -1,4 +1,4 @@
-"""The running server: where it listens, and requests to it."""
+"""The running server: how to find it, and how to send it requests."""
 
 import contextlib
 import fcntl
@@ -27,16 +27,16 @@ LOAD_SECONDS: Final = 3600.0  # loading may include a download
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """The facts of a running server, which it keeps as a file in Pippin's folder."""
+    """Facts about a running server, which it keeps in a file in Pippin's folder."""
 
     pid: int
     address: str
     started: float  # seconds since the epoch
-    log: str | None = None  # the file that it writes its log to, if it is one
+    log: str | None = None  # its log file, if it logs to a file
 
 
 def log_file(named: str | None) -> str | None:
-    """Where this process logs to: the file that is named, or the one that its standard error goes to."""
+    """The log file of this process: the named file, or the file that standard error goes to."""
     if named is not None:
         return str(Path(named).expanduser().resolve())
     try:
@@ -50,10 +50,10 @@ def log_file(named: str | None) -> str | None:
 
 @contextlib.contextmanager
 def announced(server: RunningServer) -> Iterator[None]:
-    """Keep the file of a server while it runs.
+    """Keep the file of a server while the server runs.
 
-    The file is locked, and a lock ends with its process, however that ends; a process id alone may be another's by the
-    time that it is read.
+    The file is locked, and the lock ends with the process, however it ends. A process id alone would not do, because it
+    may be reused by another process.
     """
     folder = environment.home() / "run"
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def announced(server: RunningServer) -> Iterator[None]:
 
 
 def running_servers() -> list[RunningServer]:
-    """The servers that run, the newest first. Files that dead servers left are removed."""
+    """The running servers, the newest first. Removes the files of dead servers."""
     found: list[RunningServer] = []
     for path in (environment.home() / "run").glob("*.json"):
         server = _living(path)
@@ -82,7 +82,7 @@ def running_servers() -> list[RunningServer]:
 
 
 def _living(path: Path) -> RunningServer | None:
-    """The server of this file, if it still holds the lock; None if it is dead."""
+    """The server of a file if it still holds the lock; None if it is dead."""
     try:
         with path.open("rb") as file:
             try:
@@ -112,18 +112,18 @@ def address(parsed: Namespace) -> str:
 
 
 def is_there(parsed: Namespace) -> bool:
-    """Whether a server is named, or one of this user runs."""
+    """Whether a server is named, or this user runs one."""
     return bool(parsed.server or environment.server_address() or running_servers())
 
 
 def server_process(parsed: Namespace) -> int | None:
-    """The server's process, where it is one of this machine that left word of itself."""
+    """The server's process id, if the server runs on this machine and has announced itself."""
     base = address(parsed)
     return next((server.pid for server in running_servers() if server.address == base), None)
 
 
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
-    """The server's answer to one request. Raises `ServerError` with its message where it refuses."""
+    """The server's answer to one request. Raises `ServerError` with the server's message if it refuses."""
     import httpx
 
     base = address(parsed)
@@ -142,7 +142,7 @@ def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
 
 
 def refusal(response: "httpx.Response") -> str:
-    """The sentence in an error's body, whatever its shape."""
+    """The message in an error's body, in any dialect."""
     try:
         body = response.json()
     except json.JSONDecodeError:

@@ -72,10 +72,10 @@ class Systemd:
             + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
             + f"ExecStart={_quoted(command)}\n"
             "Restart=on-failure\n"
-            "RestartPreventExitStatus=2\n"  # what was said on the command line will not become right
+            "RestartPreventExitStatus=2\n"  # a usage error does not go away by a restart
             f"TimeoutStopSec={SECONDS_TO_DRAIN}\n"
             "KillMode=mixed\n"
-            "OOMPolicy=continue\n"  # a worker that the kernel ended is started again; the server goes on
+            "OOMPolicy=continue\n"  # the server survives and restarts a worker that the kernel killed
             "UMask=0077\n"
             "NoNewPrivileges=yes\n\n"
             "[Install]\n"
@@ -101,12 +101,12 @@ def _domain() -> str:
 
 
 def _quoted(words: Sequence[str]) -> str:
-    """Words quoted as a command line of systemd, where `$` is a sign of its own, unlike in `Environment=`."""
+    """Words quoted as a command line for systemd, where `$` is special, unlike in `Environment=`."""
     return " ".join(_word(word).replace("$", "$$") for word in words)
 
 
 def _word(word: str) -> str:
-    """`%` is systemd's own sign everywhere, and a quoted word is quoted whole."""
+    """Quotes a word as a whole; `%` is special everywhere in systemd's files."""
     word = word.replace("%", "%%")
     if PLAIN.fullmatch(word):
         return word

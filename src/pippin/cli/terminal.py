@@ -1,4 +1,4 @@
-"""What people see: tables, sizes, times, and progress on a terminal or in a log."""
+"""Output for users: tables, sizes, times, and progress on a terminal or in a log."""
 
 import sys
 import time
@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from typing import Final, TextIO
 
 Progress = Callable[[int, int, str], None]
-"""Told of `done` of `total` units, and what they are."""
+"""Called with `done`, `total`, and what is being counted."""
 
 SECONDS_BETWEEN_LINES: Final = 2.0
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print in one write: where the streams share a file or a terminal, no log line comes into the middle."""
+    """Print in one write, so that no log line comes in between if both streams share a file or a terminal."""
     stream = stream or sys.stdout
     stream.write(f"{text}\n")
     stream.flush()
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, as wide as they need."""
+    """A table of left-aligned columns, each as wide as its content."""
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -30,7 +30,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people, in decimal units as shops and file managers count."""
+    """A size in bytes for users, in decimal units like those of shops and file managers."""
     amount = float(count)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:
@@ -55,7 +55,7 @@ def _say_beside_output(text: str) -> None:
 def progress(
     title: str, *, bytes_counted: bool = False, write: Callable[[str], None] = _say_beside_output
 ) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere `write` gets a line every few seconds."""
+    """A progress bar on a terminal; otherwise `write` gets a line every few seconds."""
     if sys.stderr.isatty():
         with _bar(title, bytes_counted=bytes_counted) as tell:
             yield tell
@@ -96,7 +96,7 @@ def _lines(title: str, write: Callable[[str], None], *, bytes_counted: bool) -> 
             return
         last, shown = now, (done, total)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
-        if not total:  # nothing that can be counted
+        if not total:  # there is nothing to count
             amount = ""
         write(f"{title} {amount} {what}".strip())
 

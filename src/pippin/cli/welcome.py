@@ -1,4 +1,4 @@
-"""What `pippin` alone says: what runs, what is here, and what to do next."""
+"""The output of `pippin` without a verb: running servers, models on this machine, and next commands."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from pippin.cli.terminal import say, size
 from pippin.config.load import load
 from pippin.config.settings import Sources
 
-FEW: Final = 5  # models that are named
+FEW: Final = 5  # models listed by name
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What MLX computes on here, and how much memory that has; told without importing MLX."""
+"""Which device MLX computes on, and how much memory it has; found without importing MLX."""
 
 import contextlib
 import ctypes
@@ -28,14 +28,15 @@ def accelerator() -> Accelerator:
 
 @cache
 def has_cpu_kernels() -> bool:
-    """Whether the kernels for CPUs are installed and compiled; whether this processor runs them is seen at the load."""
+    """Whether the CPU kernels are installed and compiled; whether this processor supports them is checked by the
+    load."""
     found = find_spec("pippin_kernels")
     places = found.submodule_search_locations if found is not None else None
     return any(next(Path(place).glob("libpippin_kernels*"), None) for place in places or ())
 
 
 def device_memory() -> int:
-    """Bytes of the memory that weights lie in: the graphics card's with CUDA, else the machine's."""
+    """Bytes of the memory that holds weights: the graphics card's with CUDA, else the machine's."""
     found = card_memory() if accelerator() == "cuda" else None
     return int(psutil.virtual_memory().total) if found is None else found
 
@@ -47,7 +48,7 @@ class _Memory(ctypes.Structure):
 
 
 def card_memory(open_library: Callable[[str], Any] = ctypes.CDLL) -> int | None:
-    """Bytes of the first NVIDIA card, as its driver's library tells; None where it does not."""
+    """Bytes of the first NVIDIA card, according to its driver's library; None if that fails."""
     try:
         nvml = open_library(NVML)
         if nvml.nvmlInit_v2() != 0:

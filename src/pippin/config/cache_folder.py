@@ -1,4 +1,4 @@
-"""The prefix cache's files in the folder that `cache_dir` names, told from whatever else an operator may keep there.
+"""The prefix cache's files in the folder of `cache_dir`, told apart from anything else that an operator keeps there.
 
 The files are `FOLDER/<fingerprint of a model>/<digest of a prompt's blocks>[-state].safetensors`. Nothing else is ever
 counted or deleted.
@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 SUFFIX: Final = ".safetensors"
-STALE_SECONDS: Final = 600.0  # after which another server's unfinished file counts as left behind
+STALE_SECONDS: Final = 600.0  # after which another server's unfinished file counts as abandoned
 
 _MODEL: Final = re.compile(r"[0-9a-f]{24}")
 _FINISHED: Final = re.compile(r"[0-9a-f]{40}(-state)?\.safetensors")
@@ -24,17 +24,17 @@ _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{40}(-state)?\.[0-9]+\.[0-9a-f]{8}")
 class CacheFile(Struct, frozen=True):
     path: Path
     size: int
-    used: float  # when it was last written or read, seconds since the epoch
+    used: float  # time of the last write or read, seconds since the epoch
     finished: bool
 
     @property
     def may_go(self) -> bool:
-        """Whether the file may be deleted: a server is writing an unfinished file, unless it was begun long ago."""
+        """Whether the file may be deleted. An unfinished file may still be written by a server, unless it is old."""
         return self.finished or time.time() - self.used > STALE_SECONDS
 
 
 def model_folders(folder: Path) -> list[Path]:
-    """The folders of the models whose prompts were kept, one for each model."""
+    """The folders with cached prompts, one per model."""
     return sorted(
         Path(entry.path)
         for entry in _entries(folder)
@@ -43,7 +43,7 @@ def model_folders(folder: Path) -> list[Path]:
 
 
 def cache_files(model_folder: Path) -> Iterator[CacheFile]:
-    """The cache files of one model, but for those that others delete meanwhile."""
+    """The cache files of one model, except those that others delete meanwhile."""
     for entry in _entries(model_folder):
         finished = _FINISHED.fullmatch(entry.name) is not None
         if not finished and not _UNFINISHED.fullmatch(entry.name):
@@ -64,7 +64,7 @@ def _entries(folder: Path) -> "list[os.DirEntry[str]]":
 
 
 def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
-    """Delete files, and tell how many were deleted and their bytes. A server that uses one has a cache miss."""
+    """Delete files; returns their number and bytes. A server that wanted one gets a cache miss."""
     count = size = 0
     for file in files:
         if file.may_go:

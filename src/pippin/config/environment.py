@@ -1,4 +1,4 @@
-"""The environment: Pippin's variables and those of the replaced servers. The only reader of `os.environ`."""
+"""Reads Pippin's variables and those of the replaced servers. The only reader of `os.environ`."""
 
 import os
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import FALSE, parse
 
 OWNER = "PIPPIN_OWNER"
-"""Set for a server that ends with the process that started it: the descriptor of a pipe, as `cli/owner.py` says."""
+"""Set for a server that ends with the process that started it: the descriptor of a pipe (see `cli/owner.py`)."""
 OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES", OWNER)
-"""Variables of Pippin that are no options of the server."""
+"""Pippin's variables that are not server options."""
 
 
 def variables() -> Mapping[str, str]:
@@ -23,7 +23,7 @@ def variables() -> Mapping[str, str]:
 
 
 def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Reading:
-    """The options that the environment gives. Pippin's own variables win over foreign ones for the same option."""
+    """The options set in the environment. Pippin's own variables override foreign ones for the same option."""
     given: dict[str, Given] = {}
     notes: list[Note] = []
     for name, term in variable_terms(compat).items():
@@ -46,7 +46,7 @@ def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Readi
 
 
 def own_variables() -> dict[str, Option]:
-    """Pippin's variables. One of a list may be named in the singular, as its flag; the plural wins."""
+    """Pippin's variables. A list's variable also has a singular form, like its flag; the plural takes precedence."""
     singular = {
         "PIPPIN_" + option.flag.strip("-").replace("-", "_").upper(): option for option in options().values()
     }
@@ -54,7 +54,7 @@ def own_variables() -> dict[str, Option]:
 
 
 def home(variables: Mapping[str, str] = os.environ) -> Path:
-    """Pippin's own folder: imported models, caches, and what a running server says of itself."""
+    """Pippin's own folder: imported models, caches, and the state files of a running server."""
     if folder := variables.get("PIPPIN_HOME"):
         return Path(folder).expanduser()
     cache = variables.get("XDG_CACHE_HOME")
@@ -62,27 +62,27 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
 
 
 def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that say where models lie: another process needs them to find the same ones."""
+    """Variables that locate models; another process needs them to find the same ones."""
     names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
     return {name: variables[name] for name in names if variables.get(name)}
 
 
 def server_address(variables: Mapping[str, str] = os.environ) -> str | None:
-    """Address of the running server that commands talk to."""
+    """Address of the running server that commands connect to."""
     return variables.get("PIPPIN_SERVER") or None
 
 
 def owned_by(descriptor: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a server that ends with this process."""
+    """The environment for a server that ends with this process."""
     return {**variables, OWNER: str(descriptor)}
 
 
 def owner(variables: Mapping[str, str] = os.environ) -> int | None:
-    """The descriptor of the pipe by which this process sees that its owner is gone; None where it has none."""
+    """The descriptor of the pipe whose end tells that this process's owner is gone; None if it has no owner."""
     text = variables.get(OWNER, "")
     return int(text) if text.isdecimal() else None
 
 
 def client_key(variables: Mapping[str, str] = os.environ) -> str | None:
-    """Key that commands show to the running server."""
+    """The API key with which commands authenticate to the running server."""
     return variables.get("PIPPIN_API_KEY") or variables.get("PIPPIN_API_KEYS", "").split(",")[0] or None

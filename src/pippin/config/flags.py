@@ -1,4 +1,4 @@
-"""The flags of the command line: Pippin's own and those of the replaced servers."""
+"""Command-line flags: Pippin's own and those of the replaced servers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ POSITIONAL = "MODEL"
 
 
 class Flag(Struct, frozen=True, kw_only=True):
-    """A flag as a command-line parser needs it. `option` is None for a foreign name."""
+    """A flag as the command-line parser needs it. `option` is None for a foreign name."""
 
     name: str
     takes: Takes
@@ -24,7 +24,7 @@ class Flag(Struct, frozen=True, kw_only=True):
 
 
 def flags() -> dict[str, Flag]:
-    """Every flag that `pippin serve` takes, Pippin's own first."""
+    """Every flag that `pippin serve` accepts, Pippin's own first."""
     known: dict[str, Flag] = {}
     for option in options().values():
         takes: Takes = "switch" if option.shape == "switch" else "value"
@@ -38,7 +38,7 @@ def flags() -> dict[str, Flag]:
 
 
 def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
-    """The options that the command line gives. Of a flag given twice the last one wins; flags of lists add up."""
+    """The options set on the command line. Of a repeated flag the last one counts; flags of lists accumulate."""
     reading = Reading()
     own = {option.flag: option for option in options().values()}
     terms = flag_terms(compat)
@@ -79,7 +79,7 @@ def _values(
 
 
 def _means_more(term: Term) -> bool:
-    """The foreign flag of the same name takes values that the option alone would refuse."""
+    """Whether the foreign flag of this name accepts values that the option itself would refuse."""
     return term.convert is not None or term.effect != "same"
 
 

@@ -1,4 +1,4 @@
-"""The resolving of all sources into settings: defaults < profile < file < environment < flags."""
+"""Resolves all sources into settings: defaults < profile < file < environment < flags."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ OF_NAMED_MODELS = (
     "lora_paths",
     "lora_scales",
 )
-"""Model options that belong to the models named beside them, and are no default for others."""
+"""Model options that apply to the models named beside them, not to all models."""
 
 FIRST_MODEL = ("served_model_name", "model_kind")
 
@@ -39,7 +39,7 @@ KIND_OPTIONS = {
 
 
 def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settings:
-    """Read every source and resolve them. Raises `ConfigError` with one clear line."""
+    """Read every source and resolve them. Raises `ConfigError` with a one-line message."""
     variables = environment.variables() if variables is None else variables
     config = _early("config", sources, variables)
     document = yaml_file.load_document(config) if config else {}
@@ -62,7 +62,7 @@ def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settin
 
 
 def _early(name: str, sources: Sources, variables: Mapping[str, str]) -> Any:
-    """An option that says how the others are to be read."""
+    """An option that is needed before the others, because it determines how they are read."""
     option = options()[name]
     texts = [flag.text or "" for flag in sources.flags if flag.name == option.flag]
     return texts[-1] if texts else variables.get(option.variable) or None
@@ -141,7 +141,7 @@ def _resolve(
 
 
 def _named(merged: Mapping[str, Given]) -> list[GivenModel]:
-    """The models that options name, the main ones first."""
+    """The models named by options, those of `--model` first."""
     main = merged.get("model", Given((), DEFAULT))
     name, kind = (merged[option].value if option in merged else None for option in FIRST_MODEL)
     own = {option: merged[option] for option in OF_NAMED_MODELS if option in merged}

@@ -1,4 +1,4 @@
-"""The file of MCP servers (`--mcp-config`), as vllm-mlx and as common MCP clients write it."""
+"""The file of MCP servers (`--mcp-config`), in the format of vllm-mlx and common MCP clients."""
 
 import os
 import re
@@ -37,52 +37,52 @@ Grant = Literal["authorization_code", "client_credentials", "identity_assertion"
 
 
 class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How Pippin authorises itself at a server: with what a person granted it, as itself (`client_credentials`), as
-    what its platform vouches for (`workload_identity`), or for somebody for whom a company's identity provider vouches
-    (`identity_assertion`)."""
+    """How Pippin authorises itself at a server: with a grant from a person (`authorization_code`), as itself
+    (`client_credentials`), with an identity signed by its platform (`workload_identity`), or on behalf of a user for
+    whom a company's identity provider vouches (`identity_assertion`)."""
 
     grant: Grant = "authorization_code"
     client_id: str | None = None  # None: Pippin registers itself
     client_secret: str | None = None
-    private_key_file: str | None = None  # PEM; signs instead of a secret
+    private_key_file: str | None = None  # PEM; signs assertions instead of a secret
     algorithm: str = "ES256"
-    client_metadata_url: str | None = None  # an address that stands for a client's registration
-    issuer: str | None = None  # of the authorization server; nobody else is shown the client's secret
-    assertion_file: str | None = None  # what the platform has signed for this program
-    id_token_file: str | None = None  # what the identity provider gave whoever logged in there
-    idp_token_endpoint: str | None = None  # where it is exchanged for an assertion
-    idp_client_id: str | None = None  # Pippin's, at the identity provider
+    client_metadata_url: str | None = None  # an address that replaces registration
+    issuer: str | None = None  # of the authorization server; the secret is sent to no other
+    assertion_file: str | None = None  # contains the assertion that the platform signs for this program
+    id_token_file: str | None = None  # contains the ID token from a login at the identity provider
+    idp_token_endpoint: str | None = None  # where the ID token is exchanged for an assertion
+    idp_client_id: str | None = None  # Pippin's client id at the identity provider
     scope: str | None = None
-    redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the login's answer; 0: any
+    redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # for the login's redirect; 0: any
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """One server, checked: a program with arguments, or an address."""
+    """One validated server: a program with arguments, or an address."""
 
     name: str
     transport: Transport
     command: str = ""
     args: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)  # beside PATH and the like; nothing else is inherited
+    env: dict[str, str] = field(default_factory=dict)  # added to PATH and the like; nothing else is inherited
     cwd: str | None = None
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     oauth: OAuth | None = None
-    timeout: float = 30.0  # seconds for a call
-    greeting_timeout: float = 30.0  # seconds to start and to list its tools; package runners download first
-    allowed_tools: tuple[str, ...] | None = None  # None: those that only look something up
+    timeout: float = 30.0  # seconds per call
+    greeting_timeout: float = 30.0  # seconds to start and list tools; package runners download first
+    allowed_tools: tuple[str, ...] | None = None  # None: only tools that look something up
     denied_tools: tuple[str, ...] = ()
-    trusted: bool = False  # what it says of its tools' harmlessness counts
+    trusted: bool = False  # its own claims about its tools (readOnlyHint) are believed
 
 
 class McpSettings(Struct, frozen=True, kw_only=True):
     servers: tuple[McpServer, ...] = ()
-    max_tool_calls: int = 10  # in one request
-    risky_tools: tuple[str, ...] = ()  # tools that may be used whatever they do
+    max_tool_calls: int = 10  # per request
+    risky_tools: tuple[str, ...] = ()  # tools allowed whatever they do
 
 
 class _Entry(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A server as files have it; what only other programs need is accepted."""
+    """A server's entry in the file; fields that only other programs need are accepted."""
 
     transport: str | None = None
     type: str | None = None
@@ -116,12 +116,12 @@ class _File(Struct, kw_only=True, forbid_unknown_fields=True):
     max_tool_calls: Annotated[int, Meta(ge=1, le=1000)] = 10
     default_timeout: Seconds = 30.0
     allowed_high_risk_tools: tuple[str, ...] = ()
-    inputs: Any = None  # of VS Code, for its own questions
+    inputs: Any = None  # VS Code's, for its own prompts
     schema: Any = field(default=None, name="$schema")
 
 
 def load_mcp_file(path: str, variables: Mapping[str, str] | None = None) -> McpSettings:
-    """Raises `ConfigError` with one line that says what is wrong, and where."""
+    """Raises `ConfigError`, whose line gives the problem and its place."""
     _check_owner(path)
     try:
         file = convert(load_document(path), _File)
@@ -140,11 +140,11 @@ def load_mcp_file(path: str, variables: Mapping[str, str] | None = None) -> McpS
 
 
 def _check_owner(path: str) -> None:
-    """Who can write the file can start programs as the server's user."""
+    """Refuse a file that anyone may write: its writers can start programs as the server's user."""
     try:
         mode = Path(path).expanduser().stat().st_mode
     except OSError:
-        return  # reading it says why
+        return  # reading it reports why
     if os.name == "posix" and mode & stat.S_IWOTH:
         raise ConfigError(f"{path}: anyone may write this file, which names programs to start; chmod o-w it.")
 
@@ -152,7 +152,7 @@ def _check_owner(path: str) -> None:
 def _server(
     name: str, given: Any, where: str, default_timeout: float, variables: Mapping[str, str]
 ) -> McpServer | None:
-    """The server that an entry describes; None for one that is switched off. Raises `ConfigError`."""
+    """The server described by an entry; None if it is disabled. Raises `ConfigError`."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: a server's name must be 1 to 32 letters, digits, underscores and dashes."
@@ -241,7 +241,7 @@ def _check_command(entry: _Entry, where: str) -> None:
 
 
 def _expanded(value: Any, variables: Mapping[str, str], where: str) -> Any:
-    """`${NAME}` and `${NAME:-otherwise}` stand for variables of the server's own environment."""
+    """Replace `${NAME}` and `${NAME:-default}` with variables of this server's environment."""
 
     def replacement(match: re.Match[str]) -> str:
         text = variables.get(match[1], match[2])

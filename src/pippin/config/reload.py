@@ -1,4 +1,4 @@
-"""Changes to a running server's settings: what takes effect at once, and what needs a restart."""
+"""Changes a running server's settings: what takes effect at once, and what needs a restart."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from pippin.config.values import convert
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):
-    """`settings` has the hot changes and keeps the old values of what needs a restart."""
+    """`settings` includes the hot changes, and keeps the old values of options that need a restart."""
 
     settings: Settings
     changed: tuple[str, ...] = ()
@@ -27,19 +27,19 @@ class Reloaded(Struct, frozen=True, kw_only=True):
 
 
 def reload(settings: Settings, variables: Mapping[str, str] | None = None) -> Reloaded:
-    """Read all sources again (SIGHUP). Raises `ConfigError`, and then nothing has changed."""
+    """Read all sources again (SIGHUP). Raises `ConfigError`, in which case nothing has changed."""
     fresh = load(settings.sources, variables)
     reloaded = _adopt(settings, fresh)
     return msgspec.structs.replace(reloaded, notes=fresh.notes)
 
 
 def restore(settings: Settings, start: Settings) -> Reloaded:
-    """Take back what requests have changed since `start`."""
+    """Undo the changes that requests have made since `start`."""
     return _adopt(settings, start)
 
 
 def change(settings: Settings, values: Mapping[str, Any]) -> Reloaded:
-    """Take over single values (`PATCH /v1/settings`), under Pippin's names or mlx_vlm.server's."""
+    """Apply single values (`PATCH /v1/settings`), under Pippin's names or mlx_vlm.server's."""
     own = {name: option for name, option in options().items() if option.scope != "start"}
     knobs = {term.name: term for term in SERVERS["mlx-vlm"].settings}
     new: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def _with(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _entry_with(settings: Settings, number: int, values: Mapping[str, Any]) -> ModelEntry:
-    """An entry follows the defaults, but for what it says itself."""
+    """The entry with these defaults, except where it sets options itself."""
     entry = settings.server.models[number]
     free = {
         name: value for name, value in values.items() if f"models[{number}].{name}" not in settings.provenance
@@ -83,7 +83,7 @@ def _entry_with(settings: Settings, number: int, values: Mapping[str, Any]) -> M
 
 
 def _adopt(old: Settings, new: Settings) -> Reloaded:
-    """The old settings with the hot part of what differs."""
+    """The old settings, updated with the hot differences."""
     changed: list[str] = []
     restart: list[str] = []
     server: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def _value(settings: Settings, name: str, scope: str) -> Any:
 def _adopt_entries(
     old: tuple[ModelEntry, ...], new: tuple[ModelEntry, ...]
 ) -> tuple[tuple[ModelEntry, ...], list[str], list[str]]:
-    """Entries with the hot part of their new options. Another list of models needs a restart."""
+    """The entries, updated with the hot part of their new options. A different list of models needs a restart."""
     if [(entry.path, entry.name, entry.kind) for entry in old] != [
         (entry.path, entry.name, entry.kind) for entry in new
     ]:

@@ -1,5 +1,5 @@
-"""Checkpoints that `mlx_vlm.moe_offload` repacked: experts lie in a file for each layer, from which those that
-the router chooses are read while the model runs; how such a folder is told, and what of it is in memory.
+"""Checkpoints repacked by `mlx_vlm.moe_offload`: each layer's experts are in a file of their own, from which the
+experts that the router chooses are read at run time. This module recognises such folders and plans their memory.
 
 The format is mlx-vlm's (0.7.10, `moe_offload.repack`): `resident-*.safetensors` with all other weights, an
 `offload_index.json`, and `experts/layer_NNNN.safetensors` with three matrices for each expert.
@@ -16,12 +16,12 @@ INDEX: Final = "offload_index.json"
 RESIDENT: Final = "resident-*.safetensors"
 EXPERTS: Final = "experts"
 IN_USE: Final = 2
-"""Times the experts of one layer that a chunk of a prompt holds beside those that are kept: as they are read, and
-stacked for the product."""
+"""Copies of one layer's experts that a prompt chunk holds in addition to the cached ones: as read, and stacked for the
+matrix product."""
 
 
 class ExpertFiles(Struct, frozen=True):
-    """Sizes of experts on the disk, in bytes."""
+    """Sizes of the experts on disk, in bytes."""
 
     all: int
     largest_layer: int
@@ -30,8 +30,8 @@ class ExpertFiles(Struct, frozen=True):
 class ExpertMemory(Struct, frozen=True):
     """Memory for experts, in bytes."""
 
-    kept: int  # those that stay until others need the room
-    in_use: int  # those of the layer that runs
+    kept: int  # cached until others need the room
+    in_use: int  # those of the running layer
 
     @property
     def bytes(self) -> int:
@@ -47,7 +47,7 @@ def expert_paths(folder: Path) -> list[Path]:
 
 
 def expert_files(folder: Path) -> ExpertFiles:
-    """Sizes of the experts, by the headers of their files; a file that cannot be read counts nothing."""
+    """Sizes of the experts, from the headers of their files; unreadable files count nothing."""
     sizes = [_bytes_of(path) for path in expert_paths(folder)]
     return ExpertFiles(sum(sizes), max(sizes, default=0))
 
@@ -62,7 +62,7 @@ def _bytes_of(path: Path) -> int:
 
 
 def expert_memory(files: ExpertFiles, wanted: int | None, there: int) -> ExpertMemory:
-    """`wanted`: bytes that the operator gives to experts, if he says; `there`: bytes of memory that the model may take,
-    of which experts get half otherwise. More than all experts is never kept."""
+    """`wanted`: bytes that the operator grants to experts, if set; by default they get half of `there`, the bytes that
+    the model may take. Never more than the size of all experts."""
     kept = min(files.all, there // 2 if wanted is None else wanted)
     return ExpertMemory(max(kept, 1), min(IN_USE * files.largest_layer, IN_USE * files.all))

@@ -1,4 +1,4 @@
-"""The configuration as it was resolved: every option's value, and who gave it."""
+"""The resolved configuration: every option's value, and who set it."""
 
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ Source = Literal["default", "profile", "file", "environment", "flag", "request"]
 
 
 class Origin(Struct, frozen=True):
-    """Who gave a value: `name` is the flag, the variable, the file and key, or the profile."""
+    """Who set a value: `name` is the flag, the variable, the file and key, or the profile."""
 
     source: Source
     name: str = ""
@@ -24,7 +24,7 @@ DEFAULT = Origin("default")
 
 
 class Note(Struct, frozen=True):
-    """A line for the log: something that was given and is not needed here, or means something else."""
+    """A log line about something that was given but is not needed here, or means something else."""
 
     severity: Literal["info", "warning"]
     text: str
@@ -36,7 +36,7 @@ class Given(Struct, frozen=True):
 
 
 class GivenModel(Struct, frozen=True, kw_only=True):
-    """A model of a YAML file, a flag or a profile. `preload` is None where the file does not say."""
+    """A model from a YAML file, a flag or a profile. `preload` is None if the file does not set it."""
 
     path: str
     origin: Origin
@@ -48,7 +48,7 @@ class GivenModel(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True):
-    """The options, models and notes that one source of the configuration gave."""
+    """The options, models and notes from one source of the configuration."""
 
     options: dict[str, Given] = field(default_factory=dict)
     models: list[GivenModel] = field(default_factory=list)
@@ -56,21 +56,21 @@ class Reading(Struct, frozen=True):
 
 
 class GivenFlag(Struct, frozen=True):
-    """A flag as it stood on the command line; a positional model has the name `MODEL`."""
+    """A flag from the command line; a positional model has the name `MODEL`."""
 
     name: str
     text: str | None = None
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Where to read again on a reload. `compat` is what the verb implies."""
+    """What a reload reads again. `compat` is the profile implied by the verb."""
 
     flags: tuple[GivenFlag, ...] = ()
     compat: Compat | None = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """`provenance` is keyed by option, and `models[0].OPTION` for what a model's own entry says."""
+    """`provenance` is keyed by option name, and by `models[0].OPTION` for options of a model's own entry."""
 
     server: ServerOptions
     compat: Compat | None = None

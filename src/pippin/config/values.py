@@ -1,4 +1,4 @@
-"""Reads a value of an option from text or YAML, or refuses it in one clear line."""
+"""Parses an option's value from text or YAML, or refuses it in one clear line."""
 
 import json
 import math
@@ -17,7 +17,7 @@ ABSENT = frozenset(("none", "null", ""))
 
 
 def parse(option: Option, texts: list[str], where: str) -> Any:
-    """The value of an option given as text: one per flag, or one in a variable. `where` is for the error."""
+    """The value of an option given as text: one string per flag, or one from a variable. `where` is for errors."""
     match option.shape:
         case "list":
             return convert(option, [item for text in texts for item in _items(text)], where)
@@ -29,7 +29,7 @@ def parse(option: Option, texts: list[str], where: str) -> Any:
 
 
 def convert(option: Option, value: Any, where: str) -> Any:
-    """A value of the option's type. Text may stand for numbers and truth values, in choices in any case."""
+    """A value of the option's type. Numbers and booleans may be given as text, and choices in any case."""
     if isinstance(value, str):
         value = _spelled(option, value)
     elif option.shape == "list" and value is not None and not isinstance(value, list | tuple):
@@ -63,7 +63,7 @@ def _spelled(option: Option, text: str) -> Any:
 
 
 def _items(text: str) -> list[Any]:
-    """The items of a list that is written in one text: as a JSON array, or parted by commas."""
+    """The items of a list in one string: a JSON array, or comma-separated."""
     if text.lstrip().startswith("["):
         try:
             items = json.loads(text)
@@ -75,7 +75,7 @@ def _items(text: str) -> list[Any]:
 
 
 def _pairs(option: Option, text: str, where: str) -> list[tuple[str, Any]]:
-    """The entries of a mapping that is written in one text: as a JSON object, or as NAME=VALUE parted by commas."""
+    """The entries of a mapping in one string: a JSON object, or comma-separated NAME=VALUE pairs."""
     if text.lstrip().startswith("{"):
         try:
             entries = json.loads(text)

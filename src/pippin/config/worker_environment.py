@@ -1,4 +1,4 @@
-"""The environment that worker processes are started with."""
+"""The environment of worker processes."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Final
 import pippin
 from pippin.core.models import RankSpec
 
-# A worker runs model code and needs no secret of the operator's: what is not listed here does not reach it.
+# A worker runs model code and needs none of the operator's secrets: variables not listed here are withheld.
 PASSED: Final = frozenset(
     "PATH HOME USER LOGNAME SHELL PWD TZ TZDIR LANG LANGUAGE TMPDIR TMP TEMP VIRTUAL_ENV CONDA_PREFIX HOSTNAME "
     "XDG_CACHE_HOME XDG_DATA_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR LD_LIBRARY_PATH LD_PRELOAD GLIBC_TUNABLES "
@@ -24,15 +24,15 @@ FAMILIES: Final = tuple(
     "NVIDIA_ NCCL_ OMP_ KMP_ OPENBLAS_ GOTO_ BLIS_ MKL_ VECLIB_ NUMEXPR_ NPY_ RAYON_ RUST_ MALLOC_ FFMPEG_ AV_ "
     "NUMBA_ TORCH_ PYTORCH_ MFLUX_ ESPEAK_ PHONEMIZER_ COVERAGE_".split()
 )
-"""Beginnings of names that MLX, CUDA, BLAS, tokenizers, caches of Hugging Face and the like read."""
+"""Name prefixes of variables that MLX, CUDA, BLAS, tokenizers, Hugging Face caches and the like read."""
 SECRET: Final = re.compile(r"(^|_)(TOKEN|SECRET|KEY|KEYS|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
 MORE: Final = "PIPPIN_WORKER_VARIABLES"
-"""The operator's own list, with commas: names that workers get whatever they are called."""
+"""The operator's own list, comma-separated: variables that workers get whatever their names."""
 
-# Weights are read whole for every token, so what the processor spends on finding their pages shows: in pages of 2 MiB a
-# step of a small model was measured 1.3 to 6 times as fast, the more the more fragmented a virtual machine's memory is.
-# glibc asks for such pages on the heap (hugetlb=1), and large arrays are to lie there instead of in mappings of their
-# own, which are too small for whole pages (glibc manual, "Memory Allocation Tunables"). Elsewhere this means nothing.
+# Every token reads all weights, so the cost of address translation shows: with pages of 2 MiB, a step of a small model
+# was measured 1.3 to 6 times as fast, most on virtual machines with fragmented memory. glibc requests such pages for
+# the heap (hugetlb=1). Large arrays must be placed there instead of in mappings of their own, which are too small for
+# whole pages (glibc manual, "Memory Allocation Tunables"). Other systems ignore the variable.
 HUGE_PAGES: Final = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in (("hugetlb", 1), ("mmap_threshold", 1 << 40), ("trim_threshold", 256 << 20))
@@ -40,7 +40,7 @@ HUGE_PAGES: Final = ":".join(
 
 
 def blas_threads(residents: int) -> int:
-    """Threads for one worker's linear algebra: `OPENBLAS_NUM_THREADS`, or its share of the cores."""
+    """BLAS threads for one worker: `OPENBLAS_NUM_THREADS`, or its share of the cores."""
     given = os.environ.get("OPENBLAS_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)
@@ -48,9 +48,9 @@ def blas_threads(residents: int) -> int:
 
 
 def worker_environment() -> dict[str, str]:
-    """What of this process's environment workers get, and what Pippin sets for them.
+    """The variables that workers inherit from this process, and those that Pippin sets for them.
 
-    The child imports the same Pippin, and finds the same libraries and caches.
+    The child imports the same Pippin and finds the same libraries and caches.
     """
     more = frozenset(name.strip() for name in os.environ.get(MORE, "").split(","))
     environment = {name: value for name, value in os.environ.items() if name in more or _passes(name, value)}
@@ -59,23 +59,23 @@ def worker_environment() -> dict[str, str]:
     environment["PYTHONPATH"] = source if not inherited else source + os.pathsep + inherited
     environment["PYTHONUNBUFFERED"] = "1"
     environment["TOKENIZERS_PARALLELISM"] = "true"
-    environment["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would advise to install PyTorch
+    environment["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would suggest installing PyTorch
     environment.setdefault("GLIBC_TUNABLES", HUGE_PAGES)
     return environment
 
 
 def keep_off_the_hub() -> None:
-    """Tell the libraries of Hugging Face that this process may not ask the hub; before they are imported."""
+    """Put Hugging Face libraries into offline mode in this process; call it before they are imported."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
 
 @contextmanager
 def rank_environment(rank: RankSpec) -> Iterator[None]:
-    """Have MLX find the other ranks, in this process: within this, `mx.distributed.init` reads what it needs, under the
-    names that `mlx.launch` gives it.
+    """Within this context, `mx.distributed.init` in this process finds the other ranks: it reads their addresses from
+    the variables that `mlx.launch` would set.
 
-    `jaccl` needs a file with the machines' devices too (`MLX_IBV_DEVICES`), and `MLX_JACCL_RING=1` where they form a
-    ring: the operator sets both.
+    `jaccl` also needs a file with the machines' devices (`MLX_IBV_DEVICES`), and `MLX_JACCL_RING=1` if they form a
+    ring; the operator sets both.
     """
     host, _, port = rank.coordinator.rpartition(":")
     found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
@@ -88,8 +88,8 @@ def rank_environment(rank: RankSpec) -> Iterator[None]:
 
 
 def choose_gpu(rank: RankSpec) -> None:
-    """Have this process see one GPU of its machine's alone, where several ranks of `nccl` share that; before MLX is
-    loaded. Of those that `CUDA_VISIBLE_DEVICES` lists, where it does, as `mlx.launch` deals them out."""
+    """Restrict this process to one GPU if several `nccl` ranks share the machine; call it before MLX is loaded. GPUs
+    are taken from `CUDA_VISIBLE_DEVICES` if it is set, in the order in which `mlx.launch` assigns them."""
     own = rank.hosts[rank.rank].rpartition(":")[0]
     neighbours = [place for place, host in enumerate(rank.hosts) if host.rpartition(":")[0] == own]
     if rank.backend != "nccl" or len(neighbours) == 1:
@@ -100,7 +100,7 @@ def choose_gpu(rank: RankSpec) -> None:
 
 
 def _passes(name: str, value: str) -> bool:
-    """Whether a variable may reach a worker. Proxies are written in small letters, too, and may hold a password."""
+    """Whether a variable may reach a worker. Proxy variables also exist in lower case, and may contain a password."""
     if name.upper().endswith("_PROXY") and "@" in value:
         return False
     known = name.upper() in PASSED or name.startswith(FAMILIES)

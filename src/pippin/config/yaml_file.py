@@ -1,4 +1,4 @@
-"""The YAML file: Pippin's own form, mlx-openai-server's, and vllm-mlx's registry."""
+"""Reads YAML files: Pippin's own format, mlx-openai-server's, and vllm-mlx's registry."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ MOST_VALUES = 100_000
 
 
 def load_document(path: str) -> dict[str, Any]:
-    """The file as a mapping, keys as they stand."""
+    """The file as a mapping, with its keys unchanged."""
     try:
         text = Path(path).expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,9 +42,9 @@ def load_document(path: str) -> dict[str, Any]:
 
 
 def _is_larger(document: Any, most: int) -> bool:
-    """Whether a document has more values than that, where each alias counts as all that it stands for.
+    """Whether a document has more than `most` values, counting each alias as everything that it expands to.
 
-    A few lines of aliases of aliases stand for billions of values, or for one that holds itself.
+    A few lines of nested aliases can expand to billions of values, or refer to themselves.
     """
     waiting, count = [document], 0
     while waiting and count <= most:
@@ -58,7 +58,7 @@ def _is_larger(document: Any, most: int) -> bool:
 
 
 def form_of(document: Mapping[str, Any]) -> Compat | None:
-    """Whose file it is, by the keys that only one of the servers has."""
+    """The server whose format the file has, judged by keys that only one of them uses."""
     entries = document.get("models")
     entries = entries if isinstance(entries, list) else []
     if "server" in document or any(isinstance(entry, dict) and "model_path" in entry for entry in entries):
@@ -67,7 +67,7 @@ def form_of(document: Mapping[str, Any]) -> Compat | None:
 
 
 def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -> Reading:
-    """The options and models that the file gives. Raises `ConfigError` for a key that nobody knows."""
+    """The options and models in the file. Raises `ConfigError` for an unknown key."""
     terms = {term.name: term for term in SERVERS[form].keys} if form else {}
     reading = Reading()
     plain = {key: value for key, value in document.items() if key not in ("models", "model_defaults")}
@@ -137,13 +137,13 @@ def _entry(
     fields = {name: found.pop(name).value for name in ENTRY_FIELDS if name in found}
     if not fields.get("path"):
         raise ConfigError(f"{where} needs `{'model_path' if form == 'mlx-openai-server' else 'path'}`.")
-    if form == "vllm-mlx":  # its registry loads models when they are asked for
+    if form == "vllm-mlx":  # its registry loads models on demand
         fields.setdefault("preload", False)
     return GivenModel(origin=Origin("file", where), options=found, **fields)
 
 
 def _rank(name: str, terms: Mapping[str, Term]) -> int:
-    """A key that refines another one is read after it."""
+    """Sort key: keys that refine another key are read after it."""
     return 1 if name in terms and terms[name].requires else 0
 
 

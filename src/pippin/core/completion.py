@@ -1,4 +1,4 @@
-"""The whole answer as a fold of the stream: the only source of replies that are not streamed."""
+"""Folds the event stream into a whole answer: the only source of replies that are not streamed."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ class CompletedPart(Struct, kw_only=True):
     name: str | None = None
     server: str | None = None
     is_error: bool = False
-    thought: bool = False  # streamed as text, until its end told that it was reasoning
+    thought: bool = False  # streamed as text until its end showed that it was reasoning
     tokens: tuple[Token, ...] = ()
 
 
@@ -50,7 +50,7 @@ class Completion(Struct, kw_only=True):
     echo: PromptEcho | None = None
 
     def add(self, event: Event) -> None:
-        """Fold one event in. Raises `ServerError` on `Failed`."""
+        """Fold in one event. Raises `ServerError` on `Failed`."""
         match event:
             case Failed(error):
                 raise ServerError.of(error)
@@ -85,11 +85,11 @@ class Completion(Struct, kw_only=True):
 def collect(events: Iterable[Event]) -> Completion:
     """Fold a generation's events into its answer."""
     completion = Completion()
-    for event in merged(sorted(events, key=_choice_of)):  # what is joined first is copied once
+    for event in merged(sorted(events, key=_choice_of)):  # joined first, so that each text is copied once
         completion.add(event)
     return completion
 
 
 def _choice_of(event: Event) -> int:
-    """The choice that an event belongs to; -1 for an event of the whole answer, so that those come first."""
+    """The choice that an event belongs to; -1 for events of the whole answer, which sort first."""
     return event.choice if isinstance(event, PartStarted | PartDelta | PartEnded | Finished) else -1

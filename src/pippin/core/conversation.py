@@ -1,4 +1,4 @@
-"""A conversation as values: messages, their parts, and the tools that are offered with them."""
+"""A conversation as values: messages, their parts, and the tools offered with them."""
 
 from typing import Any, Literal
 
@@ -9,13 +9,13 @@ Detail = Literal["auto", "low", "high"]
 
 
 class Url(Struct, frozen=True, tag=True):
-    """Media that the API server has still to fetch. Never crosses to a worker."""
+    """Media that the API server has yet to fetch. Never crosses to a worker."""
 
     url: str
 
 
 class Inline(Struct, frozen=True, tag=True):
-    """Media as the client's own bytes, not decoded yet."""
+    """Media as the client's bytes, not decoded yet."""
 
     data: bytes
     mime: str | None = None
@@ -29,8 +29,10 @@ class Text(Struct, frozen=True, tag=True):
 
 
 class Image(Struct, frozen=True, tag=True, omit_defaults=True):
-    """Of images, sounds and videos, `field` is where the client wrote them, as refusals name it
-    (`input[0].content[1]`). Empty: at their place among the messages.
+    """An image in a message.
+
+    In images, audio and video, `field` is the path at which the client wrote them, for refusals
+    (`input[0].content[1]`). An empty `field` means their place among the messages.
     """
 
     source: MediaSource
@@ -55,14 +57,14 @@ class Video(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Reasoning(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The reasoning of the assistant in an earlier turn."""
+    """The assistant's reasoning in an earlier turn."""
 
     text: str
     signature: str | None = None
 
 
 class ToolCall(Struct, frozen=True, tag=True):
-    """A call that an assistant made. `arguments` is the JSON text as it was produced."""
+    """A call made by the assistant. `arguments` is the JSON text as generated."""
 
     id: str
     name: str
@@ -80,10 +82,9 @@ Part = Text | Image | Audio | Video | Reasoning | ToolCall | ToolResult
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One turn. Parts keep the order in which the client gave them.
+    """One turn. Parts keep the client's order.
 
-    `pin` asks the prefix cache to keep the prompt up to the end of this message
-    (Anthropic's `cache_control`).
+    `pin` asks the prefix cache to keep the prompt up to the end of this message (Anthropic's `cache_control`).
     """
 
     role: Role
@@ -102,18 +103,18 @@ class Tool(Struct, frozen=True, omit_defaults=True):
 
 
 class Toolset(Struct, frozen=True, omit_defaults=True):
-    """Tools of an MCP server that the operator has set up, which Pippin itself calls. `*` is every server."""
+    """Tools of an MCP server that the operator configured; Pippin calls them itself. `*` means every server."""
 
     server: str
-    allowed: tuple[str, ...] = ()  # names; all where empty
+    allowed: tuple[str, ...] = ()  # names; empty: all
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
     """Which tools may, must or must not be called.
 
-    `auto`: the model decides; `none`: no call, no tool markup; `required`: at least one call of any
-    tool in `names` (all of them where `names` is empty). One name with `required` is a named choice.
-    `names` with `auto` narrows what may be called.
+    `auto`: the model decides; `none`: no calls and no tool markup; `required`: at least one call of a tool in `names`
+    (of any tool if `names` is empty). `required` with one name is a named choice. `names` with `auto` restricts what
+    may be called.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"

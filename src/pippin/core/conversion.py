@@ -1,4 +1,4 @@
-"""What is asked of the process that converts a checkpoint, and what it answers, one JSON object a line."""
+"""The messages to and from the process that converts a checkpoint, one JSON object a line."""
 
 import re
 from typing import Final, Literal, get_args
@@ -26,7 +26,7 @@ ROUTER: Final = re.compile(r"(?:gate|router)\.weight$")
 
 
 class Quantization(Struct, frozen=True, kw_only=True):
-    """How matrices are packed. `recipe` gives some of them its higher number of bits (mlx-lm's mixed recipes)."""
+    """How matrices are quantised. `recipe` gives some of them its higher number of bits (mlx-lm's mixed recipes)."""
 
     bits: int
     group_size: int  # weights that share a scale
@@ -35,22 +35,22 @@ class Quantization(Struct, frozen=True, kw_only=True):
 
     @property
     def most_bits(self) -> int:
-        """The bits of a weight and its share of scale and offset, at most."""
+        """Most bits per weight, including its share of scale and offset."""
         bits = self.bits if self.recipe is None else int(self.recipe.rpartition("-")[2])
         return bits + (-(-32 // self.group_size))
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """A checkpoint to convert. `target` must not be there; it appears whole or not at all."""
+    """A checkpoint to convert. `target` must not exist; it appears whole or not at all."""
 
     target: str
-    quantization: Quantization | None  # None: matrices are not packed
-    dtype: Dtype | None  # of what is not packed, and of scales; None: as the checkpoint says
-    measure: bool  # the perplexity, before and after
+    quantization: Quantization | None  # None: matrices are not quantised
+    dtype: Dtype | None  # of unquantised arrays and of scales; None: the checkpoint's own
+    measure: bool  # measure the perplexity before and after
 
 
 class Step(Struct, frozen=True, tag="step"):
-    """So many bytes are written; a `total` of 0 where nothing is counted."""
+    """Progress: `done` of `total` bytes are written. `total` is 0 where nothing is counted."""
 
     done: int
     total: int
@@ -60,7 +60,7 @@ class Step(Struct, frozen=True, tag="step"):
 class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
     size: int  # bytes of the weights
     bits_per_weight: float
-    draft_arrays: int  # kept of the draft heads
+    draft_arrays: int  # arrays kept from the draft heads
     before: float | None = None  # perplexity
     after: float | None = None
 

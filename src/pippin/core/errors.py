@@ -1,4 +1,4 @@
-"""What can go wrong for a client, as one closed list with its HTTP status."""
+"""The closed list of errors that a client can meet, each with its HTTP status."""
 
 import re
 from typing import Final, Literal
@@ -52,7 +52,7 @@ STATUS: Final[dict[ErrorKind, int]] = {
 
 
 class ErrorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The value form of a `ServerError`: what crosses the socket and what a dialect draws."""
+    """A `ServerError` as a value: it crosses the socket, and a dialect renders it."""
 
     kind: ErrorKind
     message: str
@@ -66,7 +66,7 @@ class ErrorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FieldName(Struct, frozen=True):
-    """What the client's API calls a field that refusals name, where that is another name."""
+    """A field's name in the client's API, where it differs from ours."""
 
     own: str  # `messages`
     client: str  # `input`
@@ -75,21 +75,21 @@ class FieldName(Struct, frozen=True):
 _MESSAGES: Final = re.compile(
     r"\bmessages(?:\[\d+\]|\.content)+|(?<=['`])messages(?=['`])|(?<=your )messages\b|(?<=of the )messages\b"
 )
-"""Where a sentence means the field: elsewhere the word is English."""
+"""Matches `messages` where it names the field; elsewhere the word is plain English."""
 
 
 def renamed(report: ErrorReport, names: tuple[FieldName, ...]) -> ErrorReport:
-    """The report with fields called as the client called them.
+    """The report with fields named as the client named them.
 
-    A place within the messages becomes the client's field as a whole, for messages of other APIs do not stand one by
-    one for what the client wrote; below other fields the path stays.
+    A path inside the messages is replaced by the client's field as a whole, because with other APIs the messages do not
+    match one by one what the client wrote. Below other fields the path is kept.
     """
     found = next((name for name in names if _begins(report.param, name.own)), None)
     if found is None or report.param is None:
         return report
     if found.own == "messages":
         param = found.client
-        # The word alone is English, and no field.
+        # Elsewhere the word is plain English.
         told = _MESSAGES
     else:
         param = found.client + report.param[len(found.own) :]
@@ -105,14 +105,14 @@ def _begins(param: str | None, field: str) -> bool:
 SHUTTING_DOWN: Final = ErrorReport(
     kind="overloaded", message="The server is shutting down; try again in a moment.", retry_after=10.0
 )
-"""To whoever asks, or is still being answered, when the server stops."""
+"""Sent to everyone who asks, or is still being answered, when the server stops."""
 
 
 class ServerError(Exception):
-    """Something the client can mend, or must be told.
+    """An error that the client can fix, or must be told.
 
-    `message` is a whole sentence that names the field and the way out; `param` is the path of the
-    field (`messages[0].content`); `code` overrides the kind where a contract documents a code.
+    `message` is a whole sentence that names the field and the remedy. `param` is the field's path
+    (`messages[0].content`). `code` overrides the kind where an API's contract documents a code.
     """
 
     def __init__(

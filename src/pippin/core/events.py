@@ -1,9 +1,10 @@
-"""What a worker answers, event by event.
+"""The events that a worker answers with.
 
-Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? choice*`, where the events of each choice are
-`(PartStarted PartDelta* PartEnded)* Finished`, choices interleaved; `Failed` may end the request at any
-point after which nothing follows. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
-What comes in thousands has `gc=False`: it can't be part of a cycle, and the garbage collector need not look at it.
+Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? choice*`. The events of each choice are
+`(PartStarted PartDelta* PartEnded)* Finished`, and choices are interleaved. `Failed` may end the request at any point;
+nothing follows it. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
+
+Frequent events have `gc=False`: they can't be part of a cycle, so the garbage collector need not track them.
 """
 
 from typing import Literal
@@ -14,20 +15,21 @@ from pippin.core.conversation import Tool
 from pippin.core.errors import ErrorReport
 
 PartKind = Literal["text", "reasoning", "tool_call", "server_call", "server_result"]
-"""The last two are of tools that Pippin itself calls for the model; a result has the id of its call."""
+"""The last two belong to tools that Pippin calls for the model; a result has the id of its call."""
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """The request was understood and queued. Everything that deserves a status code is behind us."""
+    """The request was parsed and queued. Every failure that deserves a status code comes before this event."""
 
     prompt_tokens: int
     dropped_messages: int = 0  # by the overflow policy
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """Work on the prompt (or of a diffusion step): `done` of `total`, of which `cached` were known; after `seconds`."""
+    """Progress on the prompt or on a diffusion step: `done` of `total` after `seconds`, of which `cached` were
+    known."""
 
     done: int
     total: int
@@ -37,8 +39,8 @@ class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Restarted(Struct, frozen=True, tag=True, gc=False):
-    """The request is begun anew elsewhere, and what came of it before does not count. Only readers that show nothing
-    before the end (`Run.hold_back`) are told so."""
+    """The request starts over elsewhere, and everything it produced before is void. Sent only to readers that show
+    nothing before the end (`Run.hold_back`)."""
 
 
 class TopToken(Struct, frozen=True, array_like=True, gc=False):
@@ -48,7 +50,7 @@ class TopToken(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ToolsListed(Struct, frozen=True, tag=True):
-    """Tools that Pippin calls for the model, under the names that they have at their server."""
+    """Tools that Pippin calls for the model, under the names that their server gives them."""
 
     server: str
     tools: tuple[Tool, ...]
@@ -76,7 +78,7 @@ class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     kind: PartKind
     id: str | None = None  # of a tool call
     name: str | None = None  # of a tool call
-    server: str | None = None  # of the called tool, where Pippin calls it
+    server: str | None = None  # the tool's server, where Pippin calls the tool
     is_error: bool = False  # of a result
 
 
@@ -97,7 +99,7 @@ class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 class PartEnded(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     choice: int
     index: int
-    thought: bool = False  # the text was reasoning, which only its end told: a stream has sent it as text
+    thought: bool = False  # the text was reasoning, as only its end showed: a stream has sent it as text
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -123,7 +125,7 @@ class Timings(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Finished(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """The end of one choice. Prompt figures are the same in each choice of a request."""
+    """The end of one choice. Every choice of a request carries the same prompt figures."""
 
     choice: int
     reason: FinishReason
@@ -133,14 +135,14 @@ class Finished(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Ending(Struct, frozen=True):
-    """Base of the events that end a request, after which it sends nothing more.
+    """Base of the events that end a request; nothing follows them.
 
     A generation ends with the `Finished` of its last choice instead.
     """
 
     @property
     def used_tokens(self) -> int:
-        """Tokens that the rate limits of the caller count."""
+        """Tokens to charge to the caller's rate limits."""
         return 0
 
 
@@ -190,7 +192,7 @@ class Ranked(Ending, frozen=True, tag=True):
 
 
 class Decided(Ending, frozen=True, tag=True):
-    answers: str  # JSON: an object with an answer for each question, as the model's library gives it
+    answers: str  # JSON: an object with one answer per question, as the model's library returns it
     used_tokens: int
 
 
@@ -202,7 +204,7 @@ class Word(Struct, frozen=True, omit_defaults=True):
 
 
 class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A stretch of transcribed speech; times in seconds."""
+    """A segment of transcribed speech; times in seconds."""
 
     id: int
     start: float

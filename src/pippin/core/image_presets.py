@@ -1,4 +1,4 @@
-"""The image models that are known: their steps and guidance, what they take, and how a model is told to be one."""
+"""The known image models: their steps and guidance, their inputs, and how a model is recognised."""
 
 from typing import Final
 
@@ -9,36 +9,34 @@ from pippin.core.models import ModelInfo
 
 
 class ImagePreset(Struct, frozen=True, kw_only=True):
-    """What holds for one image model where a request leaves it out, and what a request may ask of it."""
+    """One image model: defaults for requests that leave values out, and what a request may use."""
 
     name: str
     steps: int
-    guidance: float | None  # None for a model that was distilled to take none
-    edits: bool = False  # it edits given pictures, and generates none without them
-    negative: bool = False  # it takes a negative prompt
-    captions: bool = False  # its prompts are JSON objects that describe the picture
-    pictures: int = 1  # the most that a request may give it
+    guidance: float | None  # None for a model distilled to run without guidance
+    edits: bool = False  # edits given pictures, and generates none without them
+    negative: bool = False  # accepts a negative prompt
+    captions: bool = False  # takes prompts that are JSON objects describing the picture
+    pictures: int = 1  # most pictures in a request
     pipelines: tuple[str, ...] = ()  # `_class_name` in the folder's model_index.json
-    names: tuple[str, ...] = ()  # parts of a repository's name that tell it
-    by_name_alone: bool = (
-        False  # another model's folder has the same pipeline, which is then taken for that one's
-    )
-    others: tuple[str, ...] = ()  # parts that tell a model of another kind, whose name is a longer one
+    names: tuple[str, ...] = ()  # parts of a repository's name that identify the model
+    by_name_alone: bool = False  # its pipeline alone means another model, so only its name identifies it
+    others: tuple[str, ...] = ()  # parts that identify another model whose name contains one of `names`
 
     def is_told_by(self, name: str) -> bool:
-        """Whether a repository's name, in small letters, is one of this model's."""
+        """Whether a lower-case repository name is one of this model's."""
         return any(part in name for part in self.names) and not any(part in name for part in self.others)
 
 
 class ImageDefaults(Struct, frozen=True):
-    """Steps and guidance of a picture whose request leaves them out; None for a model that takes no guidance."""
+    """Steps and guidance for a request that leaves them out; `guidance` is None for a model that takes none."""
 
     steps: int
     guidance: float | None
 
 
 class LibraryDefaults(Struct, frozen=True):
-    """What mlx-vlm says of one model folder; None for what it cannot do with it."""
+    """The defaults of one model folder according to mlx-vlm; None for a task that it cannot do with the model."""
 
     generate: ImageDefaults | None
     edit: ImageDefaults | None
@@ -196,13 +194,13 @@ PRESETS: Final = (
         names=("klein-9b",),
     ),
 )
-"""All of them, in the order in which a repository's name is compared with `names`: the more specific come first."""
+"""All presets, in the order in which `names` are matched: the more specific come first."""
 
 
 def preset_of(info: ModelInfo, config_name: str | None) -> ImagePreset:
-    """The preset that `config_name` names, or else that the model's pipeline (its `architecture`) or its name tells.
+    """The preset called `config_name`, or else the one matched by the model's pipeline (its `architecture`) or name.
 
-    Raises `ServerError("load_failed")` where none does.
+    Raises `ServerError("load_failed")` where none matches.
     """
     if config_name is not None:
         for preset in PRESETS:

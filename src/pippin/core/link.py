@@ -1,7 +1,7 @@
-"""What crosses the socket between the API server and a worker.
+"""The messages on the socket between the API server and a worker.
 
-A frame is four bytes of length (unsigned, big-endian) and that many bytes of msgpack: an `Order` towards the
-worker, a `Report` from it.
+A frame is a length (four bytes, unsigned, big-endian) and that many bytes of msgpack: an `Order` to the worker, or a
+`Report` from it.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ GROUP_LOST: Final = 72
 
 
 class LoadWeights(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The memory is free: until this comes, a worker takes none for its model."""
+    """Memory for the model is free; until this order comes, the worker allocates none for it."""
 
-    memory_bytes: int | None = None  # the most that weights and caches may take
+    memory_bytes: int | None = None  # limit for weights and caches together
 
 
 class Submit(Struct, frozen=True, tag=True):
@@ -42,7 +42,7 @@ class ClearCache(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Reconfigure(Struct, frozen=True, tag=True):
-    """Options that may change without a restart, as a part of `ModelOptions` in builtins."""
+    """Options that may change without a restart: a subset of `ModelOptions` as builtins."""
 
     options: dict[str, Any]
 
@@ -52,7 +52,7 @@ class AskStats(Struct, frozen=True, tag=True):
 
 
 class Shutdown(Struct, frozen=True, tag=True):
-    """Finish what runs within `deadline` seconds, then leave."""
+    """Finish running requests within `deadline` seconds, then exit."""
 
     deadline: float = 0.0
 
@@ -61,13 +61,13 @@ Order = LoadWeights | Submit | Cancel | ClearCache | Reconfigure | AskStats | Sh
 
 
 class Output(Struct, frozen=True, tag=True):
-    """The events of all requests in one step of the engine."""
+    """The events of all requests from one engine step."""
 
     events: list[tuple[str, Event]] = field(default_factory=list)
 
 
 class Stage(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The worker got further: `prompt` (tokenizer and template are there), then `weights`."""
+    """The worker has reached a stage: `prompt` (tokenizer and template are loaded), then `weights`."""
 
     stage: Literal["prompt", "weights"]
     info: ModelInfo
@@ -93,44 +93,44 @@ Report = Output | Stage | Loading | LoadFailed | Stats
 
 
 SERIAL_MARK: Final = "#"
-"""Stands in the id of a request on the wire before its serial number. Where several API processes share a worker, the
-serial number of a guest's request has the guest's own number and a point before it."""
+"""Separates a request's id from its serial number on the wire. Where several API processes share a worker, the serial
+number of a guest's request is prefixed with the guest's number and a point."""
 GUEST_BYTES: Final = 8
-"""A guest's number, big-endian, as it comes through a worker's door together with the guest's socket."""
+"""Size of a guest's number, big-endian, which comes through a worker's door together with the guest's socket."""
 
 
 def request_id(wire_id: str) -> str:
-    """The request's id of an id on the wire, which has a serial number behind it."""
+    """The request's id, without the serial number of its wire id."""
     return wire_id.rpartition(SERIAL_MARK)[0]
 
 
 def guest_of(wire_id: str) -> str:
-    """The number of the guest whose request it is; empty for one of the worker's owner."""
+    """The number of the guest that sent the request; empty for a request of the worker's owner."""
     return wire_id.rpartition(SERIAL_MARK)[2].rpartition(".")[0]
 
 
 HEADER: Final = 4
-LARGEST: Final = 1 << 30  # bytes; more than any request's media, less than what a corrupt length claims
+LARGEST: Final = 1 << 30  # bytes; more than any request's media, less than a corrupt length would claim
 
 
 class FrameError(Exception):
-    """The stream does not hold frames; nothing after this point can be trusted."""
+    """The stream is not made of frames; nothing after this point can be trusted."""
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length before it. Raises `FrameError` for one that is too large."""
+    """The payload, prefixed with its length. Raises `FrameError` if it is too large."""
     return header(payload) + payload
 
 
 def header(payload: bytes) -> bytes:
-    """The length of a payload, as it stands before it. Raises `FrameError` for one that is too large."""
+    """The length prefix of a payload. Raises `FrameError` if the payload is too large."""
     if len(payload) > LARGEST:
         raise FrameError(f"A frame of {len(payload)} bytes is larger than the limit of {LARGEST}.")
     return len(payload).to_bytes(HEADER, "big")
 
 
 class FrameBuffer:
-    """Gathers bytes as they come and gives whole frames."""
+    """Collects bytes as they arrive and yields whole frames."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -155,35 +155,35 @@ class FrameBuffer:
 
     @property
     def partial(self) -> bool:
-        """Whether the stream, if it ended here, would end inside a frame."""
+        """Whether the buffer holds the beginning of an incomplete frame."""
         return bool(self._bytes)
 
 
-# Several links in one stream: to a worker on another machine, where more than one API process speaks to it. A parcel is
-# whose link it is of (a guest's number, or that of the owner), a length (four bytes, big-endian) and so many bytes of
-# that link; no bytes mean that the link has ended.
+# Several links share one stream to a worker on another machine when more than one API process uses it. A parcel is the
+# number of its link (a guest's number, or the owner's), a length (four bytes, big-endian) and that many bytes of the
+# link. An empty parcel means that the link has ended.
 
 PARCELS: Final = b"\xff\xff\xff\xff"
-"""The beginning of such a stream, as no frame begins: the worker tells it from the link of a single API process."""
+"""The first bytes of such a stream. No frame begins like this, so the worker can tell it from a single link."""
 OWNER: Final = 0
-"""In place of a guest's number, which are counted from 1."""
+"""The owner's number; guests are counted from 1."""
 PARCEL_HEADER: Final = GUEST_BYTES + 4
 LARGEST_PARCEL: Final = 1 << 20  # bytes
 
 
 def parcel(whose: int, data: bytes) -> bytes:
-    """At most `LARGEST_PARCEL` bytes of a link, or its end."""
+    """Wraps at most `LARGEST_PARCEL` bytes of a link; no bytes mark its end."""
     return whose.to_bytes(GUEST_BYTES, "big") + len(data).to_bytes(4, "big") + data
 
 
 class ParcelBuffer:
-    """Gathers bytes as they come and gives whole parcels."""
+    """Collects bytes as they arrive and yields whole parcels."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Add bytes; yields whose each parcel is that is now complete, and what is in it. Raises `FrameError`."""
+        """Add bytes; yields the link number and content of each parcel that is now complete. Raises `FrameError`."""
         self._bytes += data
         position = 0
         try:

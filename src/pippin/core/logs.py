@@ -1,6 +1,6 @@
-"""Whose log lines are written: our own at the level that was asked for, those of libraries as warnings at most.
+"""Which log lines are written: ours at the configured level, those of libraries only from warnings up.
 
-Libraries log the addresses that they call, which may hold secrets, and what clients sent.
+Libraries log the addresses that they call, which may contain secrets, and data that clients sent.
 """
 
 import logging
@@ -12,12 +12,12 @@ OURS: Final = "pippin"
 
 
 def set_level(level: str) -> None:
-    """`level` is one of logging's, in any case: that of our own loggers."""
+    """Set the level of our own loggers. `level` is one of logging's names, in any case."""
     logging.getLogger(OURS).setLevel(level.upper())
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger(OURS).level))
     logging.getLogger("python_multipart").setLevel(
         logging.ERROR
-    )  # it warns of every form that a client damaged
+    )  # it warns about every malformed form of a client
 
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -25,11 +25,11 @@ LONGEST: Final = 64 << 10  # bytes of a line
 
 
 async def lines(output: StreamReader) -> AsyncIterator[bytes]:
-    """What another process prints, a line at a time and without its end, until it closes its end."""
+    """The lines that another process prints, without line ends, until it closes its output."""
     while True:
         try:
             data = await output.readline()
-        except ValueError:  # longer than the reader's buffer, which it has dropped
+        except ValueError:  # longer than the reader's buffer, which is dropped
             continue
         if not data:
             return

@@ -1,4 +1,4 @@
-"""What is known of a model, and what a worker is told and tells about the one it runs."""
+"""Descriptions and statistics of a model, and what its worker is told at the start."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -25,18 +25,18 @@ class Capabilities(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Companion(Struct, frozen=True):
-    """A repository that a model needs beside its own: some of its files, by patterns of their names, of which the first
-    tells whether they are here."""
+    """A repository that a model needs beside its own. `files` are patterns of file names; the first pattern tells
+    whether the repository is present."""
 
     repository: str
     files: tuple[str, ...]
-    needed: bool = True  # or else the model does without, for some requests
-    missed_late: bool = False  # the model loads without it, and then fails or makes noise when it speaks
+    needed: bool = True  # False: the model loads without it and only refuses some requests
+    missed_late: bool = False  # without it the model loads, then fails or produces noise when it speaks
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model as clients and operators see it. The catalog fills it from files; a worker, which has
-    read tokenizer and template, sends a truer one."""
+    """A model as clients and operators see it. The catalog fills it from files; a worker, which has read tokenizer and
+    template, sends a more accurate one."""
 
     id: str
     kind: ModelKind
@@ -44,7 +44,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     architecture: str | None = None  # config.json's `model_type`
     capabilities: Capabilities = field(default_factory=Capabilities)
     context_window: int | None = None  # tokens
-    quantization: str | None = None  # for people: "4-bit, group 64"
+    quantization: str | None = None  # for display: "4-bit, group 64"
     dtype: str | None = None
     size_bytes: int = 0  # of the weight files
     created: int = 0  # seconds since the epoch
@@ -53,7 +53,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
     companions: tuple[Companion, ...] = ()
-    remote: bool = False  # runs on other servers, whose defaults hold
+    remote: bool = False  # runs on other servers, which apply their own defaults
 
 
 class HubModel(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class HubModel(Struct, frozen=True, kw_only=True):
 
     id: str
     downloads: int  # of the last month
-    task: str | None  # the hub's word for it, as `text-generation`
+    task: str | None  # in the hub's terms, such as `text-generation`
 
 
 Split = Literal["tensor", "pipeline"]
@@ -69,40 +69,40 @@ RankBackend = Literal["ring", "jaccl", "nccl"]
 
 
 class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The place of a worker among the ranks of a group, which compute one model together."""
+    """A worker's place in a group of ranks, which compute one model together."""
 
-    rank: int  # 0 leads: it takes the requests, schedules, and tells the others what each step is
+    rank: int  # rank 0 leads: it takes the requests, schedules, and announces each step to the others
     size: int  # ranks of the group
     split: Split = "tensor"
     backend: RankBackend = "ring"  # of `mx.distributed`
-    control: str = ""  # HOST:PORT at which rank 0 listens to the others
-    coordinator: str = ""  # HOST:PORT at which the backends `jaccl` and `nccl` meet
-    hosts: tuple[str, ...] = ()  # HOST:PORT of each rank, at which the backend `ring` listens
-    secret: str = ""  # by which the ranks of a group know each other
+    control: str = ""  # HOST:PORT where rank 0 listens for the others
+    coordinator: str = ""  # HOST:PORT where the backends `jaccl` and `nccl` rendezvous
+    hosts: tuple[str, ...] = ()  # HOST:PORT where each rank listens, for the backend `ring`
+    secret: str = ""  # authenticates the ranks of a group to each other
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a worker process is told at its start. `options` is a `ModelOptions` as builtins."""
+    """Everything that a worker process is told at its start. `options` is a `ModelOptions` as builtins."""
 
     info: ModelInfo
     options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None  # for the BLAS
-    memory_bytes: int | None = None  # the most that weights and caches may take
-    expected_bytes: int = 0  # the estimate of its footprint
-    expected_in_ranks: int = 0  # the same of all ranks together, where a cluster may split the model
+    memory_bytes: int | None = None  # limit for weights and caches together
+    expected_bytes: int = 0  # estimated footprint
+    expected_in_ranks: int = 0  # the same for all ranks together, where a cluster may split the model
     log_level: str = "info"
-    offline: bool = False  # it may use no network
+    offline: bool = False  # the worker may not use the network
     log_format: Literal["text", "json"] = "text"
-    log_progress_interval: int = 0  # tokens of an answer between lines that tell how far it is; 0: none
-    rank: RankSpec | None = None  # None computes the model alone
-    machine: str | None = None  # another one, on which the worker is; None is this one
-    command: str | None = None  # that starts it there
-    lends: bool = False  # to further API processes, which speak to it as well
-    files: str | None = None  # `digest_of` the model's folder here, which the one there must have too
+    log_progress_interval: int = 0  # tokens between log lines on an answer's progress; 0: no such lines
+    rank: RankSpec | None = None  # None: the worker computes the model alone
+    machine: str | None = None  # the other machine that the worker runs on; None: this one
+    command: str | None = None  # starts the worker on that machine
+    lends: bool = False  # several API processes share the worker
+    files: str | None = None  # `digest_of` the model's folder here; the folder there must match
 
     @property
     def title(self) -> str:
-        """What the process is called in the log and in errors."""
+        """The name of the process in the log and in errors."""
         places = []
         if self.rank is not None:
             places.append(f"rank {self.rank.rank} of {self.rank.size}")
@@ -156,21 +156,21 @@ class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ExpertStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a model whose experts lie on the disk: how those in memory are used."""
+    """Expert use of a model that keeps its experts on disk."""
 
     budget_bytes: int = 0
     resident_bytes: int = 0
     resident_experts: int = 0
-    num_experts: int = 0  # of a layer
-    num_layers: int = 0  # with experts
+    num_experts: int = 0  # in a layer
+    num_layers: int = 0  # layers that have experts
     hits: int = 0
     misses: int = 0
     evictions: int = 0
-    metadata_reloads: int = 0  # how often a file's header was read again
+    metadata_reloads: int = 0  # times that a file's header was read again
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of the experts asked for that were in memory; None before any was asked for."""
+        """Share of the requested experts that were in memory; None before the first request."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else None
 
     @classmethod
@@ -182,7 +182,7 @@ class ExpertStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A snapshot of an engine, for status pages and metrics. Counters count from the load."""
+    """A snapshot of an engine, for status pages and metrics. Counters start at zero with each load."""
 
     running: int = 0
     waiting: int = 0
@@ -193,22 +193,20 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch_size: int = 0
     kv_bytes: int = 0  # of live rows
     kv_limit_bytes: int = 0
-    longest_sequence: int = (
-        0  # tokens of prompt and answer for which there is memory, with nobody else; 0: no bound
-    )
+    longest_sequence: int = 0  # prompt and answer tokens that fit if the sequence were alone; 0: unbounded
     weight_bytes: int = 0
     active_bytes: int = 0  # of the array allocator
     peak_bytes: int = 0
     cached_bytes: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
-    draft_seconds: float = 0.0  # in which tokens were proposed, without the steps that judge them
-    media_encoded: int = 0  # pictures, clips and recordings that went through the model's towers
-    media_reused: int = 0  # those whose features were still there
+    draft_seconds: float = 0.0  # spent proposing tokens, without the steps that verify them
+    media_encoded: int = 0  # images, clips and recordings encoded by the model's towers
+    media_reused: int = 0  # media whose features were still cached
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
     cache: CacheStats = field(default_factory=CacheStats)
-    experts: ExpertStats | None = None  # where they lie on the disk
+    experts: ExpertStats | None = None  # None unless the experts lie on disk
     requests: tuple[RequestStatus, ...] = ()
 
     @classmethod
@@ -217,7 +215,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         listed = list(engines)
         names = [each.name for each in structs.fields(cls) if each.type in (int, float)]
         sums = {name: sum(getattr(each, name) for each in listed) for name in names}
-        # A sequence lies in one of them, whichever: what all have room for.
+        # Any of the engines may hold a sequence, so the bound is what fits in all of them.
         bounds = [each.longest_sequence for each in listed if each.longest_sequence]
         sums["longest_sequence"] = min(bounds, default=0)
         return cls(
@@ -239,18 +237,18 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     kind: ModelKind
     state: LoadState = "unloaded"
-    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None  # of a load, while it lasts
-    progress: tuple[int, int, str] | None = None  # done, total and what they are, while weights load
+    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None  # of the load, while it runs
+    progress: tuple[int, int, str] | None = None  # done, total and a description, while weights load
     pinned: bool = False
-    active: int = 0  # requests that hold or await the model
+    active: int = 0  # requests that hold the model or wait for it
     last_used: float | None = None
     loaded_at: float | None = None
     load_seconds: float | None = None
-    footprint: int = 0  # bytes of the budget: measured when loaded, estimated while loading, 0 without room
+    footprint: int = 0  # bytes of the budget: measured once loaded, estimated while loading, else 0
     pid: int | None = None
-    restarts: int = 0  # after the worker died, since the server started
-    loads: int = 0  # that succeeded
+    restarts: int = 0  # after a worker's death, since the server started
+    loads: int = 0  # successful ones
     evictions: int = 0  # to make room for another model
-    sheds: int = 0  # of its caches, because it took more memory than its plan
-    renewals: int = 0  # started anew, because it still did
+    sheds: int = 0  # times it shed its caches for using more memory than planned
+    renewals: int = 0  # restarts because shedding did not help
     error: ErrorReport | None = None  # why the last load or the last worker failed

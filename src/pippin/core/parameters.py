@@ -1,8 +1,8 @@
-"""Every sampling parameter once: its name, type, range and neutral value, and the limits of stop strings and biases.
+"""Every sampling parameter, once: its name, type, range and neutral value, and the limits of stop strings and biases.
 
-The bodies of the dialects, the operator's options, the check of a request in the worker, the sampler and the table
-in `docs/sampling.md` read their numbers here. What other servers' words for a parameter mean (-1 for "all", 0 for
-"off") is the wire's business: `api/dialects/shared/engine_fields.py` translates them.
+The request bodies of the dialects, the operator's options, the worker's check of a request, the sampler and the table
+in `docs/sampling.md` all take their numbers from here. Values that other servers give a special meaning (-1 for "all",
+0 for "off") belong to the wire: `api/dialects/shared/engine_fields.py` translates them.
 """
 
 from typing import Any, Final, Literal
@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """A number by which a request steers how tokens are chosen."""
+    """A number with which a request controls how tokens are chosen."""
 
     name: str
     """Field of `Sampling`, in `core/requests.py`."""
@@ -21,16 +21,17 @@ class Parameter(Struct, frozen=True, kw_only=True):
     above_low: bool = False
     """Whether `low` itself is out of range."""
     neutral: float | None
-    """The value at which the parameter does nothing; None where leaving it unset is the only way."""
+    """The value at which the parameter does nothing; None where only leaving it unset does that."""
     default: float | None = None
-    """The value of an unset parameter where that is not the neutral one: the strength of a filter that is on."""
+    """The value of an unset parameter where it differs from the neutral one, such as the strength of an active
+    filter."""
     wire: tuple[float, float] | None = None
-    """The range in bodies, where it is another: the APIs' contracts are narrower, and -1 or 0 may stand for "off"."""
+    """The range in request bodies where it differs: the APIs allow less, or let -1 or 0 stand for "off"."""
     field: str = ""
-    """Name in bodies and options, if it is another than `name`."""
+    """Name in bodies and options where it differs from `name`."""
     help: str
     wire_help: str = ""
-    """What to add to `help` for clients: the meaning of the values that only `wire` holds."""
+    """Added to `help` for clients: the meaning of values that only `wire` includes."""
 
     @property
     def public_name(self) -> str:
@@ -39,20 +40,20 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     @property
     def unset(self) -> float:
-        """The value that an unset parameter has in the sampler."""
+        """The value that the sampler uses for an unset parameter."""
         value = self.neutral if self.default is None else self.default
         assert value is not None, f"{self.name} has no value where it is unset"
         return value
 
     @property
     def bounds(self) -> Meta:
-        """The range, as msgspec checks it and OpenAPI shows it."""
+        """The range in the form that msgspec checks and OpenAPI shows."""
         low, high = self._number(self.low), self._number(self.high)
         return Meta(gt=low, le=high) if self.above_low else Meta(ge=low, le=high)
 
     @property
     def wire_bounds(self) -> Meta:
-        """The range of what clients may write."""
+        """The range that clients may send."""
         if self.wire is None:
             return self.bounds
         low, high = self.wire
@@ -70,7 +71,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     @property
     def wire_range(self) -> str:
-        """The range of what clients may write, in words."""
+        """The range that clients may send, in words."""
         return self.range if self.wire is None else f"from {_shown(self.wire[0])} to {_shown(self.wire[1])}"
 
     def holds(self, value: Any) -> bool:
@@ -80,11 +81,11 @@ class Parameter(Struct, frozen=True, kw_only=True):
         return (self.low < value if self.above_low else self.low <= value) and value <= self.high
 
     def acts(self, value: float | None) -> bool:
-        """Whether a request with this value chooses tokens otherwise than one without it."""
+        """Whether a request with this value chooses tokens differently from one without it."""
         return value is not None and value != self.neutral
 
     def _number(self, value: float) -> float:
-        """msgspec wants whole numbers as bounds of whole numbers."""
+        """A bound in the parameter's own type: msgspec wants integer bounds for integers."""
         return int(value) if self.type == "int" else value
 
 
@@ -265,7 +266,7 @@ PARAMETERS: Final = (
     DRY_CONTEXT,
     SEED,
 )
-"""All numbers, in the order of `Sampling`."""
+"""All numeric parameters, in the order of `Sampling`."""
 
 MOST_STOPS: Final = 32  # stop strings of a request
 LONGEST_STOP: Final = 1024  # characters of one

@@ -1,4 +1,4 @@
-"""What a client asks of a language model, in no dialect's words."""
+"""A request to a language model, in terms that belong to no dialect."""
 
 from typing import Any, Final, Literal
 
@@ -13,7 +13,7 @@ DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 RESERVED_VARIABLES: Final = frozenset(
     {
-        # What a chat template is given by whoever renders it, and the arguments of transformers' renderer.
+        # Variables that a renderer passes to every chat template, and the arguments of transformers' renderer.
         *(
             "messages",
             "conversation",
@@ -48,15 +48,14 @@ RESERVED_VARIABLES: Final = frozenset(
         ),
     }
 )
-"""Template variables that a request may not set: they are the server's own, or would change the template."""
+"""Template variables that a request may not set: the server sets them, or they would change the template."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen. `core/parameters.py` says what each number means and may be.
+    """How tokens are chosen. `core/parameters.py` gives the meaning and range of each number.
 
-    `None` means that nobody asked: the service merges defaults (request > model option > server option > checkpoint >
-    Pippin), and a parameter that is still `None` in the engine does nothing, or has its `default` where a filter is
-    on without it.
+    `None` means unset. The service merges defaults (request > model option > server option > checkpoint > Pippin); a
+    parameter that is still `None` in the engine does nothing, or takes its `default` where its filter is on without it.
     """
 
     temperature: float | None = None
@@ -115,8 +114,8 @@ OutputFormat = JsonObject | JsonSchema | Regex | Choice | Grammar
 class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether and how much the model reasons before it answers."""
 
-    enabled: bool | None = None  # None: as the operator says, else as the template does by itself
-    off_by_default: bool = False  # the API's word where the request and the operator say nothing
+    enabled: bool | None = None  # None: the operator's setting, else the template's default
+    off_by_default: bool = False  # the API's default, used where neither the request nor the operator decides
     budget: int | None = None  # tokens of reasoning, then the end marker is forced
     effort: str | None = None  # handed to the template as reasoning_effort
     start_marker: str | None = None
@@ -124,28 +123,28 @@ class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AskedSpecPrefill(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a request asks of sparse prefill; `None` leaves it to the model's options."""
+    """Sparse prefill as a request sets it; `None` leaves a field to the model's options."""
 
     enabled: bool | None = None
-    keep: float | None = None  # the fraction of tokens that is computed
-    backbone: float | None = None  # the fraction of the kept chunks that is spread evenly
+    keep: float | None = None  # fraction of the tokens to compute
+    backbone: float | None = None  # fraction of the kept chunks to spread evenly
 
 
 class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a request asks of a diffusion language model, in mlx-vlm's words; `None` leaves it to the checkpoint.
+    """Settings of a diffusion language model, named as in mlx-vlm; `None` leaves a field to the checkpoint.
 
-    A block is masked at first, and each denoising step reveals tokens of it; a canvas is a block that begins as noise.
+    A block starts masked and each denoising step reveals some of its tokens. A canvas is a block that starts as noise.
     """
 
-    max_denoising_steps: int | None = None  # of one block
+    max_denoising_steps: int | None = None  # for one block
     block_length: int | None = None  # tokens
-    num_to_transfer: int | None = None  # tokens that a step is to reveal
-    max_transfer_per_step: int | None = None  # tokens that a step may reveal
-    threshold: float | None = None  # probability from which a token is revealed
-    min_threshold: float | None = None  # to which the threshold falls, step by step
-    editing_threshold: float | None = None  # probability from which a revealed token is replaced
-    max_post_steps: int | None = None  # of replacing, once a block is revealed
-    stability_steps: int | None = None  # without a change, after which a block is done
+    num_to_transfer: int | None = None  # tokens to reveal in a step
+    max_transfer_per_step: int | None = None  # most tokens that a step may reveal
+    threshold: float | None = None  # probability at which a token is revealed
+    min_threshold: float | None = None  # the floor to which the threshold falls, step by step
+    editing_threshold: float | None = None  # probability at which a revealed token is replaced
+    max_post_steps: int | None = None  # replacement steps after a block is revealed
+    stability_steps: int | None = None  # steps without a change after which a block is done
     diffusion_full_canvas: bool | None = None
     diffusion_min_canvas_length: int | None = None  # tokens
     diffusion_max_canvas_length: int | None = None  # tokens
@@ -155,8 +154,8 @@ class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to a language model: a conversation, or a raw prompt.
 
-    Exactly one of `messages` and `prompt` is set. `n` choices share one prefill. `logprobs` is the
-    number of alternatives wanted beside each chosen token (0: the chosen token alone).
+    Exactly one of `messages` and `prompt` is set. The `n` choices share one prefill. `logprobs` is the number of
+    alternatives to report beside each chosen token (0: the chosen token alone).
     """
 
     model: str
@@ -168,8 +167,8 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     tool_format: str | None = None  # a parser's name, instead of the detected one
-    read_calls: bool = True  # False: calls stay text, markup and all
-    max_tool_calls: int | None = None  # calls of toolsets, which Pippin makes; then the model must answer
+    read_calls: bool = True  # False: tool calls stay text, including their markup
+    max_tool_calls: int | None = None  # toolset calls that Pippin makes before the model must answer
     sampling: Sampling = field(default_factory=Sampling)
     output_format: OutputFormat | None = None
     stop: tuple[str, ...] = ()
@@ -185,15 +184,15 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
     thinking: Thinking = field(default_factory=Thinking)
     template_kwargs: dict[str, Any] = field(default_factory=dict)
-    continue_final: bool = False  # the last assistant message is a prefill, not a turn
+    continue_final: bool = False  # the last assistant message is a prefix to continue, not a turn
     overflow: OverflowPolicy | None = None
-    context_limit: int | None = None  # tokens of prompt and answer, where the model's window is longer
+    context_limit: int | None = None  # tokens of prompt and answer, if less than the model's window
     specprefill: AskedSpecPrefill = field(default_factory=AskedSpecPrefill)
     diffusion: AskedDiffusion = field(default_factory=AskedDiffusion)
-    prediction: str | None = None  # what the answer is expected to be, for speed alone
+    prediction: str | None = None  # expected text of the answer; affects speed only
     adapter: str | None = None
     cache_salt: str | None = None
     priority: int = 0  # higher runs first
     timeout: float | None = None  # seconds, from submission
     keep_alive: float | None = None  # seconds the model stays loaded afterwards; < 0: for ever
-    names: tuple[FieldName, ...] = ()  # of the client's API, for refusals
+    names: tuple[FieldName, ...] = ()  # names in the client's API, for refusals

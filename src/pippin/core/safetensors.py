@@ -1,5 +1,5 @@
-"""The header of a safetensors file, which lists its arrays (https://github.com/huggingface/safetensors#format), and a
-digest of a checkpoint's files."""
+"""Reads the header of a safetensors file, which lists its arrays (https://github.com/huggingface/safetensors#format),
+and digests a checkpoint's files."""
 
 import hashlib
 from pathlib import Path
@@ -16,22 +16,22 @@ LARGEST_HEADER: Final = 64 * 1024**2  # bytes
 class StoredArray(Struct, frozen=True):
     dtype: str  # such as "BF16"
     shape: tuple[int, ...]
-    data_offsets: tuple[int, int]  # bytes from the end of the header: the first, and the one after the last
+    data_offsets: tuple[int, int]  # byte range of the data, counted from the end of the header
 
 
 class Header(Struct, frozen=True):
     arrays: dict[str, StoredArray]
-    size: int  # bytes of the header, with the eight that hold its length
+    size: int  # bytes of the header, including the eight that hold its length
     metadata: dict[str, str]  # texts that the writer added
 
     @property
     def file_size(self) -> int:
-        """Bytes that the whole file must have."""
+        """Size that the whole file must have, in bytes."""
         return self.size + max((array.data_offsets[1] for array in self.arrays.values()), default=0)
 
 
 def read_header(file: BinaryIO) -> Header | None:
-    """The header of a file opened at its beginning; None where it is damaged. Raises `OSError`."""
+    """The header of a file opened at its beginning; None if it is damaged. Raises `OSError`."""
     length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:
         return None
@@ -49,8 +49,8 @@ ENDS: Final = 1 << 16  # bytes
 
 
 def digest_of(folder: Path, *details: str) -> str:
-    """A name for a folder's configuration and weights, and for `details`: sizes, and both ends of each file, which hold
-    the header and the last array. Reads 128 KiB of a file, however large it is. Raises `OSError`."""
+    """Identifies a folder's configuration and weights, plus `details`. Hashes each file's name, size and both ends,
+    which hold the header and the last array. Reads at most 128 KiB of a file, however large. Raises `OSError`."""
     digest = hashlib.blake2b(digest_size=12)
     for detail in details:
         digest.update(detail.encode() + b"\0")

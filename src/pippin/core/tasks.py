@@ -1,4 +1,4 @@
-"""What a client asks of models other than generation, and of tokenizers."""
+"""Tasks for models and tokenizers, generation among them."""
 
 from typing import ClassVar, Literal
 
@@ -10,7 +10,7 @@ from pippin.core.requests import GenerationRequest
 
 
 class BaseTask(Struct, frozen=True):
-    """What each task says of itself: who can do it, and what doing it is called."""
+    """Attributes of every task: the kind of model it needs, and its name in errors."""
 
     model_kind: ClassVar[ModelKind | None] = (
         None  # None for tasks of tokenizers: many kinds of model have one
@@ -19,13 +19,13 @@ class BaseTask(Struct, frozen=True):
 
 
 class CountTokens(BaseTask, frozen=True, tag=True):
-    """How many prompt tokens would this request have?"""
+    """Counts the prompt tokens that a request would have."""
 
     request: GenerationRequest
 
 
 class RenderTemplate(BaseTask, frozen=True, tag=True):
-    """Asks for the prompt that the chat template makes of a request."""
+    """Renders a request with the chat template, without running it."""
 
     request: GenerationRequest
 
@@ -41,11 +41,11 @@ class Detokenize(BaseTask, frozen=True, tag=True):
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is embedded as one vector: messages as the model's chat template writes them, with media or without."""
+    """One input to embed as a single vector: messages, with or without media, rendered by the model's chat template."""
 
     messages: tuple[Message, ...]
-    continues: bool = False  # the last message is the assistant's, and is not ended
-    field: str | None = None  # of the request, by which refusals name it; None where that has messages itself
+    continues: bool = False  # the last message is the assistant's, and its turn stays open
+    field: str | None = None  # the input's field in refusals; None where the request itself has messages
 
 
 class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -60,7 +60,7 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Text | Image | Video, ...]
-    query: str | None = None  # its own, in place of the request's (`/v1/score` compares pairs)
+    query: str | None = None  # overrides the request's query (`/v1/score` compares pairs)
 
 
 class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -70,7 +70,7 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     verb = "rank texts"
 
     query: str
-    query_media: tuple[Image | Video, ...] = ()  # before its text
+    query_media: tuple[Image | Video, ...] = ()  # placed before the query's text
     documents: tuple[RerankDocument, ...]
     instruction: str | None = None
     raw_scores: bool = False
@@ -78,7 +78,7 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
 
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is to be decided: one of some labels, how far on a scale, whether something holds, or which labels do."""
+    """One question to decide: which one label, a level on a scale, true or false, or which set of labels."""
 
     name: str
     kind: Literal["choice", "score", "bool", "noul", "multi_label"] = "choice"
@@ -129,20 +129,20 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     voice: str | None = None
     speed: float = 1.0
     format: SpeechFormat = "mp3"
-    rate: int | None = None  # samples a second of `pcm`; not set: as the model makes them
+    rate: int | None = None  # samples a second of `pcm`; None: the model's own rate
     instructions: str | None = None
     language: str | None = None
     reference_audio: bytes | None = None
     reference_text: str | None = None
     gender: str | None = None
-    pitch: float | None = None  # 1 is the voice's own
+    pitch: float | None = None  # 1 is the voice's natural pitch
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
     stream: bool = False
-    streaming_interval: float | None = None  # seconds of sound in a piece
+    streaming_interval: float | None = None  # seconds of sound per chunk
     seed: int | None = None
 
 
@@ -170,7 +170,7 @@ class GenerateImages(BaseTask, frozen=True, tag=True, kw_only=True, omit_default
     strength: float | None = None
     format: Literal["png", "jpeg", "webp"] = "png"
     quality: int | None = None  # of jpeg and webp, 0 to 100
-    effort: Literal["low", "medium", "high"] | None = None  # steps, relative to the model's own number
+    effort: Literal["low", "medium", "high"] | None = None  # scales the model's own number of steps
     partial_images: int = 0
 
 

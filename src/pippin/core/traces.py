@@ -1,4 +1,4 @@
-"""Where an exception came from, without its words, which may be a client's."""
+"""Where an exception came from, without its message, which may quote a client."""
 
 import re
 import traceback
@@ -8,7 +8,7 @@ _FOLDERS: Final = re.compile(r"(?<![\w.:/])~?/(?:[^\s/'\":,;()]+/)+")
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback of an exception without any message: its causes first, the exception itself last."""
+    """The traceback of an exception without any messages: causes first, the exception itself last."""
     parts = []
     current: BaseException | None = error
     while current is not None:
@@ -22,9 +22,9 @@ def trace_of(error: BaseException) -> str:
 
 
 def without_folders(text: str, *folders: str | None) -> str:
-    """A message with the names of files but not their folders, which clients need not know.
+    """The message with file names but without their folders, which clients need not know.
 
-    `folders` are removed first, because a path with blanks in it cannot be told from other words.
+    `folders` are removed first, because a path with spaces cannot be told from other words.
     """
     for folder in filter(None, folders):
         text = text.replace(folder.rstrip("/") + "/", "").replace(folder, "the model")

@@ -1,7 +1,7 @@
-"""MCP on both sides: connections to the operator's servers and their tools, and Pippin as a server itself.
+"""MCP on both sides: connects to the operator's servers and their tools, and serves Pippin's own tools.
 
-Begin with `tools.py`, the operator's servers, whose tools models may call. `endpoint.py` is the other side; what it
-serves is a `toolbox.py`.
+Begin with `tools.py`, the operator's servers, whose tools models may call. `endpoint.py` is the other side; it serves a
+`toolbox.py`.
 """
 
 from pippin.mcp.tools import ToolServers

@@ -1,7 +1,7 @@
-"""OAuth at MCP servers, by the library's own providers.
+"""OAuth at MCP servers, with the library's own providers.
 
-A server of Pippin's asks nobody: it shows what a login brought, renews it, and says what to do where that is not
-enough. `pippin mcp login` has a person beside it, who grants in a browser what is then kept.
+A server cannot ask anybody: it uses and renews the tokens of an earlier login, and reports what to do if that is not
+enough. During `pippin mcp login` a person grants access in a browser, and the result is stored.
 """
 
 import asyncio
@@ -51,24 +51,24 @@ class LoginNeeded(Exception):
 
 
 class Person(Protocol):
-    """Whoever grants access in a browser."""
+    """Grants access in a browser."""
 
     @property
     def redirect_uri(self) -> str:
-        """Where the browser is sent with the answer."""
+        """The address to which the browser is redirected with the answer."""
         ...
 
     async def ask(self, address: str) -> None:
-        """Have the person open this address."""
+        """Make the person open this address."""
         ...
 
     async def answer(self) -> Granted:
-        """What the browser brought to `redirect_uri`. Raises `NotGranted`."""
+        """The data that the browser delivered to `redirect_uri`. Raises `NotGranted`."""
         ...
 
 
 class Nobody:
-    """The person beside a server."""
+    """Stands in for a person when Pippin runs as a server."""
 
     redirect_uri = "http://127.0.0.1/callback"
 
@@ -84,15 +84,15 @@ class Nobody:
 
 
 class KeptLogin:
-    """The library's `TokenStorage`, over a file.
+    """The library's `TokenStorage`, backed by a file.
 
-    With the tokens it keeps when they end and where they are renewed, which the library only remembers while it runs.
+    Also stores the tokens' expiry and where to renew them, which the library only keeps in memory.
     """
 
     def __init__(self, path: Path, client: OAuthClientInformationFull | None, login: Login) -> None:
-        """`client`: the registration that the operator has made; None has Pippin register itself. `login`: what to
-        begin with; the file is written only once there are tokens."""
-        self.context: OAuthContext | None = None  # of the provider that uses this
+        """`client`: the operator's registration; None lets Pippin register itself. `login`: the initial state; the file
+        is written only once there are tokens."""
+        self.context: OAuthContext | None = None  # of the provider that uses this storage
         self.bound_to = login.key
         self._path = path
         self._client = client
@@ -132,8 +132,8 @@ class KeptLogin:
 
 
 class WorkloadProvider(PrivateKeyJWTOAuthProvider):
-    """The identity of a workload (SEP-1933): what the platform has signed for it is itself the grant (RFC 7523, section
-    2.1), where in the library's own provider it only authenticates a client (section 2.2)."""
+    """Workload identity (SEP-1933): the assertion that the platform signed is the grant itself (RFC 7523, section 2.1).
+    In the library's provider it only authenticates the client (section 2.2)."""
 
     async def _exchange_token_client_credentials(self) -> httpx2.Request:
         request = await super()._exchange_token_client_credentials()
@@ -150,10 +150,10 @@ def _plain(value: BaseModel | None) -> dict[str, Any] | None:
 
 
 def provider_of(server: McpServer, person: Person | None, needed: Callable[[], None]) -> httpx2.Auth | None:
-    """What authorises requests to a server; None where nobody has said that it needs that.
+    """The authorization for requests to a server; None if none is configured or stored.
 
-    `needed` is called where a person would have to grant something, and nobody is there to ask. Raises `LoginNeeded`
-    where that is known at once.
+    `needed` is called when a person would have to grant something and none is present. Raises `LoginNeeded` if that is
+    known at once.
     """
     oauth = server.oauth
     path = login_file(server)
@@ -161,7 +161,7 @@ def provider_of(server: McpServer, person: Person | None, needed: Callable[[], N
         return _as_itself(server, oauth, path)
     if oauth is not None and oauth.grant == "identity_assertion":
         return _vouched_for(server, oauth, path)
-    login = Login()  # a registration of an earlier login names another address for the answer
+    login = Login()  # an earlier login's registration has another redirect address
     if person is None:
         login = read_login(path)
         if login.tokens is None:
@@ -175,7 +175,7 @@ def provider_of(server: McpServer, person: Person | None, needed: Callable[[], N
 
 
 def _registered(oauth: OAuth | None, redirect: AnyUrl) -> OAuthClientInformationFull | None:
-    """The registration that the operator has made at the authorization server."""
+    """The registration that the operator made at the authorization server."""
     if oauth is None or oauth.client_id is None:
         return None
     return OAuthClientInformationFull(
@@ -188,7 +188,7 @@ def _registered(oauth: OAuth | None, redirect: AnyUrl) -> OAuthClientInformation
 
 
 def _granted(server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Person) -> httpx2.Auth:
-    """With what a person grants, now or earlier."""
+    """The authorization by a person's grant, made now or earlier."""
     oauth = server.oauth or OAuth()
 
     async def answered() -> AuthorizationCodeResult:
@@ -208,7 +208,7 @@ def _granted(server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Pe
 
 
 def _as_itself(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
-    """By the grant `client_credentials` or `workload_identity`, which need no person."""
+    """The authorization by `client_credentials` or `workload_identity`, which need no person."""
     assert oauth.client_id is not None
     storage = KeptLogin(path, None, read_login(path))
     provider: OAuthClientProvider
@@ -251,9 +251,9 @@ def _as_itself(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
 
 
 async def _read_assertion(file: Path, audience: str) -> str:
-    """What the platform has put into a file for this program, which it renews there. Raises `OAuthTokenError`.
+    """The assertion that the platform writes to a file for this program and renews there. Raises `OAuthTokenError`.
 
-    `audience` is what the platform was told to write into it when it was set up."""
+    `audience` is unused: the platform was configured to put it into the assertion."""
     return await asyncio.to_thread(_read_token, file, "assertion_file")
 
 
@@ -265,7 +265,7 @@ def _read_token(file: Path, key: str) -> str:
 
 
 def _vouched_for(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
-    """By an assertion of the identity provider, which a login there is exchanged for; here nobody is asked."""
+    """The authorization by an identity provider's assertion, obtained in exchange for the token of a login there."""
     assert oauth.client_id is not None
     assert oauth.client_secret is not None
     assert oauth.issuer is not None
@@ -288,8 +288,8 @@ def _vouched_for(server: McpServer, oauth: OAuth, path: Path) -> httpx2.Auth:
 
 
 async def exchanged(oauth: OAuth, audience: str, resource: str) -> str:
-    """The assertion for an authorization server (`audience`) and an MCP server (`resource`) that the identity provider
-    gives for the token in the operator's file, which is read anew each time. Raises `OAuthTokenError`."""
+    """The identity provider's assertion for an authorization server (`audience`) and an MCP server (`resource`), in
+    exchange for the token in the operator's file, which is read again each time. Raises `OAuthTokenError`."""
     assert oauth.id_token_file is not None
     assert oauth.idp_token_endpoint is not None
     asked = {

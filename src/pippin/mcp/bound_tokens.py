@@ -1,7 +1,7 @@
-"""Access tokens that are bound to a key of Pippin's (DPoP, RFC 9449): whoever steals one can't use it.
+"""Access tokens bound to a key of Pippin's (DPoP, RFC 9449): a stolen token is useless.
 
-The MCP library has nothing for them, so this stands around its providers. Each request with such a token, and each
-request for one, carries a proof: a JWT that names the request and is signed with the key.
+The MCP library does not support them, so this module wraps its providers. Each request with such a token, and each
+request for one, carries a proof: a JWT that identifies the request and is signed with the key.
 """
 
 import base64
@@ -20,40 +20,41 @@ from jwt.algorithms import ECAlgorithm
 from mcp.client.auth.utils import extract_field_from_www_auth
 
 ALGORITHM: Final = "ES256"
-"""Of the signature. Every server that was found to take proofs takes this one."""
+"""The signature algorithm. Every known server that takes proofs supports it."""
 SCHEME: Final = "DPoP"
 NONCE: Final = "DPoP-Nonce"
 NONCE_WANTED: Final = "use_dpop_nonce"
 CHALLENGE: Final = re.compile(rf"(?:^|,)\s*{SCHEME}(?:\s|,|$)", re.IGNORECASE)
-"""Among those of a server that takes other schemes too."""
+"""Finds the scheme among the challenges of a server."""
 FORM: Final = "application/x-www-form-urlencoded"
 
 
 class KeyStorage(Protocol):
-    """Keeps the key for as long as the tokens that are bound to it."""
+    """Stores the key for as long as the tokens that are bound to it."""
 
     bound_to: str | None
-    """A private key as PEM; None where the tokens are anybody's who has them. Kept when tokens are next set."""
+    """A private key as PEM; None for plain bearer tokens. Saved when tokens are next set."""
 
 
 class BoundTokens(httpx2.Auth):
-    """Another authorization, with tokens that are bound to a key where the MCP server asks for that.
+    """Wraps another authorization, and binds its tokens to a key if the MCP server asks for that.
 
-    Where it does not, nothing is changed: an authorization server may bind the tokens of whoever offers a proof, and
-    an MCP server that knows nothing of it would then refuse them.
+    Otherwise nothing changes: an authorization server may bind the tokens of any client that offers a proof, and an MCP
+    server that does not support them would then refuse them.
     """
 
     def __init__(self, inner: httpx2.Auth, storage: KeyStorage) -> None:
         self._inner = inner
         self._storage = storage
         self._key: ec.EllipticCurvePrivateKey | None = None
-        self._wanted = False  # the MCP server has asked for bound tokens
-        self._nonces: dict[str, str] = {}  # the last one of each origin, to be shown in the next proof
+        self._wanted = False  # the MCP server asks for bound tokens
+        self._nonces: dict[str, str] = {}  # the latest per origin, for the next proof
 
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """The requests of the other authorization, with proofs, and once more where a nonce is wanted in them."""
+        """The inner authorization's requests with proofs added; a request is repeated once if its proof needs a
+        nonce."""
         flow = self._inner.async_auth_flow(request)
         try:
             outgoing = await anext(flow)
@@ -74,8 +75,8 @@ class BoundTokens(httpx2.Auth):
             await flow.aclose()
 
     def _prove(self, request: httpx2.Request) -> bool:
-        """Whether the request asks for a token, or shows a bound one; then it carries a fresh proof."""
-        request.headers.pop(SCHEME, None)  # of the request that was redirected to this one
+        """Add a fresh proof if the request asks for a token or shows a bound one; returns whether it does."""
+        request.headers.pop(SCHEME, None)  # left over from a redirected request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if _asks_for_token(request):
             if not (self._wanted or self._storage.bound_to):
@@ -89,7 +90,7 @@ class BoundTokens(httpx2.Auth):
         return True
 
     def _proof(self, request: httpx2.Request, token: str) -> str:
-        """A JWT as RFC 9449 has it in section 4.2. `token`: the access token that is shown; empty without one."""
+        """A JWT as in RFC 9449, section 4.2. `token`: the access token that is shown; empty if none is."""
         claims = {
             "jti": str(uuid4()),
             "htm": request.method,
@@ -106,14 +107,15 @@ class BoundTokens(httpx2.Auth):
         return jwt.encode(claims, key, ALGORITHM, headers={"typ": "dpop+jwt", "jwk": public})
 
     def _signing_key(self) -> ec.EllipticCurvePrivateKey:
-        """The key of the tokens that are kept, or a new one for those that are asked for first."""
+        """The key of the stored tokens, or a new one for tokens to be requested."""
         if self._key is None:
             kept = self._storage.bound_to
             self._key = ec.generate_private_key(ec.SECP256R1()) if kept is None else _read_key(kept)
         return self._key
 
     async def _wants_nonce(self, response: httpx2.Response) -> bool:
-        """Whether the request is refused for want of the nonce that comes with the answer (sections 8 and 9)."""
+        """Whether the request was refused because its proof lacks the nonce that the answer carries (sections 8 and
+        9)."""
         nonce = response.headers.get(NONCE)
         if nonce is None:
             return False
@@ -132,8 +134,8 @@ class BoundTokens(httpx2.Auth):
             self._wanted = self._wanted or CHALLENGE.search(challenges) is not None
 
     async def _as_bearer(self, response: httpx2.Response) -> httpx2.Response:
-        """An answer with a token as the library can read it, which knows one type of token. What type it really has is
-        noted, and kept with it."""
+        """Present a token response as type Bearer, the only type that the library knows. The real type is recorded in
+        the storage."""
         if response.status_code not in (200, 201) or not _asks_for_token(response.request):
             return response
         given = await _fields(response)
@@ -146,7 +148,7 @@ class BoundTokens(httpx2.Auth):
 
 
 def _asks_for_token(request: httpx2.Request) -> bool:
-    """Of an authorization's requests, those for tokens alone are forms."""
+    """Among an authorization's requests, only those for tokens are forms."""
     return request.method == "POST" and request.headers.get("content-type") == FORM
 
 
@@ -155,7 +157,7 @@ async def _is_resource_metadata(response: httpx2.Response) -> bool:
 
 
 def _asks_for_proofs(metadata: dict[str, Any]) -> bool:
-    """Whether an MCP server says of itself that it takes bound tokens (RFC 9728, section 2)."""
+    """Whether an MCP server's metadata says that it takes bound tokens (RFC 9728, section 2)."""
     taken = metadata.get("dpop_signing_alg_values_supported")
     return metadata.get("dpop_bound_access_tokens_required") is True or (
         isinstance(taken, list) and ALGORITHM in taken
@@ -163,7 +165,7 @@ def _asks_for_proofs(metadata: dict[str, Any]) -> bool:
 
 
 async def _fields(response: httpx2.Response) -> dict[str, Any]:
-    """Those of an object in JSON; none of anything else."""
+    """The fields of a JSON object; empty for anything else."""
     await response.aread()
     try:
         found = response.json()

@@ -1,6 +1,6 @@
-"""How much an MCP server may send at once over HTTP: it is trusted with its tools, not with this process's memory.
+"""Bounds what an MCP server may send over HTTP: it is trusted with its tools, not with this process's memory.
 
-The library bounds the events of a stream; whole answers, and what they become when they are unpacked, it does not.
+The library bounds the events of a stream, but not whole answers, nor their size after decompression.
 """
 
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ LARGEST: Final = 8 << 20  # bytes of an answer
 
 
 class TooMuch(httpx2.StreamError):
-    """An answer is larger than allowed, or packed, which would hide how large it is. To the library it is broken."""
+    """An answer is too large, or compressed, which would hide its size. The library treats it as broken."""
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -37,7 +37,7 @@ def bounded_client(
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """The library's client, with answers of at most `LARGEST` bytes, and none that are packed."""
+    """The library's client, limited to uncompressed answers of at most `LARGEST` bytes (event streams aside)."""
     plain = (headers or {}) | {"accept-encoding": "identity"}
     client = create_mcp_http_client(headers=plain, timeout=timeout, auth=auth)
     client.event_hooks = {"response": [_bound]}

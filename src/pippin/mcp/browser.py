@@ -1,4 +1,4 @@
-"""A person with a browser: opens the address where access is granted, and hears what the browser brings back."""
+"""A person with a browser: opens the address that grants access, and receives the browser's redirect."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ PATIENCE: Final = 600.0  # seconds for a person to log in
 
 
 class Granted(Struct, frozen=True, kw_only=True):
-    """What the authorization server had the browser bring."""
+    """What the authorization server passed on through the browser."""
 
     code: str
     state: str | None = None
@@ -27,15 +27,15 @@ class Granted(Struct, frozen=True, kw_only=True):
 
 
 class NotGranted(Exception):
-    """The person, or the authorization server, said no. The message may be shown."""
+    """The person or the authorization server denied access. The message may be shown."""
 
 
 def granted_of(address: str) -> Granted:
-    """What stands in the address that the browser was sent to. Raises `NotGranted`."""
+    """The result in the address that the browser was sent to. Raises `NotGranted`."""
     found = {name: values[0] for name, values in parse_qs(urlsplit(address.strip()).query).items()}
     if "error" in found:
         why = found.get("error_description") or found["error"]
-        # It comes from whoever sent the browser here, and is shown in a terminal.
+        # The text is untrusted and is shown in a terminal.
         shown = "".join(letter for letter in why if letter.isprintable())[:LONGEST_REASON]
         raise NotGranted(f"Access was not granted: {shown}.")
     if "code" not in found:
@@ -44,10 +44,10 @@ def granted_of(address: str) -> Granted:
 
 
 class Browser:
-    """A browser on this machine, which finds Pippin at the loopback address for as long as the login takes."""
+    """A browser on this machine, which reaches Pippin at the loopback address during the login."""
 
     def __init__(self, show: Callable[[str], object], port: int, answers: "asyncio.Queue[str]") -> None:
-        """`show` brings an address before the person."""
+        """`show` displays an address to the person."""
         self._show = show
         self._port = port
         self._answers = answers
@@ -58,17 +58,17 @@ class Browser:
 
     async def ask(self, address: str) -> None:
         while not self._answers.empty():
-            self._answers.get_nowait()  # of an earlier question
+            self._answers.get_nowait()  # drop answers to an earlier question
         await asyncio.to_thread(self._show, address)
 
     async def answer(self) -> Granted:
-        """Raises `NotGranted`, or `TimeoutError` after a while."""
+        """Raises `NotGranted`, or `TimeoutError` after `PATIENCE` seconds."""
         async with asyncio.timeout(PATIENCE):
             return granted_of(await self._answers.get())
 
 
 class Paster:
-    """A person whose browser is on another machine, and who copies the address that it ends at."""
+    """A person whose browser is on another machine, and who pastes the final address."""
 
     def __init__(self, show: Callable[[str], object], read: Callable[[], str], port: int) -> None:
         self._show = show
@@ -85,7 +85,7 @@ class Paster:
 
 @contextlib.asynccontextmanager
 async def browser(show: Callable[[str], object], port: int = 0) -> AsyncIterator[Browser]:
-    """A browser whose answers are heard while this is open. Raises `OSError` for a port that can't be listened on."""
+    """A browser whose redirects are received in this context. Raises `OSError` if the port can't be used."""
     loop = asyncio.get_running_loop()
     answers: asyncio.Queue[str] = asyncio.Queue()
 
@@ -104,7 +104,7 @@ async def browser(show: Callable[[str], object], port: int = 0) -> AsyncIterator
             self.wfile.write(words)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """The address holds a secret, and goes into no log."""
+            """Log nothing: the address contains a secret."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Callback)
     listening = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

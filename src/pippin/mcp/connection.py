@@ -1,4 +1,4 @@
-"""One MCP server: connected in a task of its own, connected again when it was lost, called with a time limit."""
+"""The connection to one MCP server: kept in a task of its own, reopened when lost, with a time limit on calls."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 RETRY: Final = (
     1.0,
     60.0,
-)  # seconds before the first and before every later attempt to connect, doubled between
-PATIENCE: Final = 5.0  # seconds a request waits for a server that is connecting
-FAREWELL: Final = 2.0  # seconds for a server to hear that nobody calls it any more
+)  # seconds between attempts to connect: the first pause, which is doubled each time, and the longest
+PATIENCE: Final = 5.0  # seconds that a request waits for a connecting server
+FAREWELL: Final = 2.0  # seconds for a server to acknowledge the end of the session
 MOST_TOOLS: Final = 256
 LONGEST_NAME: Final = 128
-"""Characters of a tool's name, as the protocol has it; tools with longer ones are left out."""
+"""Most characters in a tool's name, as the protocol specifies; tools with longer names are left out."""
 LOGIN: Final = (
     "it asks for a login (OAuth). Log in once with `pippin mcp login {name}`, or give it a token in `headers`, or a "
     "client's secret in `oauth`."
@@ -49,30 +49,30 @@ State = Literal["connecting", "connected", "failed", "stopped"]
 
 
 class RemoteTool(Struct, frozen=True, kw_only=True):
-    """A tool as its server describes it."""
+    """A tool as described by its server."""
 
     name: str
     description: str
     parameters: dict[str, Any]
-    read_only: bool | None = None  # what its server says of it (the annotation readOnlyHint)
+    read_only: bool | None = None  # the server's claim (annotation readOnlyHint)
 
 
 class CallFailed(Exception):
-    """A call brought no result. The message may be told to the model and to clients."""
+    """A call that produced no result. The message may be shown to the model and to clients."""
 
 
 class Connection:
     def __init__(self, server: McpServer, person: "Person | None" = None) -> None:
-        """`person` grants access in a browser where the server asks for that; None: nobody is there."""
+        """`person` grants access in a browser if the server asks for that; None: nobody can."""
         self.server = server
         self._person = person
         self.state: State = "connecting"
         self.error: str | None = None
         self.tools: tuple[RemoteTool, ...] = ()
-        self._client: Any = None  # mcp.Client; a library that is imported only when it is needed
+        self._client: Any = None  # an mcp.Client; the library is imported only when needed
         self._settled = asyncio.Event()  # connected, or failed at least once
-        self._lost = asyncio.Event()  # found to answer no more
-        self._ended = asyncio.Event()  # taken down, for whatever reason
+        self._lost = asyncio.Event()  # the server no longer answers
+        self._ended = asyncio.Event()  # the connection was closed, for whatever reason
         self._login_wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -88,7 +88,7 @@ class Connection:
         self.state = "stopped"
 
     async def ready(self) -> bool:
-        """Whether it can be called; waits a little for one that is only just connecting."""
+        """Whether the server can be called; waits briefly if it is still connecting."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._settled.wait()
@@ -97,7 +97,7 @@ class Connection:
         return self.state == "connected"
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """The result as text, and whether the tool itself says that it failed. Raises `CallFailed`."""
+        """Call a tool; returns its result as text, and whether it reports an error. Raises `CallFailed`."""
         client = self._client
         if self.state != "connected" or client is None:
             raise CallFailed(f"The MCP server {self.server.name!r} is not connected.")
@@ -108,9 +108,9 @@ class Connection:
             message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
             raise CallFailed(message) from None
         except Exception as error:
-            # The library names no closed set: errors of the protocol, of HTTP, of its streams, of pydantic for what
-            # the server sent, of OAuth, and a RuntimeError for a result unlike its schema. Whichever it is, the call
-            # brought no result, which the model must hear, and nothing else may end by it.
+            # The library raises no closed set of errors: from the protocol, HTTP, its streams, pydantic and OAuth, and
+            # a RuntimeError for a result that does not match its schema. In each case the call produced no result. The
+            # model must learn that, and nothing else may fail because of it.
             if self._login_wanted:
                 needed = MORE_RIGHTS.format(name=self.server.name)
                 raise CallFailed(f"The tool {tool!r} can't be called: {needed}.") from error
@@ -123,7 +123,8 @@ class Connection:
         return text_of(result.content, result.structured_content), bool(result.is_error)
 
     async def _result(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
-        """The library's result of a call. It gives none where the connection ends meanwhile, which is noticed here."""
+        """The library's result of a call. Raises `ConnectionError` if the connection ends first, which the library
+        misses."""
         calling = asyncio.create_task(client.call_tool(tool, arguments))
         ended = asyncio.create_task(self._ended.wait())
         try:
@@ -137,11 +138,11 @@ class Connection:
             await asyncio.gather(calling, ended, return_exceptions=True)
 
     async def _answers(self, client: Any) -> bool:
-        """A server that refused one call is well; one that can't list its tools is gone."""
+        """Whether the server still answers: one that refused a call is alive, one that can't list its tools is gone."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await client.session.list_tools()
-        except Exception:  # of as many kinds as in `call`; each means that it does not answer
+        except Exception:  # of as many kinds as in `call`; each means no answer
             return False
         return True
 
@@ -153,7 +154,7 @@ class Connection:
                     pause = RETRY[0]
                     await self._lost.wait()
                 log.warning("The MCP server %s was lost; connecting again.", self.server.name)
-            except Exception as error:  # of as many kinds; none may end the task that connects again
+            except Exception as error:  # of as many kinds; none may end the reconnecting task
                 self._fail(error)
             self.state = "failed"
             await asyncio.sleep(pause)
@@ -161,7 +162,7 @@ class Connection:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Connected once, for as long as this is open. Raises whatever the library does; `reason` puts it in words."""
+        """Connect once, for the duration of this context. Raises whatever the library does; `reason` explains it."""
         import mcp_types
 
         import mcp
@@ -188,9 +189,9 @@ class Connection:
                 await self._part_from(client)
 
     async def _part_from(self, client: Any) -> None:
-        """End a connection. Nothing that its server does then matters any more, nor may it hide why it is ended: a
-        server that leaves the farewell unanswered would keep this one from stopping for minutes."""
-        # The library itself bounds how long it waits for a program, and must come to the end of it, which is SIGKILL.
+        """Close a connection. Errors of the server no longer matter and must not hide why it is closed. A server that
+        does not answer the end of the session would otherwise delay this server's stop by minutes."""
+        # The library bounds its own wait for a program, and must reach the end of it, which is SIGKILL.
         patience = None if self.server.transport == "stdio" else FAREWELL
         try:
             async with asyncio.timeout(patience):
@@ -202,7 +203,7 @@ class Connection:
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
-        """The library's transport to the server. What a program prints to stderr goes nowhere: it may be anything."""
+        """The library's transport to the server. A program's stderr is discarded, because it may contain anything."""
         server = self.server
         if server.transport == "stdio":
             from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -237,7 +238,7 @@ class Connection:
                 yield streamable_http_client(server.url, http_client=http)
 
     async def _see_status(self, answer: Any) -> None:
-        """Of each answer over HTTP: the library makes one error of all bad ones, without their status."""
+        """Check each HTTP answer, because the library turns all failures into one error without the status."""
         if answer.status_code == 401:
             self._needs_login()
 
@@ -245,7 +246,7 @@ class Connection:
         self._login_wanted = True
 
     def reason(self, error: Exception) -> str:
-        """Why a connection failed, with the way out where the operator knows one."""
+        """Why a connection failed, with the remedy if there is one for the operator."""
         if not (self._login_wanted or asks_for_login(error)):
             return reason_of(error)
         oauth = self.server.oauth
@@ -259,14 +260,14 @@ class Connection:
 
     def _fail(self, error: Exception) -> None:
         reason = self.reason(error)
-        if reason != self.error:  # once, not at every attempt
+        if reason != self.error:  # log it once, not at every attempt
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
         self._settled.set()
 
 
 async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
-    """All pages, up to `MOST_TOOLS`."""
+    """The tools of all pages, up to `MOST_TOOLS`."""
     import mcp_types
 
     found: list[RemoteTool] = []
@@ -290,7 +291,7 @@ async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
 
 
 def text_of(content: list[Any], structured: Any) -> str:
-    """What a model can read of a result."""
+    """The part of a result that a model can read."""
     import json
 
     pieces = [block.text if block.type == "text" else f"[{block.type} left out]" for block in content]
@@ -300,7 +301,7 @@ def text_of(content: list[Any], structured: Any) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The innermost reason of a failed connection, in a few words that hold no addresses or arguments."""
+    """The innermost reason of a failed connection, in a few words without addresses or arguments."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     for each in _behind(error):
@@ -320,8 +321,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def asks_for_login(error: BaseException) -> bool:
-    """Whether a failed connection wants a person to log in: an HTTP answer of 401 is behind its error, which the
-    libraries of the transports wrap in classes of their own, or the authorization came to its end."""
+    """Whether a failed connection needs a login: its causes include an HTTP 401, which the transports' libraries wrap
+    in classes of their own, or the authorization failed for good."""
     if _has(error, "OAuthFlowError", "LoginNeeded"):
         return True
     return any(
@@ -330,12 +331,12 @@ def asks_for_login(error: BaseException) -> bool:
 
 
 def _has(error: BaseException, *names: str) -> bool:
-    """Whether an error of one of these classes is behind it. They are known by name, not to import the library."""
+    """Whether an error of one of these classes is among the causes. Matched by name, to avoid importing the library."""
     return any(base.__name__ in names for each in _behind(error) for base in type(each).__mro__)
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes, each group by its first."""
+    """The error and its causes, following the first error of each group."""
     for _ in range(16):
         if error is None:
             return

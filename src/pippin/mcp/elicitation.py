@@ -1,7 +1,7 @@
-"""What an MCP server is told that asks something of a person while it works: there is none behind an API.
+"""Answers MCP servers that ask a person for input during a call: behind an API there is nobody to ask.
 
-The one exception: where the operator trusts a server, and each field of its question that must be filled has a default,
-the defaults are the answer.
+Exception: if the operator trusts the server, and every required field of its form has a default, the defaults are the
+answer.
 """
 
 import logging
@@ -17,7 +17,7 @@ DECLINED: Final = "declined, because nobody is there to answer; with `trust`, de
 
 
 class Answers:
-    """Answers the questions of one server."""
+    """Answers one server's requests for input."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
@@ -28,7 +28,7 @@ class Answers:
             defaults = defaults_of(params.requested_schema)
             if defaults is not None:
                 return mcp_types.ElicitResult(action="accept", content=defaults)
-        if not self._told:  # once; what is asked may be anything, and is not for the log
+        if not self._told:  # once, without the question: it may contain anything
             self._told = True
             log.warning(
                 "A tool of the MCP server %s asked a person something: %s.", self._server.name, DECLINED
@@ -37,7 +37,7 @@ class Answers:
 
 
 def defaults_of(schema: Any) -> dict[str, Any] | None:
-    """The defaults of a form; None where a field that must be filled has none."""
+    """The defaults of a form; None if a required field has none."""
     fields: dict[str, Any] = schema.get("properties") or {}
     defaults = {
         name: field["default"]

@@ -1,7 +1,7 @@
-"""Pippin as an MCP server: a toolbox behind the protocol, which the library `mcp` speaks.
+"""Pippin as an MCP server: serves a toolbox over the protocol, with the library `mcp`.
 
-No request leaves anything behind: each is answered by itself, so that clients go on after a restart, and any process of
-several can answer. It is an ASGI application without guards and bounds of its own.
+Requests are stateless, so clients continue after a restart, and any of several processes can answer. This is an ASGI
+application without guards and bounds of its own.
 """
 
 import base64
@@ -23,14 +23,15 @@ Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 Context = ServerRequestContext[Any, Any]
 
-SHOWN: Final = 64  # letters of an unknown name that are repeated
+SHOWN: Final = 64  # characters of an unknown name to quote
 
 
 class McpEndpoint:
-    """Answers HTTP requests with messages of the protocol."""
+    """Answers HTTP requests that carry messages of the protocol."""
 
     def __init__(self, toolbox: Toolbox, instructions: str, largest: int) -> None:
-        """`instructions` tell a client's model what the server is good for; `largest`: bytes of a message."""
+        """`instructions` tell a client's model what the server is good for; `largest` is the most bytes in a
+        message."""
         self._toolbox = toolbox
         self._largest = largest
         self._server: Server[Any] = Server(
@@ -44,7 +45,7 @@ class McpEndpoint:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A manager for each request: it then ends with the request, and there is nothing to start and to close.
+        # A manager per request ends with the request, so there is nothing to start and close.
         manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=self._largest
         )
@@ -84,7 +85,7 @@ def _scope_of(context: Context) -> Scope:
 
 
 def described(tool: ServedTool) -> mcp_types.Tool:
-    """The tool as `tools/list` shows it."""
+    """The tool in the form of `tools/list`."""
     hints = mcp_types.ToolAnnotations(
         read_only_hint=tool.read_only, destructive_hint=tool.destructive, open_world_hint=False
     )
@@ -99,7 +100,7 @@ def described(tool: ServedTool) -> mcp_types.Tool:
 
 
 def drawn(answer: ToolAnswer) -> CallToolResult:
-    """The answer as `tools/call` gives it."""
+    """The answer in the form of `tools/call`."""
     content: list[mcp_types.ContentBlock] = [mcp_types.TextContent(text=answer.text)]
     if answer.sound is not None:
         data = base64.b64encode(answer.sound.data).decode()

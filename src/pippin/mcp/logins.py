@@ -1,4 +1,4 @@
-"""What logins at MCP servers brought, kept in files of Pippin's folder that only its user may read."""
+"""Stores logins at MCP servers in files of Pippin's folder that only its user may read."""
 
 import hashlib
 import os
@@ -17,24 +17,24 @@ FOLDER: Final = "mcp-logins"
 
 
 class Login(Struct, kw_only=True, omit_defaults=True):
-    """Values of the library's own structs, as JSON has them."""
+    """The library's own structs, as JSON values."""
 
     tokens: dict[str, Any] | None = None
-    expires_at: float | None = None  # seconds since the epoch; None: not told
-    key: str | None = None  # private, as PEM; what the tokens are bound to
-    client: dict[str, Any] | None = None  # Pippin's registration there
+    expires_at: float | None = None  # seconds since the epoch; None: not known
+    key: str | None = None  # private key (PEM) that the tokens are bound to
+    client: dict[str, Any] | None = None  # Pippin's registration at the authorization server
     metadata: dict[str, Any] | None = None  # of the authorization server
-    resource: dict[str, Any] | None = None  # what the server says of who authorises
+    resource: dict[str, Any] | None = None  # the MCP server's metadata, which names its authorization server
 
 
 def login_file(server: McpServer) -> Path:
-    """Where the login at a server is kept. A name with another address is another server."""
+    """The file for the login at a server. The same name with another address is another server."""
     mark = hashlib.blake2s(server.url.encode(), digest_size=4).hexdigest()
     return environment.home() / FOLDER / f"{server.name}-{mark}.json"
 
 
 def read_login(path: Path) -> Login:
-    """An empty one where there is none, or none that can be read: a new login mends it."""
+    """The stored login; an empty one if there is none or it is unreadable, which a new login repairs."""
     try:
         return from_json(path.read_bytes(), Login)
     except (OSError, msgspec.DecodeError):
@@ -42,9 +42,9 @@ def read_login(path: Path) -> Login:
 
 
 def write_login(path: Path, login: Login) -> None:
-    """Whole or not at all. Raises `OSError`."""
+    """Write atomically. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, written = tempfile.mkstemp(dir=path.parent)  # which only its owner may read
+    handle, written = tempfile.mkstemp(dir=path.parent)  # readable by its owner only
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(msgspec.json.encode(login))

@@ -1,6 +1,6 @@
-"""Which tools of a server may be used: those that the operator named, and those that only look something up.
+"""Decides which tools of a server may be used: those that the operator named, and those that only look something up.
 
-A model calls what a prompt talks it into, so a tool that is not known to be harmless waits for the operator's word.
+A prompt can talk a model into any call, so a tool that is not known to be harmless needs the operator's permission.
 """
 
 import re
@@ -11,12 +11,12 @@ from pippin.config.mcp_file import McpServer
 from pippin.mcp.connection import RemoteTool
 
 ALL: Final = "*"
-"""Among `allowed_tools`: every tool that the server has or will have."""
+"""In `allowed_tools`: every tool that the server has or will have."""
 LOOKS_UP: Final = frozenset(
     "browse calculate count current date describe fetch find get list lookup now query read search show stat time "
     "tree view weather".split()
 )
-"""What the name of a tool begins with that brings something and changes nothing."""
+"""First words of tool names that read something and change nothing."""
 JOINS: Final = frozenset({"and", "then", "or"})
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
@@ -38,6 +38,6 @@ def may_use(server: McpServer, tool: RemoteTool, high_risk: Set[str], offered: s
 
 
 def looks_up(name: str) -> bool:
-    """Whether a tool's name says that it looks something up: `get_weather`, `listFiles`, but not `find_and_replace`."""
+    """Whether a tool's name says that it only reads: `get_weather`, `listFiles`, but not `find_and_replace`."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return bool(words) and words[0] in LOOKS_UP and not JOINS & set(words)

@@ -1,4 +1,4 @@
-"""The tools that Pippin has to offer as an MCP server, in no library's words: what they are, a call, its answer."""
+"""The tools that Pippin serves over MCP, independent of any library: their descriptions, calls and answers."""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 Scope = MutableMapping[str, Any]
-"""Of the HTTP request in which a message came, as ASGI has it."""
+"""The ASGI scope of the HTTP request that carried a message."""
 
 Tell = Callable[[str], Awaitable[None]]
-"""Tells the client in a few words how far its call has come; does nothing where it did not ask."""
+"""Reports a call's progress to the client in a few words; does nothing if the client did not ask for it."""
 
 
 class ServedTool(Struct, frozen=True, kw_only=True):
-    """A tool as clients are told of it. `arguments` and `result` are JSON schemas of objects."""
+    """A tool as shown to clients. `arguments` and `result` are JSON schemas of objects."""
 
     name: str
     title: str
@@ -27,11 +27,11 @@ class ServedTool(Struct, frozen=True, kw_only=True):
 
 class Sound(Struct, frozen=True, kw_only=True):
     data: bytes
-    media: str  # its type
+    media: str  # its media type
 
 
 class ToolAnswer(Struct, frozen=True, kw_only=True):
-    """What a call came to. `text` is for models; `structured` is what the tool's `result` describes."""
+    """The outcome of a call. `text` is for models; `structured` conforms to the tool's `result` schema."""
 
     text: str
     structured: dict[str, Any] | None = None
@@ -41,7 +41,7 @@ class ToolAnswer(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCall:
-    """A call of a tool. `id` is the client's own number of it, which is unique within a session."""
+    """A call of a tool. `id` is the client's id of the call, unique within a session."""
 
     tool: str
     arguments: dict[str, Any]
@@ -51,16 +51,16 @@ class ServedCall:
 
 
 class Toolbox(Protocol):
-    """The tools, and the calling of them."""
+    """Lists the tools and calls them."""
 
     async def tools(self, scope: Scope) -> Sequence[ServedTool]:
-        """The tools that this caller is shown."""
+        """The tools to show to this caller."""
         ...
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
-        """The schema of a tool's arguments; None where there is no such tool."""
+        """The schema of a tool's arguments; None if there is no such tool."""
         ...
 
     async def call(self, call: ServedCall) -> ToolAnswer:
-        """Call a tool that there is. All that goes wrong is in the answer."""
+        """Call an existing tool. Errors are reported in the answer."""
         ...

@@ -1,4 +1,4 @@
-"""The tools of all MCP servers: which may be used, under which names, and the calling of them."""
+"""The tools of all MCP servers: which may be used, under which names, and how they are called."""
 
 import asyncio
 import json
@@ -22,13 +22,13 @@ LONGEST_NAME: Final = 64
 LONGEST_RESULT: Final = 128 << 10  # characters
 AT_ONCE: Final = 5  # calls
 EVERY: Final = "*"
-TOLD_OF: Final = 50  # tools in one line of the log
-MOST_TOLD: Final = 4 * MOST_TOOLS  # names of one server, which may have others each time that it is connected
+TOLD_OF: Final = 50  # tools in one log line
+MOST_TOLD: Final = 4 * MOST_TOOLS  # names per server, which may list others on each connection
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    name: str  # as models and clients know it: SERVER__TOOL
+    name: str  # for models and clients: SERVER__TOOL
     connection: Connection
     remote: RemoteTool
 
@@ -48,7 +48,7 @@ class CallResult:
 
 
 class ToolServers:
-    """All servers of the operator's file. A server that fails takes only its own tools away."""
+    """All servers of the operator's file. A failing server removes only its own tools."""
 
     def __init__(self, settings: McpSettings) -> None:
         self.most_calls = settings.max_tool_calls
@@ -65,20 +65,20 @@ class ToolServers:
             connection.start()
 
     async def settled(self) -> None:
-        """Waits a little for servers that are only just connecting."""
+        """Wait briefly for servers that are still connecting."""
         await asyncio.gather(*(connection.ready() for connection in self.connections))
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self.connections))
 
     def tools(self) -> list[OfferedTool]:
-        """The tools that may be used, of the servers that are connected."""
+        """The permitted tools of the connected servers."""
         return [tool for connection in self.connections for tool in self._of(connection)]
 
     async def offered(self, wanted: Sequence[Toolset]) -> dict[str, OfferedTool]:
         """The tools that a request asks for, by name; a server that is down offers none.
 
-        Raises `ServerError` for a server that the operator has not named.
+        Raises `ServerError` for a server that the operator has not configured.
         """
         found: dict[str, OfferedTool] = {}
         known = {connection.server.name: connection for connection in self.connections}
@@ -102,9 +102,9 @@ class ToolServers:
         return found
 
     async def execute(self, name: str, arguments: dict[str, Any], server: str | None = None) -> CallResult:
-        """Call a tool by the name under which it is offered, or by its own where only one has it, of this server.
+        """Call a tool by its offered name, or by its own name if only one tool has it; `server` restricts the search.
 
-        Raises `ServerError` for a name that is not offered; all that goes wrong in the call is in the result.
+        Raises `ServerError` for a name that is not offered. Errors of the call itself are in the result.
         """
         offered = [tool for tool in self.tools() if server in (None, tool.connection.server.name)]
         found = [tool for tool in offered if tool.name == name]
@@ -125,7 +125,7 @@ class ToolServers:
         return CallResult(text, is_error)
 
     async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
-        """As a model wrote them."""
+        """As `call`, with the arguments as the model wrote them."""
         try:
             decoded = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
@@ -148,7 +148,7 @@ class ToolServers:
         return found
 
     def _tell_of(self, server: McpServer, withheld: list[RemoteTool]) -> None:
-        """Tell the operator, once, of tools that wait for a word."""
+        """Tell the operator, once, which tools lack permission."""
         names = sorted({tool.name for tool in withheld} - set(server.denied_tools) - self._told[server.name])
         if names and len(self._told[server.name]) < MOST_TOLD:
             self._told[server.name].update(names)
@@ -161,12 +161,12 @@ class ToolServers:
 
 
 def offered_name(server: str, tool: str) -> str:
-    """The name under which a tool is offered, which every dialect takes as a function's name."""
+    """The name under which a tool is offered; valid as a function name in every dialect."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}{SEPARATOR}{tool}")[:LONGEST_NAME]
 
 
 def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of an object, whatever the server sent."""
+    """A JSON schema of an object, whatever the server sent."""
     if parameters.get("type") == "object":
         return dict(parameters)
     return {"type": "object", "properties": {}}

@@ -1,18 +1,18 @@
-"""The grammar of a whole answer: what a family puts around the part that a client's grammar is about."""
+"""The grammar of a whole answer: a client's grammar, and the markers that the model family puts around it."""
 
 from pippin.output.grammars import Grammar
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import SpecialToken
 
 BLANKS = r"/[ \t\r\n]{1,4}/"
-"""What models write after the end of their reasoning. A few: a small model lost in blanks would fill its answer."""
+"""Whitespace after the end of reasoning. It is bounded, because small models can get stuck writing whitespace."""
 
 
 def around(reasoning: ReasoningFormat, special: SpecialToken, inner: str, *, thinks: bool) -> str:
-    """Lark source around `inner`: a reference to another grammar, or several. `thinks`: reasoning may come before.
+    """Lark source around `inner`, which refers to one or more grammars. `thinks`: reasoning may come before.
 
-    Markers that may be left out are left out of the grammar where the vocabulary has no tokens for them: an answer may
-    begin or end with the same text.
+    Optional markers are left out of the grammar if the vocabulary has no tokens for them, because an answer may begin
+    or end with the same text.
     """
     grammar = Grammar(special)
     before = " ".join(map(grammar.mark, reasoning.before_answer))
@@ -29,6 +29,6 @@ def around(reasoning: ReasoningFormat, special: SpecialToken, inner: str, *, thi
 
 
 def ahead_of_calls(reasoning: ReasoningFormat, special: SpecialToken, inner: str, *, thinks: bool) -> str:
-    """Lark source around `inner`, a reference to a format's own grammar of calls."""
+    """Lark source around `inner`, which refers to a format's own grammar of calls."""
     grammar = Grammar(special)
     return grammar.lines(f"{grammar.rule(BLANKS)}? {inner}" if thinks and not reasoning.in_grammar else inner)

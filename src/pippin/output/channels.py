@@ -1,4 +1,4 @@
-"""Formats that cut the whole answer into messages, each with a header that says where it goes."""
+"""Formats that divide the whole answer into messages, each with a header that routes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _HEADER_LIMIT = 256
 
 @dataclass(frozen=True)
 class Route:
-    """Where a message goes. A call's text is its arguments."""
+    """The destination of a message. The text of a call is its arguments."""
 
     channel: Literal["text", "reasoning", "call"]
     name: str = ""
@@ -21,7 +21,7 @@ class Route:
 class Channels:
     """A message is one of `openers`, a header, one of `header_ends`, its text, and one of `ends`.
 
-    The prompt may end inside a header: `begins` are the texts with which the rest of one begins.
+    The prompt may end inside a header; the generated rest of the header then starts with one of `begins`.
     """
 
     openers: tuple[str, ...]
@@ -29,16 +29,16 @@ class Channels:
     ends: tuple[str, ...]
     route: Callable[[str], Route]
     begins: tuple[str, ...] = ()
-    recipients: bool = False  # ... and so is the name of any tool on a line of its own
-    known: bool = False  # a header that names no tool on offer is none: text may hold openers
-    further: tuple[str, ...] = ()  # markers inside a header
+    recipients: bool = False  # the name of any tool on a line of its own counts as one of `begins`
+    known: bool = False  # a header that names no offered tool is text: text may contain openers
+    further: tuple[str, ...] = ()  # other markers inside a header
 
     @property
     def markers(self) -> tuple[str, ...]:
         return (*self.openers, *self.header_ends, *self.ends, *self.further)
 
     def read_header(self, source: Source, opener: str) -> Reading[Route]:
-        """A header after its opener. Malformed if it is too long, or the end comes."""
+        """Read a header after its opener. Malformed if it is too long, or if the stream ends inside it."""
         header = "" if opener in self.openers else opener
         found = next((end for end in self.header_ends if header.endswith(end)), "")
         markers = Markers((*self.openers, *self.header_ends, *self.further))

@@ -1,4 +1,4 @@
-"""The formats that Pippin knows, found because their files are there: by name, or from a chat template."""
+"""The formats that Pippin knows, discovered from their files and looked up by name or by chat template."""
 
 import importlib
 import pkgutil
@@ -20,7 +20,7 @@ class Detected:
 
 
 def tool_format(name: str) -> ToolFormat:
-    """By name or alias. `ServerError` lists the names."""
+    """The format with that name or alias. Raises `ServerError`, which lists the names."""
     found = _tool_formats().get(_normal(name))
     if found is None:
         raise _unknown("tool-call format", name, tool_format_names())
@@ -28,7 +28,7 @@ def tool_format(name: str) -> ToolFormat:
 
 
 def reasoning_format(name: str) -> ReasoningFormat:
-    """By name or alias. `ServerError` lists the names."""
+    """The format with that name or alias. Raises `ServerError`, which lists the names."""
     found = _reasoning_formats().get(_normal(name))
     if found is None:
         raise _unknown("reasoning format", name, reasoning_format_names())
@@ -44,9 +44,9 @@ def reasoning_format_names() -> list[str]:
 
 
 def detect(template: str, architecture: str | None = None) -> Detected:
-    """The formats that a chat template writes: of those that match, the one of the highest priority.
+    """The formats that a chat template uses: among those that match, the ones with the highest priority.
 
-    Where a template knows no calls, the format that models of the architecture were trained to write.
+    If the template has no tool calls, the format is the one that models of the architecture were trained to write.
     """
     tools = [found for found in _distinct(_tool_formats()) if found.matches(template)]
     if not tools and "tools" not in template:

@@ -1,4 +1,4 @@
-"""Building grammars of calls in llguidance's dialect of Lark."""
+"""Builds grammars for tool calls in llguidance's dialect of Lark."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"
 _PLAIN = {"type", "description", "title", "default", "items", "properties"}
-"""Keywords beside which a type that may be null admits null."""
+"""Keywords that do not constrain null: beside them, a nullable type really admits null."""
 MAYBE_LINE = '"\\n"?'
 _ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
 _NAMEABLE = re.compile(r"<[^<>\s]+>")
@@ -23,7 +23,7 @@ def string(text: str) -> str:
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments, which are always an object: without any, an empty one."""
+    """The schema of a tool's arguments, which are always an object; an empty one if the tool has no parameters."""
     schema = dict(tool.parameters or {"properties": {}, "additionalProperties": False})
     schema.setdefault("type", "object")
     return schema
@@ -34,13 +34,13 @@ def _without(pattern: str, markers: list[str]) -> str:
 
 
 class Grammar:
-    """Rules under construction. Expressions are Lark source; a special token stands as its id."""
+    """Rules under construction. Expressions are Lark source; special tokens are written by id."""
 
     def __init__(
         self, special: SpecialToken, openers: tuple[str, ...] = (), leading: tuple[str, ...] = ()
     ) -> None:
-        """Free text holds none of `openers` and begins with none of `leading`, which are one character each: what
-        they begin must be a call as the grammar has it."""
+        """Free text must not contain any of `openers`, nor begin with any of `leading`, which are single characters:
+        after them, the grammar only admits a call."""
         self._special = special
         self._rules: list[str] = []
         self._openers = [opener for opener in openers if not self.is_special(opener)]
@@ -51,11 +51,11 @@ class Grammar:
         return self.mark(marker) != string(marker)
 
     def mark(self, marker: str) -> str:
-        """A marker: a special token where the tokenizer has one for it, else its text."""
+        """A marker: its special token if the tokenizer has one, else its text."""
         token = self._special(marker)
         if token is None or token is False:
             return string(marker)
-        if token is True:  # without its id, a token can be named only if its name looks like one
+        if token is True:  # without an id, a token can only be written by name, in the form `<name>`
             return marker if _NAMEABLE.fullmatch(marker) else string(marker)
         return f"<[{token}]>"
 
@@ -65,7 +65,7 @@ class Grammar:
         return name
 
     def json(self, schema: Any) -> str:
-        """Any JSON that a schema admits, on one line: models lose themselves in free white space."""
+        """Any JSON that a schema admits, on one line: models can get stuck in free whitespace."""
         return self.rule(
             "%json "
             + json.dumps({"allOf": [schema]} if isinstance(schema, bool) else {**schema, **_ONE_LINE})
@@ -77,13 +77,13 @@ class Grammar:
         return name
 
     def text(self) -> str:
-        """Free text in which no call begins. A special token can't be spelt by text."""
+        """Free text in which no call begins. Text can't spell a special token."""
         if not self._openers:
             return self.rule(self._text)
         return self.rule(self.terminal(_without(self._text, self._openers)))
 
     def text_until(self, marker: str) -> str:
-        """Free text in which no call begins, up to and with a marker, which it can't hold."""
+        """Free text in which no call begins, up to and including a marker, which the text can't contain."""
         if self.is_special(marker):
             return f"{self.text()} {self.mark(marker)}"
         if self._text == ANY and self._openers in ([], [marker]):
@@ -92,7 +92,7 @@ class Grammar:
         return self.rule(text, f"[suffix={string(marker)}]")
 
     def value_until(self, marker: str, pattern: str = ANY) -> str:
-        """A text up to and with a marker, which it can't hold."""
+        """A text up to and including a marker, which the text can't contain."""
         if self.is_special(marker):
             return f"{self.rule(pattern)} {self.mark(marker)}"
         text = pattern if pattern == ANY else self.terminal(_without(pattern, [marker]))
@@ -102,12 +102,12 @@ class Grammar:
         return self.rule(" | ".join(options))
 
     def source(self, opener: str, rest: str, *, required: bool, repeat: bool, separator: str = "") -> str:
-        """The whole: calls alone if one is required, else text in which calls may stand."""
+        """The whole grammar: only calls if one is required, else text that may contain calls."""
         again = f" {separator}" if separator else ""
         if required:
             block = self.rule(f"{self.mark(opener)} {rest}")
             start = block + (f" ({again} {block})*" if repeat else "")
-            if repeat and separator:  # what may stand before another call must not force one
+            if repeat and separator:  # a separator must not force another call
                 start += f" ({separator})?"
         else:
             block = self.rule(f"{self.text_until(opener)} {rest}")
@@ -116,7 +116,7 @@ class Grammar:
         return self.lines(start)
 
     def lines(self, start: str) -> str:
-        """The rules with a start of one's own."""
+        """The rules with a given start."""
         return "\n".join([f"start: {start}", *self._rules]) + "\n"
 
 
@@ -129,8 +129,8 @@ def json_call(
     first: str = "",
     last: str = "",
 ) -> str:
-    """`{"name": "f", "arguments": {...}}`; the schema is a root of its own, so that its references hold. `first` and
-    `last` are what else stands in it."""
+    """`{"name": "f", "arguments": {...}}`. The schema is a separate root, so that its references resolve. `first` and
+    `last` are expressions for other members at the beginning and the end."""
     head = f"{string(name)}: {string(tool.name)}, {string(arguments)}: "
     return grammar.rule(f'"{{" {first} {string(head)} {grammar.json(parameters_of(tool))} {last} "}}"')
 
@@ -146,7 +146,7 @@ def json_calls(
     first: str = "",
     last: str = "",
 ) -> str:
-    """An array of JSON calls; `around`: before, between and after them."""
+    """An array of JSON calls; `around` is the text before, between and after them."""
     begin, between, end = map(string, around)
     call = grammar.either(
         [json_call(grammar, tool, name=name, arguments=arguments, first=first, last=last) for tool in tools]
@@ -158,7 +158,7 @@ def json_calls(
 def named_calls(
     grammar: Grammar, tools: tuple[Tool, ...], before: Callable[[str], str], after: str = ""
 ) -> str:
-    """Calls of the form name, JSON: `before` gives the expression that a tool's name stands in."""
+    """Calls that are a name followed by JSON; `before` returns the expression that contains a tool's name."""
     options = [f"{before(tool.name)} {grammar.json(parameters_of(tool))} {after}" for tool in tools]
     return grammar.either(options)
 
@@ -173,9 +173,9 @@ def elements(
     gap: str = "",
     closing: Callable[[str], str] = lambda _: "",
 ) -> str:
-    """One element for each argument, in the schema's order; those that are not required may be left out.
+    """One element for each argument, in the schema's order; arguments that are not required may be left out.
 
-    `closing` is what follows `close`, where the end of an element names its key; `gap` is what follows an element.
+    `closing` follows `close` if the end of an element names its key; `gap` follows each element.
     """
     schema = parameters_of(tool)
     required = schema.get("required") or ()
@@ -196,7 +196,7 @@ def elements(
 
 
 def json_value(grammar: Grammar, schema: Any, root: dict[str, Any]) -> str:
-    """JSON, or Python's word for what has one: templates write both."""
+    """JSON, or Python's `True`, `False` and `None`: templates write both."""
     types = types_of(schema, root)
     words = [f'"{word}"' for word in ("True", "False") if types == {"boolean"}]
     words += ['"None"'] if "null" in types else []
@@ -210,7 +210,7 @@ def is_text(schema: Any, root: dict[str, Any]) -> bool:
 
 
 def text_value(grammar: Grammar, schema: Any, close: str, *, after: str = "") -> str:
-    """Plain text that a schema of strings admits, up to and with `close`; `after` stands between them."""
+    """Plain text that a string schema admits, up to and including `close`; `after` comes between them."""
     options = [value for value in _options(schema) if isinstance(value, str)]
     if options:
         return f"({' | '.join(map(string, options))}) {after}{grammar.mark(close)}"
@@ -225,7 +225,7 @@ def _options(schema: Any) -> list[Any]:
 
 
 def text_pattern(schema: Any) -> str:
-    """A regular expression for the strings that a schema admits, as far as one can be made."""
+    """A regular expression for the strings that a schema admits, as far as it can be expressed."""
     if not isinstance(schema, dict):
         return ANY
     if isinstance(pattern := schema.get("pattern"), str):
@@ -245,7 +245,7 @@ def with_definitions(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def sequence(grammar: Grammar, parts: list[tuple[str, bool]], separator: str) -> str:
-    """Expressions in order, each with whether it is required, a separator between those there are."""
+    """Expressions in order, each with whether it is required, and a separator between those that are present."""
     begun, fresh = grammar.rule('""'), grammar.rule('""')
     for part, required in reversed(parts):
         more = f"{string(separator)} {part}"
@@ -255,7 +255,7 @@ def sequence(grammar: Grammar, parts: list[tuple[str, bool]], separator: str) ->
 
 
 def python_arguments(grammar: Grammar, tool: Tool) -> str:
-    """`key=value, ...` in Python's notation, as far as JSON's differs in what stands at the top."""
+    """`key=value, ...` in Python's notation. Booleans and None are Python's at the top level, and JSON's inside."""
     schema = parameters_of(tool)
     parts = []
     for key, inner in (schema.get("properties") or {}).items():

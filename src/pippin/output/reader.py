@@ -1,11 +1,12 @@
-"""Reading one choice's text as it is generated: text, reasoning and tool calls, as events.
+"""Parses one choice's text as it is generated into events of text, reasoning and tool calls.
 
-A text may quote a marker. Where the vocabulary has a token for the marker, only that token is one; else reasoning
-begins and ends where a line does. What a grammar has the model write is read as the grammar has it.
+A text may quote a marker of reasoning. If the vocabulary has a token for the marker, only that token counts, except
+that an end marker spelled out at the beginning of a line counts too. Without such a token, reasoning begins only at
+the beginning of a line. Output enforced by a grammar is read as the grammar defines it.
 
-A call is committed as soon as its name is known: `PartStarted` is out and can't be taken back. What fails
-before that is text, unchanged. What fails after that keeps the arguments as the model wrote them, and does
-not count as a complete call.
+A call is committed as soon as its name is known: `PartStarted` was sent and can't be taken back. A call that turns out
+malformed before that becomes text, unchanged. A call that fails later keeps the arguments as the model wrote them, and
+does not count as complete.
 """
 
 import secrets
@@ -23,7 +24,7 @@ from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
 from pippin.output.tool_format import Calls, ToolFormat
 
 REREAD_LIMIT = 256
-"""Characters after a marker that began no call, which are looked through for others: bounds the work."""
+"""Longest text that is searched for markers again after a malformed call. Bounds the work."""
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -32,24 +33,25 @@ def random_call_id() -> str:
 
 
 def nine_letter_id() -> str:
-    """A call id of nine letters and digits, as Mistral's templates ask for."""
+    """A call id of nine letters and digits, as Mistral's templates require."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markup:
-    """What tells markers from text that quotes them."""
+    """The facts that tell markers from text that quotes them."""
 
     tokens: frozenset[str] = frozenset()
-    """Added tokens of the vocabulary. A marker that holds one counts where `OutputReader.added_token` told of it."""
+    """Added tokens of the vocabulary. A marker that contains one counts only at positions given to
+    `OutputReader.added_token`."""
     grammar: Literal["none", "calls", "answer"] = "none"
-    """What a grammar holds the model to: nothing; calls, and text in which none begins; or one answer, which may be
-    calls instead where there are tools."""
+    """What a grammar enforces: nothing; calls, and text in which no call begins; or one answer, which may be calls
+    instead if there are tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """How a model writes calls and reasoning; None where it has no format for them."""
+    """A model's formats of calls and reasoning; None if it has none."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
@@ -65,12 +67,12 @@ class ToolUse:
 
 
 Thinking = Literal["begun", "possible", "marked"]
-"""Where reasoning is when the text begins: the prompt ends inside it; or the model may begin it by itself, so that an
-end of reasoning without its start closes what came before; or it stands between its markers alone."""
+"""The state of reasoning when the text begins. `begun`: the prompt ends inside it. `possible`: the model may begin it
+without a marker, so that an end marker alone closes the text before it. `marked`: it is always between markers."""
 
 
 class OutputReader:
-    """`feed` it text in any pieces, then `finish`; the folded events do not depend on the pieces."""
+    """Takes text in any pieces with `feed`, then `finish`; the folded events do not depend on how it was cut."""
 
     def __init__(
         self,
@@ -82,12 +84,12 @@ class OutputReader:
         new_call_id: Callable[[], str] | None = None,
         markup: Markup = Markup(),
     ) -> None:
-        """`choice` is the index of the answer whose text it is; `new_call_id` names calls in place of random ids."""
+        """`choice` is the index of the answer; `new_call_id` replaces the random ids of calls."""
         tool_format, reasoning_format, thinking_open = formats.tools, formats.reasoning, thinking == "begun"
         self._markup = markup
         self._added: set[int] = set()  # positions at which the text of an added token begins
-        self._in_line = False  # the line, or the part, has begun with more than blanks
-        self._answering = False  # inside the answer that a grammar asks for
+        self._in_line = False  # the current line, or part, has more than whitespace
+        self._answering = False  # inside the answer that a grammar enforces
         self._tools = tool_format if use.tools else None
         self._reasoning = reasoning_format
         self._source = Source()
@@ -110,7 +112,7 @@ class OutputReader:
         self._channels = next((found.channels for found in (tool_format, reasoning_format) if found), None)
         if reasoning_format and reasoning_format.channels:
             self._channels = reasoning_format.channels
-        self._broken = False  # a committed call broke off: its end marker may follow
+        self._broken = False  # a committed call was malformed: its end marker may follow
         self._markers = {
             (channel, broken): Markers(self._markers_in(channel, broken))
             for channel in ("text", "reasoning")
@@ -121,12 +123,12 @@ class OutputReader:
 
     @property
     def thinking(self) -> bool:
-        """Inside reasoning, after what was fed."""
+        """Whether the text so far ends inside reasoning."""
         return self._channel == "reasoning"
 
     @property
     def reasoned(self) -> bool:
-        """Any of what was fed is reasoning, as far as one can tell yet."""
+        """Whether any of the text so far is, or may still turn out to be, reasoning."""
         return self._undecided or self._writer.reasoned
 
     @property
@@ -136,16 +138,16 @@ class OutputReader:
 
     @property
     def done(self) -> bool:
-        """Whether one call is complete and no more are wanted, so that generation may stop."""
+        """Whether a call is complete and no more calls are allowed, so that generation may stop."""
         return self._writer.muted
 
     def added_token(self, position: int) -> None:
-        """The text from this position on, counted in all characters that are fed, is that of an added token. To be told
-        before it is fed."""
+        """Note that the text at this position, counted over all characters fed, is that of an added token. Call it
+        before that text is fed."""
         self._added.add(position)
 
     def feed(self, text: str, tokens: tuple[Token, ...] = (), completed: int = 0) -> list[Event]:
-        """More text. `tokens` are those that it came from; `completed` counts all tokens of the choice."""
+        """Read more text. `tokens` are the tokens of that text; `completed` counts all tokens of the choice so far."""
         self._writer.completed = completed
         self._writer.tokens.push(text, tokens)
         if text:
@@ -154,7 +156,7 @@ class OutputReader:
         return self._writer.drain()
 
     def finish(self, *, truncated: bool = False) -> list[Event]:
-        """The text is over. `truncated`: cut off by a limit, so that an open call must not look complete."""
+        """End the text. `truncated`: a limit cut it off, so an open call must not look complete."""
         self._source.close(truncated=truncated)
         self._resume()
         self._writer.finish()
@@ -180,12 +182,12 @@ class OutputReader:
 
     @property
     def _may_close(self) -> bool:
-        """An end of reasoning would end what stands before it: the answer has nothing but a first text."""
+        """Whether an end marker of reasoning would close the text before it: the answer is only a first text so far."""
         return self._may_think and self._channel == "text" and not self._writer.divided
 
     @property
     def _closers(self) -> tuple[str, ...]:
-        """What ends reasoning, where formats do not structure the whole answer."""
+        """The end markers of reasoning, unless the format has channels."""
         found = self._reasoning
         return (found.end, *found.ends) if found and not self._channels else ()
 
@@ -201,9 +203,9 @@ class OutputReader:
             yield from self._enter(found)
 
     def _read_undecided(self, reasoning: ReasoningFormat) -> Reading[None]:
-        """What comes before the first marker: reasoning if its end follows, and else text.
+        """Read the text before the first marker: it is reasoning if an end marker follows, else text.
 
-        It is held back, because neither a client nor the fold of a stream can make text of reasoning.
+        It is held back, because neither clients nor the fold of the stream can turn reasoning into text later.
         """
         ends = (*self._closers, *reasoning.handoff)
         calls = self._tools.openers if self._tools else ()
@@ -218,7 +220,7 @@ class OutputReader:
         self._write("".join(held))
 
     def _until_marker(self) -> Reading[str | None]:
-        """Text up to the next marker, which is returned (None: the end of the stream)."""
+        """Read text up to the next marker, which is returned; None at the end of the stream."""
         source = self._source
         if not self._writer.part_open and (leading := self._leading()):
             self._write((yield from source.space()))
@@ -233,7 +235,7 @@ class OutputReader:
         return (yield from source.until(markers, self._write, self._counts))
 
     def _counts(self, marker: str) -> bool:
-        """Whether the marker that comes next is one, and no quotation."""
+        """Whether the next marker is really a marker, not a quotation."""
         tools, reasoning, held = self._tools, self._reasoning, self._markup.grammar != "none"
         answering = self._answering and self._markup.grammar == "answer"
         if tools and marker in (*tools.openers, *tools.leading, *tools.closers, *tools.dropped):
@@ -250,15 +252,15 @@ class OutputReader:
         return not (self._in_line and marker in (reasoning.start, *reasoning.starts))
 
     def _is_token(self, marker: str) -> bool | None:
-        """Whether the marker that comes next was generated by its token; None where the vocabulary has none."""
+        """Whether the next marker was generated as a token of its own; None if the vocabulary has no such token."""
         within = [text for text in self._markup.tokens if text in marker]
         if not within:
             return None
         return self._source.position + marker.find(max(within, key=len)) in self._added
 
     def _leading(self) -> tuple[str, ...]:
-        """What is a marker only before any text: calls without one, and a start or an end of reasoning
-        where the prompt has brought that already."""
+        """Markers that count only before any text: calls without an opener, and a start or end of reasoning that
+        repeats the prompt's."""
         reasoning = None if self._channels or self._writer.begun else self._reasoning
         if self._channel == "reasoning":
             return (reasoning.start, *reasoning.starts) if reasoning else ()
@@ -272,7 +274,7 @@ class OutputReader:
         self._writer.write(self._channel, text)
 
     def _enter(self, marker: str) -> Reading[None]:
-        """Do what a marker says."""
+        """Handle a marker."""
         reasoning, tools, channels = self._reasoning, self._tools, self._channels
         self._in_line = False
         if channels and marker in channels.openers:
@@ -309,7 +311,7 @@ class OutputReader:
             self._source.recall()
 
     def _read_first_header(self, channels: Channels) -> Reading[None]:
-        """What the prompt may have begun: the rest of a header."""
+        """Read the rest of a header that the prompt may have begun."""
         self._source.remember()
         yield from self._source.space()
         names = tuple(f"{tool.name}\n" for tool in self._calls.tools) if channels.recipients else ()
@@ -321,7 +323,7 @@ class OutputReader:
             self._write(taken)
 
     def _read_message(self, channels: Channels, opener: str) -> Reading[None]:
-        """A header, and the arguments of a call if it announces one; other text is read by the main loop."""
+        """Read a header, and if it announces a call, its arguments; the main loop reads other text."""
         self._source.remember()
         committed = self._writer.committed
         try:
@@ -341,7 +343,8 @@ class OutputReader:
             self._source.recall()
 
     def _release(self, opener: str) -> None:
-        """A call broke off: what of it was not given out is text, unless the end of the stream cut it."""
+        """Give up a malformed call: the part that was not sent becomes text, unless the stream ended inside a
+        committed call."""
         taken = self._source.recall()
         if self._writer.call_open:
             unread = self._source.position - self._writer.given

@@ -1,4 +1,4 @@
-"""What a format of reasoning is: the markers around it, and how one tells that a prompt ends inside it."""
+"""The definition of a reasoning format: its markers, and how to detect that a prompt ends inside reasoning."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,19 +16,19 @@ class ReasoningFormat:
     starts: tuple[str, ...] = ()  # further spellings of the start
     ends: tuple[str, ...] = ()
     implicit: bool = False  # the answer may begin inside reasoning without a start marker
-    handoff: tuple[str, ...] = ()  # end reasoning too, and are not taken: a call begins with them
+    handoff: tuple[str, ...] = ()  # openers of calls that end reasoning too
     dropped: tuple[str, ...] = ()  # markup around the answer itself
-    signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
+    signs: tuple[tuple[str, ...], ...] = ()  # a template that contains all signs of a group uses this format
     priority: int = 0
     channels: Channels | None = None  # the format structures the whole answer
     before_answer: tuple[str, ...] = ()  # markers and texts between the reasoning and the answer
     after_answer: tuple[str, ...] = ()
     in_grammar: Callable[[Grammar], str] | None = None
-    """Reasoning as an expression, where grammars have it too: they then begin with the answer's first token."""
+    """Reasoning as an expression, if grammars include it: they then apply from the answer's first token."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Strings that must survive detokenization, even where they are special tokens."""
+        """Strings that must survive detokenization, even if they are special tokens."""
         channels = self.channels.markers if self.channels else ()
         return (self.start, self.end, *self.starts, *self.ends, *self.dropped, *channels)
 

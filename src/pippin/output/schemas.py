@@ -1,4 +1,4 @@
-"""What a JSON schema says of the values that it admits."""
+"""Questions about JSON schemas: the types that they admit, and the schemas of properties."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -7,16 +7,16 @@ _KINDS: Final = {"integer", "number", "boolean", "null", "object", "array", "str
 
 
 MOST_PARTS: Final = 128
-"""Of a schema, that are looked at for one type: a few definitions that refer to each other can stand for millions."""
+"""Most parts of a schema visited for one type: a few definitions that refer to each other can expand to millions."""
 
 
 def types_of(schema: Any, root: dict[str, Any]) -> frozenset[str]:
-    """JSON types that a schema admits; empty where it does not say, or only in more than `MOST_PARTS`."""
+    """JSON types that a schema admits; empty if it does not say, or if the answer takes more than `MOST_PARTS`."""
     return _types_of(schema, root, iter(range(MOST_PARTS)))
 
 
 def _types_of(schema: Any, root: dict[str, Any], left: Iterator[int]) -> frozenset[str]:
-    """`left` has an item for each part that may still be looked at."""
+    """`left` has one item for each part that may still be visited."""
     if not isinstance(schema, dict) or next(left, None) is None:
         return frozenset()
     if isinstance(schema.get("$ref"), str):

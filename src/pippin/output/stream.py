@@ -1,7 +1,7 @@
-"""What a reader works between: the text that came and is not taken yet, and the events that go out.
+"""The two ends of a reader: the source of text that is not consumed yet, and the writer of events.
 
-Readers of formats are generators: they `yield` to wait for more text, so that a format reads like a grammar,
-and what it decides can't depend on where the stream was cut.
+Readers of formats are generators that `yield` to wait for more text. A format's code therefore reads like a grammar,
+and its decisions can't depend on where the stream was cut.
 """
 
 import re
@@ -13,7 +13,8 @@ from pippin.core.events import Event, PartDelta, PartEnded, PartKind, PartStarte
 
 
 class Markers:
-    """Literal strings. The leftmost one wins, then the longest; a tail that may yet become one waits."""
+    """Literal strings to search for. The leftmost match wins, then the longest; a tail that may still become a marker
+    is held back."""
 
     def __init__(self, markers: tuple[str, ...]) -> None:
         longest_first = sorted(set(markers), key=len, reverse=True)
@@ -23,9 +24,9 @@ class Markers:
         self._reach = max((len(marker) for marker in markers), default=1) - 1
 
     def split(self, text: str, start: int, ended: bool) -> tuple[int, str | None]:
-        """Where the plain part of `text[start:]` ends, and the marker that stands there.
+        """Where the plain part of `text[start:]` ends, and the marker there.
 
-        `None` for the marker means that what follows the plain part is the beginning of one, or nothing.
+        The marker is None if the plain part is followed by the beginning of a marker, or by nothing.
         """
         plain = len(text) if ended else self._held_from(text, start)
         match = self._pattern.search(text, start) if self._pattern else None
@@ -48,14 +49,14 @@ SPACE = " \t\r\n"
 
 
 class Malformed(Exception):
-    """The text that follows is not what the format promises. What came after the last good point is not lost."""
+    """The text does not follow the format. The text since the last good point can be recalled."""
 
 
 class Source:
     def __init__(self) -> None:
         self._text = ""
-        self._at = 0  # what is before it was taken
-        self._taken: list[str] = []  # since `remember`
+        self._at = 0  # text before this index was taken
+        self._taken: list[str] = []  # texts taken since `remember`
         self._position = 0
         self._remembering = False
         self.ended = False
@@ -74,17 +75,17 @@ class Source:
         self.ended, self.truncated = True, truncated
 
     def remember(self) -> None:
-        """Keep what is taken from here on, so that it can be given back as text."""
+        """Keep the text taken from here on, so that it can be given back."""
         self._taken, self._remembering = [], True
 
     def recall(self) -> str:
-        """The text that was taken since `remember`; no more is kept."""
+        """Return the text taken since `remember`, and stop keeping it."""
         taken = "".join(self._taken)
         self._taken, self._remembering = [], False
         return taken
 
     def rewind(self, taken: str) -> None:
-        """Give back what was taken last, to be read in another way."""
+        """Put back the text taken last, to be read in another way."""
         if self._at >= len(taken):
             self._at -= len(taken)
         else:
@@ -108,11 +109,11 @@ class Source:
         return True
 
     def peek(self) -> Reading[str]:
-        """The next character, not taken; empty at the end."""
+        """The next character, without taking it; empty at the end."""
         return self._text[self._at] if (yield from self.more()) else ""
 
     def exactly(self, count: int) -> Reading[str]:
-        """Take so many characters; malformed if the end comes before."""
+        """Take `count` characters; malformed if the stream ends before."""
         while len(self._text) - self._at < count:
             if self.ended:
                 raise Malformed
@@ -120,12 +121,12 @@ class Source:
         return self.take(count)
 
     def find(self, pattern: re.Pattern[str]) -> tuple[int, str]:
-        """How many characters stand before the next match, and the match (empty if there is none yet)."""
+        """The number of characters before the next match, and the match; empty if there is none yet."""
         match = pattern.search(self._text, self._at)
         return (match.start() - self._at, match.group()) if match else (len(self._text) - self._at, "")
 
     def literal(self, *options: str) -> Reading[str | None]:
-        """Take the longest of `options` that comes next, if one does."""
+        """Take the longest of `options` that comes next; None if there is none."""
         while not self.ended and any(self._begins(option) for option in options):
             yield
         fitting = [option for option in options if self._text.startswith(option, self._at)]
@@ -142,7 +143,7 @@ class Source:
         return found
 
     def span(self, characters: str) -> Reading[str]:
-        """Take all that follows of these characters."""
+        """Take all of these characters that come next."""
         taken = []
         while (yield from self.more()):
             end = self._at
@@ -154,7 +155,7 @@ class Source:
         return "".join(taken)
 
     def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
-        """Take what comes before the next match of a one-character pattern, or the end. Never empty."""
+        """Take the text before the next match of a one-character pattern, or the end. Never empty."""
         pieces: list[str] = []
         left = limit
         while (yield from self.more()):
@@ -168,7 +169,7 @@ class Source:
         return "".join(pieces)
 
     def _take_within(self, count: int, left: int) -> str:
-        """Take; malformed at the limit itself, wherever the stream was cut."""
+        """Take `count` characters; malformed exactly at the limit, wherever the stream was cut."""
         if count > left:
             self.take(left)
             raise Malformed
@@ -180,9 +181,9 @@ class Source:
     def until(
         self, markers: Markers, put: Put, counts: Callable[[str], bool] = lambda _: True
     ) -> Reading[str | None]:
-        """Put what comes before the next marker, piece by piece; take the marker, None at the end.
+        """Put the text before the next marker, piece by piece. Takes and returns the marker; None at the end.
 
-        `counts` is asked of each marker before it is taken; one that does not count is text.
+        `counts` decides about each marker before it is taken; a marker that does not count is text.
         """
         while True:
             plain, marker = markers.split(self._text, self._at, self.ended)
@@ -198,7 +199,7 @@ class Source:
             yield
 
     def before(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str]]:
-        """A short text and the marker that ends it, taken. Malformed if it is too long, or the end comes."""
+        """Take a short text and the marker that ends it. Malformed if it is too long, or if the stream ends."""
         pieces: list[str] = []
         left = limit
         while True:
@@ -217,11 +218,11 @@ NewCallId = Callable[[], str]
 
 
 class TokenQueue:
-    """Tokens waiting for their text to surface, each with the position where its text begins."""
+    """Tokens whose text is not sent yet, each with the position where its text begins."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Token]] = deque()
-        self._textless: list[Token] = []  # parts of a character whose text is still to come
+        self._textless: list[Token] = []  # incomplete characters, whose text comes later
         self._end = 0
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
@@ -253,29 +254,29 @@ class TokenQueue:
 
 
 class Writer:
-    """Events of one choice. White space next to a marker belongs to the marker, and is dropped with it."""
+    """Writes the events of one choice. Whitespace next to a marker is dropped with the marker."""
 
     def __init__(
         self, choice: int, source: Source, new_call_id: NewCallId, *, trim: bool, parallel: bool
     ) -> None:
         self.tokens = TokenQueue()
         self.completed = 0
-        self.calls = 0  # complete
+        self.calls = 0  # complete calls
         self.committed = 0  # calls begun
         self.call_open = False
-        self.given = 0  # position up to which an open call was given out
-        self.silent = False  # calls are read and left out
-        self.muted = False  # nothing more is wanted
+        self.given = 0  # position up to which an open call was sent
+        self.silent = False  # calls are parsed but not sent
+        self.muted = False  # no more output is wanted
         self.reasoned = False  # a part of reasoning was started
         self.divided = False  # a marker, a call or another part came after the first text
         self._choice, self._source, self._new_call_id = choice, source, new_call_id
         self._trim, self._parallel = trim, parallel
         self._events: list[Event] = []
-        self._texts: list[str] = []  # of the delta under construction
+        self._texts: list[str] = []  # text of the pending delta
         self._tokens: list[Token] = []
         self._index = -1
         self._kind: PartKind | None = None  # of the open part
-        self._space = ""  # held back: dropped if a marker follows
+        self._space = ""  # trailing whitespace, dropped if a marker follows
         self._fresh = False  # right after a marker
         self._empty_call = True
 
@@ -294,7 +295,7 @@ class Writer:
         return events
 
     def write(self, kind: PartKind, text: str) -> None:
-        """More text or reasoning."""
+        """Write more text or reasoning."""
         if self._trim:
             if self._fresh:
                 text = text.lstrip(SPACE)
@@ -310,22 +311,22 @@ class Writer:
             self._delta(body, self._source.position - len(self._space))
 
     def marker(self) -> None:
-        """A marker was read: what was open is over."""
+        """A marker was read: end the open part."""
         self._end()
         self.divided = self.divided or self.begun
         self._space, self._fresh = "", True
         self.tokens.take(self._source.position)
 
     def end_thought(self) -> None:
-        """The open text was reasoning, as its end says now. White space around that stays, for those who were sent the
-        text already."""
+        """End the open text as reasoning, as its end marker now tells. Whitespace around the marker is kept, because
+        the text may already have been sent."""
         self._release_space()
         self._end(thought=True)
         self.reasoned = self.divided = True
         self.tokens.take(self._source.position)
 
     def start_call(self, name: str, id: str | None = None) -> None:
-        """Commit to a call: from here on it can't become text any more."""
+        """Commit to a call: from here on, it can't become text."""
         self.marker()
         self.call_open, self._empty_call = True, True
         self.given = self._source.position
@@ -334,7 +335,7 @@ class Writer:
             self._start("tool_call", id or self._new_call_id(), name)
 
     def arguments(self, text: str) -> None:
-        """More of the arguments' JSON text."""
+        """Write more of the arguments' JSON."""
         if text and self.call_open:
             self._empty_call = False
             self.given = self._source.position
@@ -342,7 +343,7 @@ class Writer:
                 self._delta(text, self._source.position)
 
     def end_call(self, *, complete: bool = True) -> None:
-        """The call is over; without `complete` its arguments stay as the model left them."""
+        """End the call; if not `complete`, its arguments stay as the model left them."""
         if complete and self._empty_call:
             self.arguments("{}")
         self.call_open = False
@@ -353,7 +354,7 @@ class Writer:
             self.muted = not self._parallel
 
     def finish(self) -> None:
-        """The stream is over: held white space is released, unless it follows a marker."""
+        """End the stream: held whitespace is written, unless it follows a marker."""
         self._release_space()
         self._end()
 

@@ -1,4 +1,4 @@
-"""What a format of tool calls is: how calls are written, read, recognised, and enforced."""
+"""The definition of a tool-call format: how calls are written, parsed, detected and enforced."""
 
 import json
 from abc import ABC, abstractmethod
@@ -19,18 +19,18 @@ Write = Callable[[str, dict[str, Any]], str]
 
 
 def write_json_tags(name: str, arguments: dict[str, Any]) -> str:
-    """The commonest format; its models understand it without having seen it in their template."""
+    """The most common format. Its models understand it even if it is not in their template."""
     call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """How earlier calls and their results are handed to the chat template."""
+    """How earlier calls and their results are passed to the chat template."""
 
     arguments: Literal["object", "json"] = "object"
     write: Write | None = None
-    """Writes calls for templates that do not. Without it, the commonest format stands in for this one."""
+    """Writes calls for templates that have no calls. Without it, the most common format is used."""
     result_role: str = "tool"
     result_content: Literal["text", "object"] = "text"
     call_ids: Literal["any", "nine", "function"] = "any"
@@ -39,14 +39,14 @@ class History:
 
 @dataclass
 class Calls:
-    """What a reader of calls works with: the text, where calls go, and the tools on offer."""
+    """The context of a call reader: the source of text, the writer of calls, and the offered tools."""
 
     source: Source
     writer: Writer
     tools: tuple[Tool, ...]
 
     def schema(self, name: str) -> dict[str, Any] | None:
-        """The JSON schema of a tool's parameters; None for a tool that nobody offered."""
+        """The JSON schema of a tool's parameters; None if the tool was not offered."""
         for tool in self.tools:
             if tool.name == name:
                 return tool.parameters or {}
@@ -55,27 +55,27 @@ class Calls:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat(ABC):
-    """A format of tool calls. `openers` begin a call anywhere, `leading` only where an answer begins."""
+    """A format of tool calls. `openers` begin a call anywhere, `leading` only at the beginning of an answer."""
 
     name: str
     aliases: tuple[str, ...] = ()
     openers: tuple[str, ...] = ()
     leading: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()  # swallowed after a call that broke off
-    signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
+    closers: tuple[str, ...] = ()  # also dropped after a malformed call
+    signs: tuple[tuple[str, ...], ...] = ()  # a template that contains all signs of a group uses this format
     architectures: frozenset[str] = (
         frozenset()
-    )  # that write it though their template, of any text, does not say so
-    priority: int = 0  # of two formats that match a template, the higher one wins
+    )  # model architectures that write this format although their templates do not show it
+    priority: int = 0  # if several formats match a template, the highest wins
     channels: Channels | None = None  # the format structures the whole answer
     stops: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()  # markup around calls that means nothing by itself
-    further_markers: tuple[str, ...] = ()  # inside a call
+    dropped: tuple[str, ...] = ()  # markup around calls without a meaning of its own
+    further_markers: tuple[str, ...] = ()  # markers inside a call
     history: History = History()
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Strings that must survive detokenization, even where they are special tokens."""
+        """Strings that must survive detokenization, even if they are special tokens."""
         channels = self.channels.markers if self.channels else ()
         return (*self.openers, *self.leading, *self.closers, *self.dropped, *self.further_markers, *channels)
 
@@ -84,7 +84,7 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        """Read what follows an opener, which is taken. Raises `Malformed` where it is no call (any more)."""
+        """Read the call after an opener, which is already taken. Raises `Malformed` where it stops being a call."""
 
     @abstractmethod
     def grammar(
@@ -94,7 +94,7 @@ class ToolFormat(ABC):
 
 
 class HeaderCalls(ToolFormat):
-    """Headers say what is a call, so that there is no opener to read from."""
+    """A format whose message headers announce calls, so that calls have no openers."""
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         raise Malformed

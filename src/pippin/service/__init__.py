@@ -1,13 +1,13 @@
-"""The sentence: a request leases a model, is submitted to its worker, and answers with events. Begin with `service.py`.
+"""Requests from start to end: a model is leased, a task submitted, events returned. Begin with `service.py`.
 
     service = open_service(options, catalog, footprint)
     async with await service.start(task, model="default", id="req-1") as run:
         async for event in run.events(): ...
     await service.close(30.0)
 
-`start` waits for the model to load, if need be, and for the worker to accept the request, so that whatever deserves
-a status code is raised before the first byte. A handler that must send bytes sooner (a keep-alive while a model
-loads) runs it as a task and asks `pool.states()` how far the load is; cancelling that task gives everything back.
+`start` waits for the model to load, if need be, and for the worker to accept the request, so that every failure that
+deserves a status code is raised before the first byte. A handler that must send bytes sooner (a keep-alive while a
+model loads) runs `start` as a task and follows the load with `pool.states()`; cancelling that task releases everything.
 """
 
 from pippin.runtime.pool.source import ModelSource

@@ -1,4 +1,4 @@
-"""Keeps the machine from going to sleep while requests run, with the program that the system has for it."""
+"""Keeps the machine from sleeping while requests run, with the system's own program for that."""
 
 import asyncio
 import contextlib
@@ -11,21 +11,21 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-GRACE: Final = 30.0  # seconds after the last request: agents soon ask again
+GRACE: Final = 30.0  # seconds after the last request: agents soon send another
 
-# Each holds the system awake until the command behind it ends: `cat` does when its input is closed, and so when the
-# server dies. Closing the lid, or choosing Sleep, still puts the machine to sleep.
+# Each command keeps the system awake until its `cat` ends, which happens when its input is closed and so also when the
+# server dies. Closing the lid or choosing Sleep still puts the machine to sleep.
 MACOS: Final = ("caffeinate", "-i", "cat")
 LINUX: Final = ("systemd-inhibit", "--what=idle", "--who=pippin", "--why=A model answers a request", "cat")
 
 SYSTEMD: Final = Path("/run/systemd/system")
-"""Is there where systemd runs (sd_booted(3))."""
+"""Exists where systemd runs (sd_booted(3))."""
 
 
 class Awake:
-    """Runs the program from the first request on until `grace` seconds after the last one.
+    """Runs the program from the first request until `grace` seconds after the last one.
 
-    Nothing is ever raised: without such a program, or where it may do nothing, the machine sleeps as it pleases.
+    Never raises: if the program is missing or has no permission, the machine may sleep.
     """
 
     def __init__(self, command: tuple[str, ...], grace: float = GRACE) -> None:
@@ -36,7 +36,7 @@ class Awake:
         self._timer: asyncio.TimerHandle | None = None
 
     def working(self) -> None:
-        """A request runs."""
+        """A request started."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -45,7 +45,7 @@ class Awake:
             self._holding = asyncio.create_task(self._hold(self._command), name="keep awake")
 
     def resting(self) -> None:
-        """No request runs."""
+        """No request runs any more."""
         if self._holding is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._grace, self._release.set)
 
@@ -58,7 +58,7 @@ class Awake:
             await self._holding
 
     async def _hold(self, command: tuple[str, ...]) -> None:
-        """Run the program until it is to end; once more where a request came while it ended."""
+        """Run the program until it is released; again if a request came while it ended."""
         while not self._release.is_set():
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -78,12 +78,12 @@ class Awake:
         self._holding = self._timer = None
 
     def _give_up(self, reason: str) -> None:
-        """The task stays, done, so that no other one is begun."""
+        """Keep the finished task in place, so that no other one is started."""
         log.info("The machine may go to sleep while requests run: %s %s.", self._command[0], reason)
 
 
 async def _end(process: Process) -> None:
-    """End the program, whose command ends with its input, and see that it has gone."""
+    """End the program by closing its input, and make sure that it is gone."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -96,9 +96,9 @@ async def _end(process: Process) -> None:
 
 
 def keeping_awake(*, wanted: bool, system: str = sys.platform, systemd: Path = SYSTEMD) -> Awake | None:
-    """What keeps this machine awake, if that is wanted and there is a program for it.
+    """The way to keep this machine awake, if that is wanted and a program for it exists.
 
-    A Linux that systemd did not start, such as a container, has nobody who would put it to sleep for being idle.
+    Linux without systemd, such as in a container, has nothing that would suspend an idle machine.
     """
     command = {"darwin": MACOS, "linux": LINUX}.get(system) if wanted else None
     if system == "linux" and not systemd.is_dir():

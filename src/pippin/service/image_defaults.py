@@ -1,4 +1,4 @@
-"""Steps and guidance of image models where a request leaves them out, told without loading a model."""
+"""Steps and guidance of image models where a request leaves them out, found without loading a model."""
 
 import importlib.util
 import subprocess
@@ -14,20 +14,20 @@ from pippin.core.models import ModelInfo
 Task = Literal["generate", "edit"]
 LIBRARY: Final = "pippin.engines.images.defaults"
 SECONDS: Final = 60.0
-"""For MLX to import and for mlx-vlm to look at a model's configuration."""
+"""For MLX to import and mlx-vlm to read a model's configuration."""
 
 
 class ImageDefaultsReader:
-    """Knows what mflux's presets say, and asks mlx-vlm once for each folder."""
+    """Knows mflux's presets, and asks mlx-vlm once per folder."""
 
     def __init__(self) -> None:
         self._told: dict[str, LibraryDefaults | None] = {}
         self._asking = threading.Lock()
 
     def find(self, info: ModelInfo, config_name: str | None, task: Task) -> ImageDefaults:
-        """What the library that paints by this model takes. Blocks while a process is asked.
+        """The defaults of the library that runs this model. Blocks while a process is asked.
 
-        Raises `ServerError("load_failed")` where neither the operator nor the model says which image model it is, and
+        Raises `ServerError("load_failed")` if neither the operator nor the model identifies the image model, and
         `ServerError("invalid_request")` for a task that it cannot do.
         """
         try:

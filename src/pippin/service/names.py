@@ -1,8 +1,8 @@
-"""What a name means to a request: a model's own, `default`, one of Claude's, or any at all.
+"""What a requested name means: a model's own name, `default`, a Claude name, or any name at all.
 
-Three sorts of name are no model's. `default`, and a request without a name, mean the model of the kind that the request
-needs; so does a `claude-*` name that nothing here has, because Claude Code asks for several; and so does any unknown
-name where the operator says that it may.
+Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs. So
+does a `claude-*` name that no model here has, because Claude Code asks for several of them. So does any unknown name,
+if the operator allows that.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ CLAUDE: Final = "claude-"
 
 
 class Names:
-    """Resolves the names of requests. A `kind` of None is that of a tokenizer's task: the language model's is meant."""
+    """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model."""
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Leases) -> None:
         self._options = options
         self._catalog = catalog
         self._pool = pool
-        self._ids: dict[str, str] = {}  # of the models that the operator named, once they were looked up
+        self._ids: dict[str, str] = {}  # of models that the operator named, filled on first lookup
 
     def adopt(self, options: ServerOptions) -> None:
         """Resolve by changed options from now on."""
@@ -32,7 +32,7 @@ class Names:
         self._ids.clear()
 
     def model(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """What is known of the model, as its worker describes it where it is loaded. Raises `ServerError`."""
+        """The model's info, from its worker if it is loaded. Raises `ServerError`."""
         loaded = self._pool.info(name)
         if loaded is not None and name != DEFAULT:
             return loaded
@@ -43,14 +43,14 @@ class Names:
         return self._pool.info(info.id) or info
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """As `model`; for a model that is not in memory the disk is looked at, beside the event loop."""
+        """As `model`, but a lookup that needs the disk runs in a thread."""
         loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
     def meant(self, name: str, kind: ModelKind | None = None) -> str:
-        """The name by which the catalog knows the model, which may still be to be downloaded.
+        """The catalog's name for the model, which may not be downloaded yet.
 
-        Raises `ServerError("model_not_found")` where `default` stands for nothing.
+        Raises `ServerError("model_not_found")` where `default` resolves to nothing.
         """
         if name == DEFAULT:
             return self._default(kind or "language")
@@ -66,9 +66,9 @@ class Names:
         return name
 
     def _default(self, kind: ModelKind) -> str:
-        """The first that is served, else the one loaded last, else the only one: of the kind, else of any.
+        """The first served model, else the one loaded last, else the only one: of this kind, else of any kind.
 
-        A model of another kind is named where there is none of this one, because its refusal says what would do.
+        A model of another kind is better than none: its refusal names the models that would do.
         """
         for wanted in (kind, None):
             served = self._served(wanted)
@@ -79,8 +79,8 @@ class Names:
         raise ServerError("model_not_found", message, "model")
 
     def _served_and_loaded(self, kind: ModelKind) -> ModelInfo | None:
-        """What `default` means where that is known without the disk: the first served model of the kind is in memory,
-        and of those before it the kind is known too."""
+        """The model that `default` means, if that can be decided without the disk: the first served model of the kind
+        is loaded, and the kinds of all entries before it are known."""
         for entry in self._options.models:
             info = self._pool.info(self._ids.get(entry.called, entry.called))
             known = entry.kind or (None if info is None else info.kind)
@@ -89,13 +89,13 @@ class Names:
         return None
 
     def _served(self, kind: ModelKind | None) -> list[ModelEntry]:
-        """The models that the operator named, of this kind where one is given."""
+        """The models that the operator named, of this kind if one is given."""
         listed = [entry for entry in self._options.models if entry.listed]
         return [entry for entry in listed if kind is None or self._kind(entry) in (kind, "scripted")]
 
     def _kind(self, entry: ModelEntry) -> str:
-        """The kind of a model that the operator named; one that is not here yet, and not said to be another, generates
-        text."""
+        """The kind of a model that the operator named. One that is not here yet is taken for a language model unless
+        its entry says otherwise."""
         if entry.kind is not None:
             return entry.kind
         info = self._pool.info(entry.called)

@@ -1,7 +1,7 @@
-"""Requests in, runs out: names, defaults and limits on the way to a worker, and an orderly end for all.
+"""Starts requests on leased models: names, defaults and limits on the way in, and an orderly end for all.
 
-A `Run` is one request that a worker has accepted: its events, the best of its choices, its end, and what is given back
-then. `Service` starts runs, and ends them all.
+A `Run` is one request that a worker has accepted: it delivers the events, picks the best choices and gives the lease
+back at the end. `Service` starts runs, and ends them all on shutdown.
 """
 
 import asyncio
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
 
 PIPPIN: Final = Sampling(temperature=1.0)
-"""What holds where nobody says anything: as the APIs document it. What is still unset is off."""
+"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
 
 OPTION_OF: Final = {
     each.name: each.public_name
     for each in PARAMETERS
     if each.public_name in {field.name for field in msgspec.structs.fields(ModelOptions)}
 }
-"""The options by which operators set defaults of sampling, by the name of the parameter."""
+"""The options with which operators set sampling defaults, by parameter name."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value and who set it, as `pippin show` prints it."""
+    """A value and who set it, as `pippin show` prints it."""
 
     name: str
     value: Any
@@ -73,7 +73,8 @@ class Setting:
 def explain_sampling(
     request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
 ) -> list[Setting]:
-    """Every sampling parameter that someone set. `options` are the model's, complete; `server` its defaults."""
+    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
+    defaults."""
     settings = []
     for name in Sampling.__struct_fields__:
         option = getattr(options, OPTION_OF[name]) if name in OPTION_OF else None
@@ -98,7 +99,7 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
 
 
 def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
-    """The request with the model's defaults of thinking and overflow, where it sets none."""
+    """The request with the model's defaults for thinking and overflow where it sets none."""
     asked = request.thinking
     enabled = options.enable_thinking if asked.enabled is None else asked.enabled
     if enabled is None and asked.off_by_default:
@@ -114,7 +115,7 @@ def with_manner(request: GenerationRequest, options: ModelOptions) -> Generation
 
 
 def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
-    """The request as the engine gets it. Raises `ServerError` for more new tokens than are allowed."""
+    """The request as the engine gets it. Raises `ServerError` if it asks for more new tokens than are allowed."""
     most = options.max_request_tokens
     if most is not None and request.max_tokens is not None and request.max_tokens > most:
         message = f"max_tokens is {request.max_tokens}, but this server allows at most {most}."
@@ -131,7 +132,7 @@ CANCELLED: Final = ErrorReport(kind="cancelled", message="The request was cancel
 
 
 class AnyRun(Protocol):
-    """What an answer needs of a run, be it one run or several in a row."""
+    """The interface that an answer needs from a run, or from several runs in a row."""
 
     accepted: Accepted | None
 
@@ -145,13 +146,14 @@ class AnyRun(Protocol):
 
 
 class Starter(Protocol):
-    """Whatever starts tasks as `Service.start` does."""
+    """Anything that starts tasks as `Service.start` does."""
 
     async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun: ...
 
 
 class Run:
-    """A request that its worker has accepted. Leaving it is the only cancel: `aclose`, or the end of `async with`."""
+    """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`, or the end of `async
+    with`."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class Run:
         request: GenerationRequest | None,
         on_close: Callable[["Run"], None],
     ) -> None:
-        """`request`: a generation as the client asked for it; None for other tasks."""
+        """`request`: a generation as the client sent it; None for other tasks."""
         self.id = id
         self.accepted: Accepted | None = None
         self._model = lease.worker.info
@@ -179,25 +181,25 @@ class Run:
         return self._model
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events after `Accepted`. The last is terminal (a generation's is the last `Finished`);
-        `Failed` is such an event too, never raised. A slow reader finds adjacent deltas joined."""
+        """The events after `Accepted`. The last one is terminal (a generation's is the last `Finished`). `Failed` is
+        yielded as a terminal event, never raised. A slow reader gets adjacent deltas merged."""
         while batch := await self.take():
             for event in batch:
                 yield event
 
     async def take(self) -> list[Event]:
-        """All events that have come since the last call, waiting for at least one; empty after the end."""
+        """All events since the last call, waiting for at least one; empty after the end."""
         if self._best_of is not None:
             return best_choices(await self._take_all(), self._best_of)
         return await self._mailbox.take()
 
     def hold_back(self) -> None:
-        """Say that nothing of the events is shown before the end: where the worker is lost, the request may begin anew,
-        which `Restarted` tells."""
+        """Promise that no event is shown before the end. The request may then start over if its worker is lost, which
+        `Restarted` reports."""
         self._mailbox.held_back = True
 
     async def collect(self) -> Completion:
-        """The whole answer of a generation. Raises `ServerError` where it fails."""
+        """The whole answer of a generation. Raises `ServerError` if it fails."""
         completion = Completion(accepted=self.accepted)
         events = await self._take_all()
         for event in best_choices(events, self._best_of) if self._best_of else events:
@@ -205,7 +207,7 @@ class Run:
         return completion
 
     async def aclose(self) -> None:
-        """Give the model back; what still runs in the worker is cancelled."""
+        """Release the lease and cancel whatever still runs in the worker."""
         if self._closed:
             return
         self._closed = True
@@ -223,10 +225,10 @@ class Run:
     ) -> None:
         await self.aclose()
 
-    # For the service
+    # Called by the service
 
     async def accept(self) -> None:
-        """Wait for the worker's first event: a refusal is raised, `Accepted` kept, the rest left to the reader."""
+        """Wait for the worker's first event: raise a refusal, keep `Accepted`, leave the rest to the reader."""
         match await self._mailbox.first():
             case Failed(error):
                 raise ServerError.of(error)
@@ -234,16 +236,16 @@ class Run:
                 self.accepted = accepted
 
     def limit(self, seconds: float) -> None:
-        """Fail the run if it has not ended in `seconds` from now."""
+        """Fail the run unless it ends within `seconds`."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
 
     def fail(self, error: ErrorReport) -> None:
-        """End the run from outside, with an error."""
+        """Fail the run from outside."""
         self._lease.worker.cancel(self.id)
         self._mailbox.fail(error)
 
     def cut(self) -> None:
-        """End the run from outside: what a generation has said so far is its answer."""
+        """Stop the run from outside: what a generation has produced so far becomes its answer."""
         self._lease.worker.cancel(self.id)
         if self._request is not None and self.accepted is not None:
             self._mailbox.cut(self.accepted.prompt_tokens)
@@ -254,13 +256,13 @@ class Run:
         self.fail(ErrorReport(kind="timeout", message="The request took longer than its time limit."))
 
     async def _take_all(self) -> list[Event]:
-        """Everything up to the end; a failure alone stands for all."""
+        """Everything up to the end; if the request failed, the failure alone."""
         events = await self._mailbox.take_all()
         return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
 
 
 def widened(request: GenerationRequest) -> GenerationRequest:
-    """The request that the engine runs: all candidates, with the log probabilities that judge them."""
+    """The request that the engine runs: all candidates, with the logprobs that rank them."""
     if request.best_of is None or request.best_of <= request.n:
         return msgspec.structs.replace(request, best_of=None)
     logprobs = 0 if request.logprobs is None else request.logprobs
@@ -270,7 +272,7 @@ def widened(request: GenerationRequest) -> GenerationRequest:
 def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]:
     """The events of the `request.n` best candidates, best first. All other events stay in front.
 
-    Every candidate was computed and is counted: the best one's usage bears those that are left out.
+    Every candidate was computed and counts: the usage of those left out is added to the best one's.
     """
     means = _mean_logprobs(events)
     ranking = sorted(means, key=lambda choice: (-means[choice], choice))[: request.n]
@@ -291,7 +293,7 @@ def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]
 
 
 def _bearing(usage: Usage, others: list[Usage]) -> Usage:
-    """The usage with the completion tokens of `others` added; the prompt is the same for all."""
+    """The usage plus the completion tokens of `others`; the prompt is the same for all."""
     every = (usage, *others)
     return msgspec.structs.replace(
         usage,
@@ -311,7 +313,7 @@ def _mean_logprobs(events: list[Event]) -> dict[int, float]:
                 sums[choice] += sum(token.logprob or 0.0 for token in tokens)
                 counts[choice] += len(tokens)
             case Finished(choice):
-                counts[choice] += 0  # a candidate, even if it said nothing
+                counts[choice] += 0  # a candidate even without any text
     return {choice: sums[choice] / count if count else 0.0 for choice, count in counts.items()}
 
 
@@ -325,18 +327,18 @@ def _renumbered(
 
 log = logging.getLogger(__name__)
 
-NAMED: Final = 5  # models in the refusal of a task for another kind
-LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
+NAMED: Final = 5  # models listed in the refusal of a task for another kind
+LAST_WORDS: Final = 1.0  # seconds for readers to report that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
 
 class Requests:
-    """Starts tasks on leased models, whoever has them in memory, and ends all in order when the process stops."""
+    """Starts tasks on models leased from any pool, and ends all in order when the process stops."""
 
     def __init__(
         self, options: ServerOptions, catalog: ModelSource, leases: Leases, awake: Awake | None = None
     ) -> None:
-        """`awake` keeps the machine from going to sleep; nothing does without it."""
+        """`awake` keeps the machine from sleeping; None leaves sleep alone."""
         self.catalog = catalog
         self._leases = leases
         self._options = options
@@ -350,10 +352,10 @@ class Requests:
         self._closing = False
 
     async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> Run:
-        """Begin a task; returns once it is accepted, which may take as long as a load.
+        """Start a task; returns once it is accepted, which may take as long as a load.
 
-        `id` must be unique among the requests that run; `client` names who asks, for the log. Raises `ServerError`
-        for all that deserves a status code.
+        `id` must be unique among running requests; `client` identifies the caller in the log. Raises `ServerError` for
+        every failure that deserves a status code.
         """
         self._check_start(id)
         log.debug("Request %s of %s for model %r.", id, client or "a client", model)
@@ -367,51 +369,51 @@ class Requests:
             if start.cancelled() and not _being_cancelled():
                 raise ServerError.of(SHUTTING_DOWN if self._closing else CANCELLED) from None
             if start.done() and not start.cancelled() and start.exception() is None:
-                await start.result().aclose()  # accepted in the very moment in which the caller left
+                await start.result().aclose()  # accepted at the moment the caller left
             raise
         finally:
             del self._starting[id]
             self._tell()
 
     async def adopt(self, options: ServerOptions) -> None:
-        """Take over changed options, for what comes from now on."""
+        """Apply changed options from now on."""
         self._options = options
         self._names.adopt(options)
         self.catalog.adopt(options)
         await self._leases.adopt(options)
 
     def states(self) -> list[ModelState]:
-        """Every model that was asked for since the server started, in that order."""
+        """Every model requested since the server started, in order of first request."""
         return self._leases.states()
 
     def models(self) -> list[ModelInfo]:
-        """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
+        """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self._leases.info(info.id) or info for info in self.catalog.models()]
 
     def missing(self) -> list[ModelInfo]:
-        """The models that the operator named and that are still to be downloaded."""
+        """The models that the operator named and that are not downloaded yet."""
         return self.catalog.missing()
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """What is known of the model that a name means to a request of this kind, as `Names` says.
+        """The model that a name means for a request of this kind, as `Names` resolves it.
 
         Raises `ServerError("model_not_found")`.
         """
         return await self._names.find(name, kind)
 
     def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
-        """What the model's folder says of its tokenizer; None where it says nothing. Reads the disk."""
+        """The tokenizer settings in the model's folder; None if there are none. Reads the disk."""
         return None if info.path is None else tokenizer_settings(Path(info.path))
 
     def image_defaults(self, info: ModelInfo, task: Literal["generate", "edit"]) -> ImageDefaults:
-        """What an image model does where a request says nothing. Looks at the disk, and loads nothing; it blocks.
+        """The defaults of an image model. Reads the disk without loading a model, and blocks.
 
         Raises `ServerError`, as `ImageDefaultsReader.find` does.
         """
         return self._image_defaults.find(info, self.catalog.options_for(info).config_name, task)
 
     async def cancel(self, id: str) -> bool:
-        """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""
+        """End a request by its id, whoever reads it; a generation keeps what it produced. False if there is none."""
         if id in self._starting:
             self._starting[id].cancel()
             return True
@@ -422,11 +424,11 @@ class Requests:
 
     @property
     def active(self) -> int:
-        """How many requests run or wait to."""
+        """Number of requests that run or wait to start."""
         return len(self._runs) + len(self._starting)
 
     def end_all(self) -> None:
-        """Take no more requests, and end those that run or wait to: whoever reads finds the error."""
+        """Take no more requests, and fail those that run or wait; their readers get the error."""
         self._closing = True
         for start in self._starting.values():
             start.cancel()
@@ -434,9 +436,9 @@ class Requests:
             run.fail(SHUTTING_DOWN)
 
     async def close(self, deadline: float) -> None:
-        """Take no more requests, let those that run finish within `deadline` seconds, then end all workers.
+        """Take no more requests, let running ones finish within `deadline` seconds, then end all workers.
 
-        A second call with a shorter deadline hastens the first.
+        A second call with a shorter deadline ends the first one sooner.
         """
         self._closing = True
         if not await self._until_idle(deadline):
@@ -465,7 +467,7 @@ class Requests:
         return run
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
-        """As `find`; a missing model is downloaded where that is allowed, once for all who ask."""
+        """As `find`; downloads a missing model where that is allowed, once for all callers."""
         try:
             return await self.find(asked, kind)
         except ServerError as error:
@@ -474,7 +476,7 @@ class Requests:
         return await self.fetch(await asyncio.to_thread(self._names.meant, asked, kind))
 
     async def fetch(self, name: str) -> ModelInfo:
-        """Download a missing model, if requests may cause that, once for all who ask. Raises `ServerError`."""
+        """Download a missing model if requests may trigger that, once for all callers. Raises `ServerError`."""
         if name not in self._downloads:
             log.debug("Looking for the model %r elsewhere.", name)
             download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
@@ -485,10 +487,10 @@ class Requests:
     def _downloaded(self, name: str, download: asyncio.Task[ModelInfo]) -> None:
         del self._downloads[name]
         if not download.cancelled():
-            download.exception()  # read here: all who asked may have left
+            download.exception()  # mark it retrieved: every caller may have left
 
     async def complete(self, info: ModelInfo) -> None:
-        """Download what the model's options name beside it, if requests may cause that. Raises `ServerError`."""
+        """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
         await self.catalog.complete(info, partial(_log_download, info.id))
 
     async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
@@ -523,7 +525,7 @@ class Requests:
         return run
 
     async def _ask(self, lease: AnyLease, request: GenerationRequest, id: str) -> str:
-        """The text of the answer to a request of Pippin's own, run on a lease that is held."""
+        """Run a request of Pippin's own on a held lease, and return the answer's text."""
         own = f"{id}.summary"
         mailbox = lease.worker.submit(
             own, Generate(with_defaults(request, lease.options, lease.worker.info)), 1
@@ -589,7 +591,7 @@ class Requests:
 
 
 class Service(Requests):
-    """Requests to the models of this very process, and what operators do with those."""
+    """Requests to the models of this process, and the operators' actions on them."""
 
     def __init__(
         self,
@@ -604,11 +606,11 @@ class Service(Requests):
         self._peers = peers
 
     async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
     async def meet_peers(self) -> None:
-        """Look at the peers, if there are any, and watch them until the service is closed."""
+        """Check the peers, if there are any, and watch them until the service is closed."""
         if self._peers is not None:
             await self._peers.start()
 
@@ -624,7 +626,7 @@ def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimat
     if not options.peers:
         pool = Pool(options, catalog, estimate, memory_budget(options))
         return Service(options, catalog, pool, awake)
-    # Not above: it imports an HTTP client, which takes a while, and most servers have no peers.
+    # Imported only here: it loads an HTTP client, which takes a while, and most servers have no peers.
     from pippin.runtime.peers.source import open_peers
 
     peers, catalog, launcher = open_peers(options, catalog)
@@ -633,12 +635,12 @@ def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimat
 
 
 def suits(task: Task, info: ModelInfo) -> bool:
-    """Whether the model is of the kind that a task is for. Scripted models stand in for every kind."""
+    """Whether the model is of the kind that a task needs. Scripted models stand in for every kind."""
     return info.kind == "scripted" or task.model_kind in (None, info.kind)
 
 
 def wrong_kind(task: Task, info: ModelInfo, others: Iterable[ModelInfo]) -> ServerError:
-    """The refusal of a task that does not suit the model; it names those of `others` that would do."""
+    """The refusal of a task that does not suit the model; it lists those of `others` that would."""
     able = [other.id for other in others if other.kind == task.model_kind][:NAMED]
     hint = (
         f"Name one that can: {', '.join(able)}."
@@ -654,7 +656,7 @@ def _log_download(name: str, done: int, total: int, message: str) -> None:
 
 
 def _shown_as_it_is(task: Task, options: ModelOptions) -> Task:
-    """The task with the model's defaults, for tasks that show a conversation and must not shorten it."""
+    """The task with the model's defaults, for tasks that render a conversation and must not shorten it."""
     match task:
         case CountTokens(request):
             return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))

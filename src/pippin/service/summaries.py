@@ -1,7 +1,7 @@
-"""Summaries of conversations, written by the model itself.
+"""Conversation summaries, written by the model itself.
 
-The overflow policy `summarize` replaces the older messages of a conversation that does not fit (`with_summary`); a
-client may also ask for the summary of a whole conversation (`summary_request`).
+The overflow policy `summarize` replaces the older messages of a conversation that does not fit (`with_summary`). A
+client may also request the summary of a whole conversation (`summary_request`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,20 +13,20 @@ from pippin.core.conversation import Message, Text, ToolCall, ToolChoice, ToolRe
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 
-KEPT: Final = 6  # the last messages, which stay as they are
+KEPT: Final = 6  # the last messages, which are not summarised
 SUMMARY_TOKENS: Final = (1024, 256)
-"""Length of the summary, and of the one after it where the conversation does not fit with the first."""
+"""Length of the summary, and of a second attempt if the conversation does not fit with the first."""
 SUMMARY_TEMPERATURE: Final = 0.2
-MOST_PIECES: Final = 8  # parts that the older messages are cut into, when they do not fit at once
+MOST_PIECES: Final = 8  # most pieces to summarise separately when the older messages do not fit at once
 INSTRUCTIONS: Final = (
     "Summarize the conversation {where} for someone who will continue it. Keep names, numbers, decisions, "
     "what tools found, open questions and the user's wishes. Answer with the summary alone."
 )
 OPENING: Final = "Summary of the conversation before this point:\n\n"
-"""Stands before a summary in the message that takes the place of what it summarises."""
+"""Precedes the summary in the message that replaces the summarised ones."""
 
 Ask = Callable[[GenerationRequest], Awaitable[str]]
-"""Runs a request on the same model, for its text."""
+"""Runs a request on the same model and returns its text."""
 
 Answer = TypeVar("Answer")
 
@@ -34,9 +34,10 @@ Answer = TypeVar("Answer")
 async def with_summary(
     request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[Answer]]
 ) -> tuple[Answer, int]:
-    """What `submit` makes of the request with its older messages summarised, and how many those were.
+    """Summarise the request's older messages and pass it to `submit`; returns its result and the number of messages
+    dropped.
 
-    Tried again with a shorter summary; raises `ServerError("context_length_exceeded")` where that does not fit either.
+    Tries once more with a shorter summary. Raises `ServerError("context_length_exceeded")` if that does not fit either.
     """
     refusal = _too_long()
     for tokens in SUMMARY_TOKENS:
@@ -51,9 +52,9 @@ async def with_summary(
 
 
 def summary_request(conversation: GenerationRequest) -> GenerationRequest:
-    """The conversation with a request for its summary instead of an answer.
+    """The conversation, ending in a request for its summary.
 
-    The instructions come last, so that what the prefix cache holds of the conversation is used.
+    The instructions come last, so that the conversation's cached prefix is used.
     """
     instructions = Message("user", (Text(INSTRUCTIONS.format(where="up to here")),))
     return msgspec.structs.replace(
@@ -70,10 +71,10 @@ def summary_request(conversation: GenerationRequest) -> GenerationRequest:
 
 
 async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple[GenerationRequest, int]:
-    """The request with its older messages summarised in at most so many tokens, and how many those were.
+    """The request with its older messages summarised in at most `tokens` tokens, and how many messages those were.
 
-    Raises `ServerError("context_length_exceeded")` where nothing is left to summarise, no piece of it fits, or the
-    model has nothing to say of it.
+    Raises `ServerError("context_length_exceeded")` if nothing is left to summarise, no piece fits, or the summary is
+    empty.
     """
     instructions, older, recent = parted(request.messages or ())
     if not older:
@@ -88,7 +89,7 @@ async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple
 def parted(
     messages: tuple[Message, ...],
 ) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
-    """Instructions, older messages, and the last ones; no tool result is parted from its call."""
+    """Instructions, older messages and recent ones. No tool result is separated from its call."""
     instructions = tuple(message for message in messages if message.role in ("system", "developer"))
     rest = tuple(message for message in messages if message.role not in ("system", "developer"))
     cut = max(0, len(rest) - KEPT)
@@ -98,7 +99,7 @@ def parted(
 
 
 async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: Ask, tokens: int) -> str:
-    """In one piece if it fits the window, else in twice as many."""
+    """Summarise in one piece if that fits the window, else in twice as many, and so on."""
     pieces = 1
     while pieces <= min(MOST_PIECES, len(older)):
         size = -(-len(older) // pieces)

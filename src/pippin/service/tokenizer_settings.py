@@ -1,4 +1,4 @@
-"""What a model folder says of its tokenizer, for clients that ask."""
+"""The tokenizer settings in a model folder, for clients that ask."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +12,8 @@ PATHS: Final = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file")
 
 
 def tokenizer_settings(folder: Path) -> dict[str, Any] | None:
-    """What `tokenizer_config.json` says, without paths, and the chat template of a file of its own; None where
-    there is nothing to be read."""
+    """The settings in `tokenizer_config.json` without paths, plus the chat template if it has a file of its own; None
+    if there is nothing to read."""
     try:
         settings = from_json(_read(folder / "tokenizer_config.json"), dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The child process of one model: orders in, one frame of events out for each engine step.
+"""The child process of one model: it reads orders and sends one frame of events for each engine step.
 
 Begin with `main.py`, then `loop.py`.
 """

@@ -1,7 +1,7 @@
 """Converts one checkpoint in a process of its own: `python -m pippin.worker.conversion`.
 
-Reads a line with the `WorkerSpec` of the checkpoint and a line with the `Conversion`, and writes what `Told` lists, a
-line each. As in every worker, no code of the model's own is run.
+Reads one line with the checkpoint's `WorkerSpec` and one with the `Conversion`, then writes the messages of `Told`, one
+a line. As in every worker, the model's own code is not run.
 """
 
 import os
@@ -22,13 +22,13 @@ from pippin.worker.foreign_code import forbid_foreign_code
 
 
 def main() -> int:
-    """The exit status: 0 converted, 1 refused for a reason that was written."""
+    """Convert and return the exit status: 0 converted, 1 refused with the reason written."""
     spec = from_json(sys.stdin.buffer.readline(), WorkerSpec)
     asked = from_json(sys.stdin.buffer.readline(), Conversion)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # libraries print what they do
+    os.dup2(2, 1)  # libraries print progress
     forbid_foreign_code(spec)
-    # Ended from outside, it still removes what it wrote.
+    # A process that is terminated still removes what it wrote.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def tell(told: Told) -> None:
@@ -36,7 +36,7 @@ def main() -> int:
         answers.flush()
 
     try:
-        # The accelerated BLAS must be in the process before mlx, which the engine imports.
+        # The accelerated BLAS must be loaded before mlx, which the engine imports.
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
         with own_file_limit():
             from pippin.engines.language.conversion import convert as conversion
@@ -45,7 +45,7 @@ def main() -> int:
     except ServerError as error:
         tell(Failed(error.report.message))
         return 1
-    except KeyboardInterrupt:  # both were interrupted, and the parent says so
+    except KeyboardInterrupt:  # Ctrl-C reached the parent too, which reports it
         return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""A worker whose API server is on another machine: its links go through the input and output of a program (ssh).
+"""A worker whose API server is on another machine: its links run over the input and output of a program (ssh).
 
-One API process sends the frames of its link; several have their links carried in parcels (`core/link.py`), which
-become sockets here, so that the worker is shared as on the server's own machine.
+A single API process sends the frames of its link as they are. Several have their links multiplexed in parcels
+(`core/link.py`), which are unpacked into sockets here, so that the worker is shared as it would be locally.
 """
 
 import os
@@ -20,15 +20,15 @@ READ_SIZE: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Pipes:
-    """This process's standard input and output, which are the other ends of `link` and `door`."""
+    """This process's standard input and output, bridged to the far ends of `link` and `door`."""
 
     link: socket.socket
-    door: socket.socket  # through which guests come in
+    door: socket.socket  # guests come in through it
     carrying: "Carrying"
 
     def finish(self, seconds: float) -> None:
-        """Wait until all that was sent has been written, at most so long. Nothing can be sent after it."""
-        with suppress(OSError):  # it was closed
+        """Wait at most `seconds` until everything sent has been written. Nothing can be sent afterwards."""
+        with suppress(OSError):  # already closed
             self.link.shutdown(socket.SHUT_WR)
         self.carrying.finish(seconds)
 
@@ -37,12 +37,13 @@ class Carrying:
     """The threads that move bytes between this process's input and output and the worker's sockets."""
 
     def __init__(self, heard: int, said: int, owner: socket.socket, door: socket.socket) -> None:
-        """`heard`, `said`: descriptors of the input and output. `owner` and `door` are the worker's other ends."""
+        """`heard` and `said` are the descriptors of input and output; `owner` and `door` the far ends of the worker's
+        sockets."""
         self._heard = heard
         self._said = said
         self._door = door
         self._links: dict[int, socket.socket] = {OWNER: owner}
-        self._begun = threading.Event()  # it is known whether parcels come
+        self._begun = threading.Event()  # set once it is known whether parcels come
         self._parcels = False
         self._writing = threading.Lock()
         self._gone: set[int] = set()
@@ -51,7 +52,7 @@ class Carrying:
         self._start_to_take(OWNER, owner)
 
     def finish(self, seconds: float) -> None:
-        """Wait until all is written of links whose other ends have said their last, at most so long."""
+        """Wait at most `seconds` until everything that ended links had sent is written."""
         deadline = time.monotonic() + seconds
         for taker in list(self._takers.values()):
             taker.join(max(0.0, deadline - time.monotonic()))
@@ -71,7 +72,7 @@ class Carrying:
         self._begun.set()
         for link in list(self._links.values()):
             with suppress(OSError):
-                link.shutdown(socket.SHUT_WR)  # the worker reads the end of its orders, and leaves
+                link.shutdown(socket.SHUT_WR)  # the worker reads the end of its orders and exits
 
     def _pass_on(self, data: bytes) -> None:
         while data:
@@ -92,11 +93,11 @@ class Carrying:
         if link is None and content and whose not in self._gone:
             link = self._welcome(whose)
         if link is not None:
-            with suppress(OSError):  # the worker has given this one up
+            with suppress(OSError):  # the worker has dropped this guest
                 link.sendall(content) if content else link.shutdown(socket.SHUT_WR)
 
     def _welcome(self, whose: int) -> socket.socket:
-        """A new guest's link, which goes to the worker through its door."""
+        """Open a new guest's link, and pass its other end to the worker through the door."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._door, [whose.to_bytes(GUEST_BYTES, "big")], [theirs.fileno()])
@@ -110,7 +111,7 @@ class Carrying:
         taker.start()
 
     def _take(self, whose: int, source: socket.socket) -> None:
-        """Write what the worker says over one of its links, until it ends it."""
+        """Write what the worker sends over one link, until the worker ends the link."""
         self._begun.wait()
         with suppress(OSError):
             while data := source.recv(READ_SIZE):
@@ -133,7 +134,7 @@ class Carrying:
 
 
 def over_pipes() -> Pipes:
-    """The links of a worker that a program brings here. What is printed goes to the errors from now on."""
+    """The links of a worker that a program runs here. From now on, prints go to standard error."""
     ours, theirs = socket.socketpair()
     door, entrance = socket.socketpair()
     said = os.dup(sys.stdout.fileno())

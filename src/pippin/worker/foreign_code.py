@@ -1,7 +1,7 @@
-"""Keeps Python code that a model brings from being run, whatever a library on the way decides.
+"""Prevents a model's own Python code from running, whatever a library decides.
 
-Several loaders pass `trust_remote_code=True` to transformers on their own. The interpreter's audit hooks see every
-code object just before it is run, and a hook that is in place can't be taken away again.
+Several loaders pass `trust_remote_code=True` to transformers on their own. The interpreter's audit hooks see every code
+object just before it runs, and a hook cannot be removed once it is installed.
 """
 
 import logging
@@ -15,11 +15,11 @@ from pippin.core.models import WorkerSpec
 log = logging.getLogger(__name__)
 
 DYNAMIC_MODULES: Final = "transformers_modules"
-"""Transformers copies a model's code into a folder of this name before it runs it."""
+"""Transformers copies a model's code into a folder with this name before running it."""
 
 
 def forbid_foreign_code(spec: WorkerSpec) -> None:
-    """Forbid code of the model for the life of this process, unless the operator trusts the model."""
+    """Forbid the model's code for the life of this process, unless the operator trusts the model."""
     if spec.options.get("trust_remote_code"):
         log.warning("%s may run Python code of its own: --trust-remote-code is on.", spec.info.id)
         return

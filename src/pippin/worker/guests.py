@@ -1,8 +1,8 @@
-"""Links to further API processes, each with requests of its own: a worker that is shared among them.
+"""Links to further API processes that share the worker, each with requests of its own.
 
-The worker's first link is its owner's, which loads it, changes it and ends it. A guest has a link too, over which it
-may submit and cancel requests, and nothing else; their events go to it alone. So a token takes no hop more than it does
-with one API process. Guests come through the door, a socket over which the owner sends theirs.
+The worker's first link belongs to its owner, which loads, reconfigures and ends the worker. A guest may only submit and
+cancel requests over its own link, and receives their events directly, so sharing adds no hop to a token. The owner
+sends the sockets of guests over another socket, the door.
 """
 
 import contextlib
@@ -21,12 +21,13 @@ from pippin.worker.loop import GuestLeft, LinkLost, WorkerLink
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 50_000
-"""Events held for a guest that reads nothing; then it is given up, for the engine must not wait for one of several."""
+"""Events held for a guest that does not read. Beyond that the guest is dropped: the engine must not wait for one
+guest."""
 AT_ONCE: Final = 4  # sockets in one message
 
 
 class Guest(WorkerLink):
-    """The link to one guest, which is lost when the guest reads nothing for too long."""
+    """The link to one guest. It is lost when the guest does not read for too long."""
 
     def _wait_for_room(self) -> None:
         if self._waiting_events >= MOST_WAITING:
@@ -37,18 +38,18 @@ class Guest(WorkerLink):
         self._check()
 
     def say_no_more(self) -> None:
-        """Nothing is sent from here on; a guest on another machine is then sent what is still on its way."""
+        """Send nothing more. A guest on another machine still receives what is under way."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def shut(self) -> None:
-        """Let the reader end, which tells that the guest has left."""
-        with contextlib.suppress(OSError):  # it has left by itself
+        """Make the reader end, which reports that the guest has left."""
+        with contextlib.suppress(OSError):  # it has left already
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class SharedLink(WorkerLink):
-    """The owner's link, and those of the guests: events go to whose requests they are of."""
+    """The owner's link and those of the guests. Events go to whoever submitted their request."""
 
     def __init__(self, connection: socket.socket, door: socket.socket) -> None:
         super().__init__(connection)
@@ -57,7 +58,7 @@ class SharedLink(WorkerLink):
         self._had_guests = False
 
     def open_door(self, receive: Callable[[Order | GuestLeft], None]) -> None:
-        """Let guests in from now on, and give their orders to `receive`, each guest's on a thread of its own."""
+        """Admit guests from now on. Their orders go to `receive`, each guest's on a thread of its own."""
         threading.Thread(target=self._let_in, args=(receive,), name="door", daemon=True).start()
 
     def send_events(self, emissions: list[Emission]) -> None:
@@ -74,10 +75,11 @@ class SharedLink(WorkerLink):
                 try:
                     guest.send_events(part)
                 except LinkLost:
-                    continue  # its reader says that it has left
+                    continue  # the guest's reader reports that it has left
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything is sent, to the guests too, at most so long; and tell them that nothing more comes."""
+        """Wait at most `seconds` until everything is sent, to guests too, then tell the guests that nothing more
+        comes."""
         deadline = time.monotonic() + seconds
         super().drain(seconds)
         for guest in list(self._guests.values()):

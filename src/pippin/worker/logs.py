@@ -1,4 +1,4 @@
-"""The worker's log lines: written to stderr, which the API server reads, with the request's id."""
+"""The worker's log lines, with the request's id: written to stderr, which the API server reads."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from pippin.worker.loop import request_id
 
 
 class WorkerFormatter(logging.Formatter):
-    """Formats a record as one line of JSON, which the API server logs again at its level, in its own form."""
+    """Formats a record as one line of JSON; the API server logs it again at its level, in its own format."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"level": record.levelname.lower(), "name": record.name, "message": record.getMessage()}

@@ -1,12 +1,12 @@
 """The step loop of a worker: the one thread that touches the engine, between preparation and the socket.
 
 Preparation renders templates, tokenizes and decodes media. Orders reach the loop through an inbox: jobs from the
-preparation threads, everything else from the reader. Between two steps it takes all that has come; it sleeps only
-when the engine has nothing to do.
+preparation threads, everything else from the reader. Between two steps the loop takes all that has arrived; it sleeps
+only when the engine is idle.
 
-Sending never waits while the socket has room: the frame goes out on the thread that made it. When the API
-server is slow, events gather here, joined, and a thread of its own sends them as one frame once there is room
-again; beyond a bound the sender waits, so that a server that reads nothing stops the engine and not the memory.
+A send does not wait while the socket has room: the frame is written on the thread that made it. When the API server is
+slow, events are buffered and merged here, and a separate thread sends them as one frame once there is room. Beyond a
+bound the sender waits, so that a server that does not read stalls the engine instead of exhausting memory.
 """
 
 import ctypes
@@ -65,10 +65,10 @@ from pippin.engines.waiting import NobodyWaitsError, check_wanted, wanted_while
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait
-RECHECK: Final = 1.0  # seconds between looks at a socket that has no room
+RECHECK: Final = 1.0  # seconds between checks of a socket that has no room
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The request that this thread works on, which its log lines name."""
+"""The request that this thread works on; its log lines carry the id."""
 
 
 @contextmanager
@@ -85,29 +85,29 @@ class LinkLost(Exception):
 
 
 class WorkerLink:
-    """The socket to the API server: orders are read from it, frames of events and reports are sent on it."""
+    """The socket to the API server: reads orders, sends frames of events and reports."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         self._socket = connection
         self._encode = msgspec.msgpack.Encoder().encode
         self._room = threading.Condition()
-        self._unsent = memoryview(b"")  # the rest of a frame that the socket did not take whole
+        self._unsent = memoryview(b"")  # the rest of a frame that the socket took in part
         self._waiting: dict[str, list[Event]] = {}
         self._waiting_events = 0
         self._closed = False
         self._flusher: threading.Thread | None = None
 
     def receive_spec(self) -> WorkerSpec:
-        """The spec, which is the first frame. Raises `LinkLost`.
+        """Read the spec, which is the first frame. Raises `LinkLost`.
 
-        Exactly that frame is read, so that orders behind it stay for `orders`.
+        Reads exactly that frame, so that the orders behind it are left for `orders`.
         """
         length = int.from_bytes(self._receive_exactly(4), "big")
         return from_message(self._receive_exactly(length), WorkerSpec)
 
     def orders(self) -> Iterator[Order]:
-        """Orders until the API server closes its end. Raises `FrameError` for what is no order."""
+        """Yield orders until the API server closes its end. Raises `FrameError` for a malformed order."""
         decoder = message_decoder(Order)
         buffer = FrameBuffer()
         while True:
@@ -124,7 +124,7 @@ class WorkerLink:
                     raise FrameError(f"The API server sent what is no order: {error}") from error
 
     def send_events(self, emissions: list[Emission]) -> None:
-        """Send one step's events, or join them to those that wait. Raises `LinkLost`."""
+        """Send one step's events, or queue them behind those already waiting. Raises `LinkLost`."""
         if not emissions:
             return
         with self._room:
@@ -135,14 +135,14 @@ class WorkerLink:
                 self._send_now(frame(self._encode(Output(emissions))))
 
     def send(self, report: Report) -> None:
-        """Send one report, behind everything sent before. Raises `LinkLost`."""
+        """Send one report, after everything sent before. Raises `LinkLost`."""
         with self._room:
             self._room.wait_for(lambda: self._closed or not self._congested)
             self._check()
             self._send_now(frame(self._encode(report)))
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything is sent, at most so long."""
+        """Wait at most `seconds` until everything is sent."""
         with self._room:
             self._room.wait_for(lambda: self._closed or not self._congested, timeout=seconds)
 
@@ -170,7 +170,7 @@ class WorkerLink:
         self._waiting_events += len(emissions)
 
     def _send_now(self, data: bytes) -> None:
-        """Give the socket what it takes; the flusher sends the rest. Holds the lock."""
+        """Write as much as the socket takes; the flusher sends the rest. The caller holds the lock."""
         try:
             sent = self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -200,7 +200,7 @@ class WorkerLink:
                 select.select([], [self._socket], [], RECHECK)
                 with self._room:
                     self._flush_some()
-            except (OSError, ValueError, LinkLost):  # closed under us
+            except (OSError, ValueError, LinkLost):  # closed meanwhile
                 return
 
     def _flush_some(self) -> None:
@@ -227,7 +227,7 @@ class WorkerLink:
 
 
 def read_orders(link: WorkerLink, handle: Callable[[Order], None], lost: Callable[[], None]) -> None:
-    """Hand every order over; the body of the reader thread. Ends by calling `lost`."""
+    """Hand every order to `handle`; the body of the reader thread. Calls `lost` at the end."""
     try:
         for order in link.orders():
             handle(order)
@@ -239,25 +239,25 @@ def read_orders(link: WorkerLink, handle: Callable[[Order], None], lost: Callabl
 
 log = logging.getLogger(__name__)
 
-# Who comes just after an idle engine has begun waits for a whole step, and is not computed along with the first. So the
-# first waits for this much of a step, and on as long as others come, up to four times as much: of 16 that come at once
-# all start together, and have their first token in two thirds of the time (measured).
+# A request that arrives just after an idle engine started waits for a whole step instead of joining the first one. So
+# the first request waits for this fraction of a step, and on while others arrive, up to four times as long. Of 16 that
+# arrive at once all start together, and get their first token in two thirds of the time (measured).
 GATHERED: Final = 0.05  # of a step
 MOST_GATHERED: Final = 0.01  # seconds
 
 RESTED: Final = 5.0
-"""Seconds without a step after which the allocator's free memory goes back to the system: what many sequences had is
-hundreds of MB that others can use. Not sooner, for to have it again costs 2 ms for each MB."""
+"""Seconds without a step after which the allocator's free memory is returned to the system: many sequences leave behind
+hundreds of MB that others can use. Not sooner, because allocating it again costs 2 ms per MB."""
 
 PREPARATION_THREADS: Final = 2
 LONG_TEXT: Final = 256 << 10
-"""Characters, from which a text is tokenized beside the others: 60,000 tokens, which take half a second."""
+"""Characters from which a text is tokenized on a separate thread: 60,000 tokens, which take half a second."""
 MOST_TOKENS: Final = 1_000_000
-"""In one answer of the tokenizer: the API server reads it in one go, while nobody else is answered."""
+"""In one answer of the tokenizer: the API server decodes it in one go, which blocks everybody else."""
 
 
 class GuestLeft(msgspec.Struct, frozen=True):
-    """One of the API processes that share the worker is gone: its requests are cancelled."""
+    """A guest API process is gone; its requests are cancelled."""
 
     guest: str
 
@@ -269,9 +269,9 @@ Wanted = Callable[[str], bool]
 
 
 class Preparation:
-    """Turns orders into jobs, or into whole answers where no weights are needed.
+    """Turns orders into jobs, or into complete answers where no weights are needed.
 
-    Orders that come before the tokenizer is read wait for it.
+    Orders that arrive before the tokenizer is loaded wait for it.
     """
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class Preparation:
         self._long = ThreadPoolExecutor(1, thread_name_prefix="prepare-long")
 
     def begin(self, preparer: Preparer, done: Done, wanted: Wanted = lambda _: True) -> None:
-        """Start to prepare what has come and what comes; `done` gets each answer, on a thread from here.
+        """Start preparing queued and future orders. `done` receives each answer, on a thread of this pool.
 
         `wanted` says whether somebody still waits for the answer to an order.
         """
@@ -293,7 +293,7 @@ class Preparation:
             self._long.submit(self._prepare_long, order)
 
     def _prepare_long(self, order: Submit) -> None:
-        """Prepare a long text or a video beside the others, which need not wait, and give its memory back."""
+        """Prepare a long text or a video without delaying the others, then return its memory."""
         self._prepare(order)
         del order
         give_memory_back()
@@ -329,7 +329,7 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
 
 
 def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
-    """The answer, if its tokens are few enough. Raises `ServerError`."""
+    """The answer, if it has few enough tokens. Raises `ServerError`."""
     for event in answer:
         if isinstance(event, Tokenized | Rendered) and len(event.tokens) > MOST_TOKENS:
             raise ServerError(
@@ -339,7 +339,7 @@ def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
 
 
 def give_memory_back() -> None:
-    """Give the system the memory that the allocator keeps after a large piece of work (glibc's `malloc_trim`)."""
+    """Return memory that the allocator keeps after a large piece of work to the system (glibc's `malloc_trim`)."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:
@@ -347,7 +347,7 @@ def give_memory_back() -> None:
 
 
 class StepLoop:
-    """Steps the engine, and hands orders to it between two steps."""
+    """Steps the engine, and hands it orders between two steps."""
 
     def __init__(
         self,
@@ -355,16 +355,16 @@ class StepLoop:
         preparation: Preparation,
         on_step: Callable[[Engine], object] | None = None,
     ) -> None:
-        """`on_step` is called after each step, on the step's thread."""
+        """`on_step` is called after each step, on the step thread."""
         self._link = link
         self._preparation = preparation
         self._on_step = on_step
         self._arrived = threading.Condition()
         self._inbox: deque[Arrival] = deque()
         self._in_preparation: dict[str, bool] = {}  # id: whether it was cancelled meanwhile
-        self._step_seconds = 0.0  # of late
+        self._step_seconds = 0.0  # moving average
         self._leave_at: float | None = None
-        self._tidy_at: float | None = None  # when memory goes back, if nothing comes before
+        self._tidy_at: float | None = None  # when memory is returned, if nothing arrives before
         self._admission: LoadWeights | Shutdown | None = None
 
     def receive(self, order: Order | GuestLeft) -> None:
@@ -389,17 +389,17 @@ class StepLoop:
                     self._put(order)
 
     def admission(self) -> LoadWeights | None:
-        """Wait until the weights may be loaded; None when the worker is to leave instead."""
+        """Wait until the weights may be loaded; None if the worker is to exit instead."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._admission is not None)
         return self._admission if isinstance(self._admission, LoadWeights) else None
 
     def wants(self, id: str) -> bool:
-        """Whether an order that is being prepared was not cancelled; on any thread."""
+        """Whether an order is in preparation and not cancelled; callable from any thread."""
         return not self._in_preparation.get(id, True)
 
     def prepared(self, id: str, answer: Answer) -> None:
-        """Take what preparation made of an order, on its thread. Raises `LinkLost`."""
+        """Take the result of a preparation, on its thread. Raises `LinkLost`."""
         with self._arrived:
             cancelled = self._in_preparation.pop(id, True)
             if not cancelled and not isinstance(answer, tuple):
@@ -409,9 +409,9 @@ class StepLoop:
             self._link.send_events([(id, event) for event in answer])
 
     def run(self, engine: Engine) -> None:
-        """Serve until a `Shutdown` is done, and close the engine.
+        """Serve until a `Shutdown` is carried out, then close the engine.
 
-        Raises what a step raises; the engine is left as it is then, for nothing in it can be trusted.
+        Raises what a step raises. The engine is not closed then, because its state cannot be trusted.
         """
         while not self._time_to_leave(engine):
             for arrival in self._take(wait=not engine.busy):
@@ -450,7 +450,8 @@ class StepLoop:
         return arrivals
 
     def _gather(self, quiet: float) -> None:
-        """Wait until no order has come for `quiet` seconds, and no prompt is being prepared."""
+        """Wait until no order has arrived for `quiet` seconds and no prompt is in preparation, at most `4 * quiet`
+        seconds."""
         end = time.monotonic() + 4 * quiet
         while (left := min(quiet, end - time.monotonic())) > 0:
             came = len(self._inbox)
@@ -459,7 +460,7 @@ class StepLoop:
                 return
 
     def _seconds_left(self) -> float | None:
-        """Until there is something to do though nothing comes."""
+        """Seconds until the next timed action, if there is one."""
         moments = [each for each in (self._leave_at, self._tidy_at) if each is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
@@ -499,7 +500,7 @@ class StepLoop:
                 self._link.send_events([(job.id, job.accepted)])
 
     def _reconfigure(self, engine: Engine, options: dict[str, Any]) -> None:
-        for name, value in options.items():  # one by one: what can't change holds up nothing else
+        for name, value in options.items():  # one by one, so that a refused option holds up no other
             try:
                 engine.reconfigure({name: value})
             except ServerError as error:
@@ -507,7 +508,7 @@ class StepLoop:
 
 
 def has_video(task: Task) -> bool:
-    """Whether a video is to be decoded for a task, which takes up to a minute."""
+    """Whether a task has a video to decode, which takes up to a minute."""
     match task:
         case Generate(request) | CountTokens(request) | RenderTemplate(request):
             parts = [part for message in request.messages or () for part in message.parts]
@@ -523,7 +524,7 @@ def has_video(task: Task) -> bool:
 
 
 def text_length(task: Task) -> int:
-    """Characters of text in a task that a tokenizer will read."""
+    """Characters of text that a tokenizer will read for a task."""
     match task:
         case Generate(request) | CountTokens(request) | RenderTemplate(request):
             given = request.prompt if isinstance(request.prompt, str) else ""

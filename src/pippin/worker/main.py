@@ -1,4 +1,4 @@
-"""The worker's life from its first frame to its exit: load in two stages, the second when told to, then loop."""
+"""The worker's life from its first frame to its exit: it loads in two stages, the second on command, then loops."""
 
 import contextlib
 import ctypes
@@ -51,19 +51,21 @@ PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
 LAST_WORDS: Final = 5.0  # seconds that a final frame may take to leave
 KILLED_FIRST: Final = 500  # of 1000
 SWITCH: Final = 0.001
-"""Seconds that the step loop waits for a thread that reads a long text in Python, each time that it needs the
-interpreter: five times less than Python's own, for several times in each step."""
+"""Seconds that the step loop waits for the interpreter while a thread processes a long text in Python. A fifth of
+Python's default, because each step waits several times."""
 AFTER_A_LOSS: Final = 0.5  # seconds
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
 def main() -> None:
-    """Run a worker: `python -m pippin.worker FD PARENT_PID`, with a third argument for the socket by which further API
-    processes come in, or `- PATH` for the input and output of a program that brings a rank here from another machine,
-    where the model's folder is PATH."""
+    """Run a worker: `python -m pippin.worker FD PARENT_PID`.
+
+    A third argument is the descriptor of the socket through which further API processes come in. With `- PATH`, the
+    link is this process's input and output, brought by a program (such as ssh) from the server's machine; PATH is the
+    model's folder here."""
     pipes = None
     if sys.argv[1] == "-":
-        end_with_parent(os.getppid())  # a process that is stopped does not read of the end of its input
+        end_with_parent(os.getppid())  # a stopped process does not notice the end of its input
         pipes = over_pipes()
         connection, path = pipes.link, sys.argv[2]
     else:
@@ -79,7 +81,7 @@ def main() -> None:
     if path is not None:
         spec = msgspec.structs.replace(spec, info=msgspec.structs.replace(spec.info, path=path))
     configure_logging(spec)
-    faulthandler.enable()  # a crash in a library says where it was
+    faulthandler.enable()  # a crash in a library prints a traceback
     forbid_foreign_code(spec)
     forbid_network(spec)
     sys.setswitchinterval(SWITCH)
@@ -90,7 +92,7 @@ def main() -> None:
 
 
 def run(spec: WorkerSpec, link: WorkerLink) -> int:
-    """Load the model and serve it; the exit status of the process."""
+    """Load the model and serve it; returns the exit status of the process."""
     preparation = Preparation()
     interval = spec.log_progress_interval
     loop = StepLoop(link, preparation, None if interval == 0 else ProgressLog(interval).note)
@@ -123,8 +125,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
     except LinkLost:
         return 0
-    except ServerError as error:  # it says by itself what is wrong
-        log.debug("Loading %s failed: %s", spec.info.id, error.report.message)  # whoever waits for it says so
+    except ServerError as error:  # its message says what is wrong
+        log.debug("Loading %s failed: %s", spec.info.id, error.report.message)  # its waiters report it
         _report_failure(link, error.report)
         return LOAD_FAILED
     except Exception as error:
@@ -137,7 +139,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
 
 
 def opened(connection: socket.socket, pipes: Pipes | None) -> WorkerLink:
-    """The link to the API server, or to several API processes where this worker has a door for them."""
+    """The link to the API server, shared with further API processes if this worker has a door for them."""
     if pipes is not None:
         return SharedLink(connection, pipes.door)
     if len(sys.argv) < 4:
@@ -150,7 +152,7 @@ def opened(connection: socket.socket, pipes: Pipes | None) -> WorkerLink:
 def run_rank(
     spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink, started: float
 ) -> int:
-    """As `run`, for a rank of a group, from its weights on: rank 0 serves, and the others follow it."""
+    """The part of `run` from the weights on, for a rank of a group: rank 0 serves, the others follow it."""
     assert spec.rank is not None
     if not hasattr(kind, "open_rank"):
         message = f"{spec.info.id!r} is no language model: it runs in one process. Start it without ranks."
@@ -173,14 +175,15 @@ def run_rank(
 
 
 def rank_lost(sentence: str) -> None:
-    """End this rank, whatever its threads wait for; not at once, so that who watches all sees who went first."""
+    """End this rank, whatever its threads wait for. Not at once: a watcher of all ranks should see which one went
+    first."""
     log.error("%s This rank ends.", sentence)
     time.sleep(AFTER_A_LOSS)
     end_now(GROUP_LOST)
 
 
 def check_files(spec: WorkerSpec) -> None:
-    """Raises `ServerError("load_failed")` where the model's files here are not those of the server elsewhere."""
+    """Raises `ServerError("load_failed")` if the model's files here differ from those of the server elsewhere."""
     if spec.files is not None and digest_of(Path(spec.info.path or "")) != spec.files:
         message = (
             f"The files of the model {spec.info.id!r} on {socket.gethostname()} are not those of the server: "
@@ -190,9 +193,9 @@ def check_files(spec: WorkerSpec) -> None:
 
 
 def import_kind(spec: WorkerSpec) -> ModuleType:
-    """The module of the model's kind.
+    """The module for the model's kind.
 
-    The accelerated BLAS must be in the process before mlx, which the kind's module imports.
+    The accelerated BLAS must be loaded before mlx, which that module imports.
     """
     if spec.info.kind != "scripted":
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
@@ -200,12 +203,12 @@ def import_kind(spec: WorkerSpec) -> ModuleType:
 
 
 def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
-    """Step until told to leave; the exit status."""
+    """Step until told to exit; returns the exit status."""
     try:
         loop.run(engine)
     except LinkLost:
         return 0
-    except Exception:  # after it the engine's state can't be trusted: the supervisor starts another process
+    except Exception:  # the engine's state can't be trusted now: the supervisor starts another process
         log.exception("The engine failed in a step; the worker ends.")
         return STEP_FAILED
     link.drain(LAST_WORDS)
@@ -213,7 +216,7 @@ def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
 
 
 def load_failure(spec: WorkerSpec, error: Exception) -> ErrorReport:
-    """What to tell clients and operator of a load that failed unexpectedly."""
+    """The error for clients and operator when a load failed unexpectedly."""
     reason = without_folders(f"{type(error).__name__}: {error}", spec.info.path)
     return ErrorReport(
         kind="load_failed", message=f"The model {spec.info.id!r} could not be loaded: {reason}"
@@ -246,24 +249,24 @@ def _report_failure(link: WorkerLink, report: ErrorReport) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent's thread dies (Linux; elsewhere the socket tells)."""
+    """Ask the kernel to kill this process when its parent's thread dies (Linux; elsewhere the socket's end tells)."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         return  # the socket's end still tells
-    if os.getppid() != parent:  # it died before the kernel knew our wish
+    if os.getppid() != parent:  # it died before prctl took effect
         os._exit(0)
 
 
 def offer_to_the_killer() -> None:
-    """Ask the kernel to end this process before others where the machine has no memory left (Linux, proc(5))."""
+    """Ask the kernel to kill this process before others when the machine runs out of memory (Linux, proc(5))."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a container may forbid it
             Path("/proc/self/oom_score_adj").write_text(str(KILLED_FIRST))
 
 
 def end_now(status: int) -> None:
-    """End the process without running anything more: threads may hang in foreign code."""
+    """End the process without any cleanup: threads may hang in foreign code."""
     sys.stderr.flush()
     os._exit(status)

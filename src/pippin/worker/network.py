@@ -1,4 +1,4 @@
-"""Keeps a worker of an offline server from opening connections, whatever a library asks for."""
+"""Keeps a worker of an offline server from opening connections, whatever a library attempts."""
 
 import ipaddress
 import sys
@@ -11,10 +11,11 @@ CONNECTING: Final = frozenset({"socket.connect", "socket.sendto", "socket.getadd
 
 
 def forbid_network(spec: WorkerSpec) -> None:
-    """Forbid connections to other machines for the life of this process, where the server is offline.
+    """Forbid connections to other machines for the life of this process if the server is offline.
 
-    Libraries of Hugging Face are told first, so that they look in their cache and say what is missing; a connection
-    that is tried all the same is an `OSError`. A rank needs the machines of its group, and is only told.
+    Hugging Face libraries are put into offline mode first, so that they use their cache and name what is missing. A
+    connection attempted all the same raises `OSError`. A rank must reach the machines of its group, so it gets the
+    offline mode only.
     """
     if not spec.offline:
         return
@@ -30,7 +31,7 @@ def forbid_network(spec: WorkerSpec) -> None:
 
 
 def _host_of(event: str, arguments: tuple[Any, ...]) -> object:
-    """The host that is meant; None for sockets of this machine alone, which have paths for addresses."""
+    """The destination host; None for local sockets, whose addresses are paths."""
     if event == "socket.getaddrinfo":
         return arguments[0]
     address = arguments[1]

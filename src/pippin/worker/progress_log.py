@@ -1,4 +1,4 @@
-"""Lines of the log that tell how far running answers are."""
+"""Log lines on the progress of running answers."""
 
 import logging
 
@@ -9,14 +9,14 @@ log = logging.getLogger(__name__)
 
 
 class ProgressLog:
-    """Writes a line for each request whenever it has got `interval` more tokens, of all its choices together."""
+    """Logs a line for each request after every `interval` more tokens, counted over all its choices."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
-        self._told: dict[str, int] = {}  # intervals that were told, of each request that runs
+        self._told: dict[str, int] = {}  # intervals already logged, for each running request
 
     def note(self, engine: Engine) -> None:
-        """Look where all requests of the engine stand after a step."""
+        """Check all requests of the engine after a step."""
         running, told = engine.stats().requests, self._told
         self._told = {each.id: each.generated_tokens // self._interval for each in running}
         for each in running:

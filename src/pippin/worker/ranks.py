@@ -1,8 +1,8 @@
-"""The sockets between the ranks of a group: from rank 0 to each other one, with a heartbeat.
+"""The sockets between rank 0 of a group and each other rank, with a heartbeat.
 
-MLX's own connections notice late, or never, that a rank has gone (JACCL waits for ever). So each end of these says
-something every second, and a rank that hears nothing for some seconds ends, which ends the group. A rank that connects
-must know the secret of the group, and rank 0 proves that it does (HMAC-SHA-256 over both sides' random numbers).
+MLX's own connections notice late, or never, that a rank has gone (JACCL waits for ever). So each end of these sockets
+sends something every second, and a rank that hears nothing for some seconds ends, which ends the group. A rank that
+connects must prove that it knows the group's secret, and so must rank 0 (HMAC-SHA-256 over random numbers of both).
 """
 
 import hmac
@@ -21,21 +21,21 @@ from pippin.core.models import RankSpec
 
 log = logging.getLogger(__name__)
 
-BEAT: Final = 1.0  # seconds between signs of life
-SILENT: Final = 6.0  # seconds without one, after which a rank counts as lost
+BEAT: Final = 1.0  # seconds between heartbeats
+SILENT: Final = 6.0  # seconds without one after which a rank counts as lost
 MEET_WITHIN: Final = 120.0  # seconds for all ranks to connect
-GREET_WITHIN: Final = 10.0  # seconds for one connection to prove itself
-LOOK_EVERY: Final = 0.05  # seconds between looks at who has proved itself
+GREET_WITHIN: Final = 10.0  # seconds for one connection to authenticate
+LOOK_EVERY: Final = 0.05  # seconds between checks for authenticated connections
 NONCE: Final = 32  # bytes
 DIGEST: Final = 32
 READ_SIZE: Final = 1 << 18
 
 Lost = Callable[[str], None]
-"""Told once, with a sentence, on a thread of the link."""
+"""Called with a sentence when a rank is lost, on a thread of the link."""
 
 
 class NotMet(Exception):
-    """The ranks did not find each other; the text says who is missing."""
+    """The ranks did not find each other; the message says who is missing."""
 
 
 class _End:
@@ -73,7 +73,7 @@ class _End:
             while data := self._socket.recv(READ_SIZE):
                 self._last = time.monotonic()
                 for payload in buffer.feed(data):
-                    if payload:  # an empty one is a sign of life
+                    if payload:  # an empty frame is a heartbeat
                         self._heard.put(payload)
         self._socket.close()
         self._lost(f"{self._name} is gone.")
@@ -86,17 +86,17 @@ class _End:
                 return
             if self._sending.acquire(
                 blocking=False
-            ):  # else something is being said, which is a sign of life too
+            ):  # otherwise a send is under way, which is a sign of life too
                 try:
                     self._socket.sendall(frame(b""))
                 except OSError:
-                    return  # the reader says so
+                    return  # the reader reports it
                 finally:
                     self._sending.release()
 
 
 class GroupLink:
-    """The way to the other ranks; see `RankLink` of the language engine."""
+    """The link to the other ranks; see `RankLink` of the language engine."""
 
     def __init__(self, ends: list[_End]) -> None:
         self._ends = ends
@@ -114,7 +114,7 @@ class GroupLink:
 
 
 def meet(spec: RankSpec, lost: Lost) -> GroupLink:
-    """Find the other ranks. Raises `NotMet`."""
+    """Connect to the other ranks. Raises `NotMet`."""
     host, _, port = spec.control.rpartition(":")
     deadline = time.monotonic() + MEET_WITHIN
     try:
@@ -130,8 +130,8 @@ def meet(spec: RankSpec, lost: Lost) -> GroupLink:
 
 
 def _accept(address: tuple[str, int], spec: RankSpec, deadline: float) -> dict[int, socket.socket]:
-    """Connections of all other ranks. Each is greeted on a thread of its own, so that a stranger who says nothing keeps
-    nobody waiting."""
+    """Accept connections from all other ranks. Each is authenticated on a thread of its own, so that a stranger who
+    says nothing delays nobody."""
     greeted: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
     found: dict[int, socket.socket] = {}
     with socket.create_server(address, backlog=spec.size) as server:
@@ -163,7 +163,7 @@ def _greet(
 
 
 def _greeted(connection: socket.socket, spec: RankSpec) -> int | None:
-    """The rank that proves to know the secret; None for a stranger."""
+    """The number of the rank that proves to know the secret; None for a stranger."""
     connection.settimeout(GREET_WITHIN)
     ours = secrets.token_bytes(NONCE)
     try:
@@ -196,7 +196,7 @@ def _connect(address: tuple[str, int], spec: RankSpec, deadline: float) -> socke
 
 
 def _prove(connection: socket.socket, spec: RankSpec) -> None:
-    """Show rank 0 that this rank knows the secret, and have it show the same. Raises `NotMet`, or `OSError`."""
+    """Prove to rank 0 that this rank knows the secret, and check rank 0's proof. Raises `NotMet` or `OSError`."""
     rank, ours = bytes([spec.rank]), secrets.token_bytes(NONCE)
     theirs = _receive(connection, NONCE)
     connection.sendall(rank + ours + _proof(spec, b"joins", rank, theirs, ours))

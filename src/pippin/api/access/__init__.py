@@ -1,1 +1,1 @@
-"""Who may come in, how much they may ask for, and how a refusal is drawn. Begin with `guards.py`."""
+"""Who may come in, how much they may ask for, and how refusals are encoded. Begin with `guards.py`."""

@@ -1,7 +1,7 @@
-"""Keys for clients that can't keep one, as browsers: they expire, and open Realtime connections alone.
+"""Short-lived keys for clients that can't keep a secret, such as browsers; they open only Realtime connections.
 
-A secret has the rights and the limits of the key that asked for it, and ends with that key. Secrets are kept in memory:
-none outlives the server.
+A secret has the rights and the limits of the key that asked for it, and ends with that key. Secrets are kept in memory,
+and none outlives the server.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ PREFIX: Final = "ek_"
 MOST_SECONDS: Final = 7200
 MOST_SECRETS: Final = 10_000
 MOST_BYTES: Final = 16 << 20
-"""Of the sessions of all secrets."""
+"""Bytes of the sessions of all secrets."""
 SHARE: Final = 8
-"""One caller may have this part of the secrets and of their bytes: one eighth."""
+"""One caller may hold one eighth of the secrets and of their bytes."""
 
 
 class ClientSecret(Struct, frozen=True, kw_only=True):
-    """What is known of a secret, which is never its text."""
+    """What is stored of a secret: never its text."""
 
     account: str  # of the caller who asked for it
     key: bytes | None  # the digest of the key that asked for it; None where there are no keys
@@ -41,7 +41,7 @@ class ClientSecrets:
         self._secrets: dict[bytes, ClientSecret] = {}
 
     def make(self, account: str, key: Key | None, session: bytes, seconds: int) -> tuple[str, int]:
-        """A new secret, and when it expires. Raises `ServerError` where the caller has too many."""
+        """A new secret, and when it expires. Raises `ServerError` if there are too many."""
         self._secrets = {digest: each for digest, each in self._secrets.items() if self._holds(each)}
         self._check_room(account, len(session))
         text = PREFIX + secrets.token_hex(24)
@@ -55,15 +55,15 @@ class ClientSecrets:
         return text, expires_at
 
     def find(self, shown: bytes) -> ClientSecret | None:
-        """The secret that was shown, if there is such a one and its time is not over."""
+        """The secret that was shown, if it exists and has not expired."""
         if not shown.startswith(PREFIX.encode()):
             return None
-        # Looked up by digest: how long that takes tells nothing of the text.
+        # Looked up by digest, so that the time it takes reveals nothing of the text.
         found = self._secrets.get(_digest(shown))
         return found if found is not None and self._holds(found) else None
 
     def _holds(self, secret: ClientSecret) -> bool:
-        """Not one that would last longer than any may, as where the clock was put back."""
+        """Whether a secret is valid; one that would last too long, since the clock was set back, is not."""
         now = self._clock()
         return now < secret.expires_at <= now + MOST_SECONDS
 

@@ -1,4 +1,4 @@
-"""Draws errors as replies, each in the shape of the dialect that was spoken."""
+"""Encodes errors as replies, each in the format of the request's dialect."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ from pippin.core.errors import ErrorReport, ServerError
 log = logging.getLogger(__name__)
 
 ANTHROPIC: Final = "anthropic-version"
-"""The header that each request of Anthropic's clients has, also at addresses that both vendors' clients ask."""
+"""The header that Anthropic's clients always send, also to addresses that both vendors' clients use."""
 
 _CLIENTS_WORDS = re.compile(
     r"(invalid (?:enum )?value) '.*'"
@@ -29,18 +29,18 @@ _CLIENTS_WORDS = re.compile(
     r"|The model's chat template can't render these messages).*",
     re.DOTALL,
 )
-"""What a client wrote is told to it where it is wrong, but is not for the log: it may be a prompt, or be secret."""
+"""Parts of messages that quote the client. They are kept out of the log: they may hold a prompt or a secret."""
 
 GONE: Final = {
     "/generate": "mlx_vlm.server had it before its version 0.3: use /v1/chat/completions.",
 }
-"""What to use instead of addresses of the replaced servers that are no more."""
+"""What to use instead of addresses that the replaced servers had once."""
 
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
 
 def _answered(request: Request) -> str:
-    """All methods of the address that was asked, as the header `Allow` has them."""
+    """All methods of the requested address, as the header `Allow` lists them."""
     found: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
@@ -49,13 +49,13 @@ def _answered(request: Request) -> str:
 
 
 class Errors:
-    """Draws errors as replies, each in the shape of the dialect whose address was asked."""
+    """Encodes errors as replies, each in the format of the dialect that owns the address."""
 
     def __init__(self, dialects: Mapping[str, AnyDialect]) -> None:
         self._dialects = dialects
 
     def reply(self, report: ErrorReport, scope: Scope) -> Response:
-        """The error as the dialect draws it whose address this is; what it says goes to the access log too."""
+        """The error in the format of the address's dialect; its message goes to the access log too."""
         exchange = exchange_of(scope)
         exchange.refusal = _CLIENTS_WORDS.sub(r"\1\2", report.message)
         anthropic = ANTHROPIC in Headers(scope=scope)

@@ -25,43 +25,41 @@ CLIENT_GONE = 499
 SLOW_SECONDS = 60.0
 SCOPE_KEY = "pippin.exchange"
 PROBES = frozenset({"/health", "/v1/health", "/healthz", "/readyz", "/metrics"})
-"""What programs ask again and again: the log has their answers at the level DEBUG."""
+"""Addresses that programs poll: their answers are logged at level DEBUG."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of one HTTP exchange. `ExchangeFrame` makes it for each request; guards and handlers fill it in."""
+    """What is known of one HTTP exchange. `ExchangeFrame` creates it; guards and handlers fill it in."""
 
     id: str
     path: str
     own_id: bool = True  # made here, not by the client
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: for the log
-    key: Key | None = None  # that was shown and is valid
-    key_now: Callable[[], Key | None] | None = None  # on a WebSocket: what has become of the key
+    key: Key | None = None  # the valid key that was shown
+    key_now: Callable[[], Key | None] | None = None  # on a WebSocket: the key as it is now
     manages: bool = False  # may manage the server: an administrator, or anyone where management is open
-    may_use_tools: bool = False  # may be given the operator's MCP tools, by any door
-    cache_salt: str = (
-        ""  # keeps the caller's prefix cache apart from those of others; empty where it is shared
-    )
-    background: bool = False  # a line of a batch: it waits for all others, and is not counted against limits
-    anonymous: bool = False  # keys are asked for, and none was shown: tell the least
+    may_use_tools: bool = False  # may be given the operator's MCP tools, through any API
+    cache_salt: str = ""  # keeps the caller's prefix cache apart from those of others; empty if it is shared
+    background: bool = False  # a line of a batch: yields to all others, and is not counted against limits
+    anonymous: bool = False  # keys are required and none was shown: reveal as little as possible
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
     route: str = "unrouted"  # the pattern of the address, for metrics
-    refusal: str = ""  # the sentence of an error that was the reply, for the access log
+    refusal: str = ""  # the message of an error reply, for the access log
     facts: dict[str, str | int] = field(default_factory=dict)
-    """Of the answer, for the access log: model, tokens, and milliseconds of queue, prompt and answer."""
+    """Facts of the answer, for the access log: model, tokens, and milliseconds of queue, prompt and answer."""
 
     @property
     def owner(self) -> str:
-        """Whose stored responses, running requests and prefix cache these are; callers without a key share one."""
+        """The owner of stored responses, running requests and prefix caches; callers without a key share one."""
         return "" if self.key is None else self.key.owner
 
     @property
     def account(self) -> str:
-        """Whom limits are counted for: the owner, or the address of a caller without a key."""
+        """The account that limits are counted for: the owner, or the address of a caller without a key."""
         return self.owner or self.caller
 
     def may_see(self, owner: str) -> bool:
@@ -85,7 +83,7 @@ def caller_of(scope: Scope) -> str:
 
 
 def routed(route: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a route, which tells the exchange that the request went there."""
+    """The endpoint of a route; it records the route in the exchange."""
 
     @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:
@@ -96,10 +94,10 @@ def routed(route: str, endpoint: Endpoint) -> Endpoint:
 
 
 def open_exchange(scope: Scope) -> Exchange:
-    """Put a new exchange into the scope; the client's own request id is taken where it is plain.
+    """Put a new exchange into the scope; the client's own request id is used if it is well-formed.
 
-    Slashes that are too many in the address are left out here, before anyone looks at it: a redirect would cost
-    clients their body, and repeat whatever host they claim to ask.
+    Superfluous slashes of the path are removed here, before anyone reads it: a redirect would make clients drop the
+    body, and would repeat whatever host they claim.
     """
     scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
     given = Headers(scope=scope).get("x-request-id", "")
@@ -113,7 +111,7 @@ class ExchangeFrame:
     """The outermost layer: gives each exchange its id and headers, and one line in the log."""
 
     def __init__(self, app: ASGIApp, finished: Callable[[str, str, int, float], None]) -> None:
-        """`finished` is told of each request: the method, the route, the status, and the seconds that it took."""
+        """`finished` is called for each request with its method, route, status and seconds."""
         self._app = app
         self._finished = finished
 
@@ -130,7 +128,7 @@ class ExchangeFrame:
                 headers = MutableHeaders(scope=message)
                 headers["server"] = f"pippin/{__version__}"
                 headers["x-request-id"] = exchange.id
-                # Anthropic's name of it, which its client gives as `_request_id`.
+                # Anthropic's name for it, which its client exposes as `_request_id`.
                 headers["request-id"] = exchange.id
                 headers["x-process-time"] = f"{exchange.elapsed:.6f}"
                 headers.setdefault("x-content-type-options", "nosniff")
@@ -147,12 +145,12 @@ class ExchangeFrame:
 
 
 def _is_answered_probe(path: str, status: int) -> bool:
-    """Whether a program asked how the server is and was told. That `/readyz` is not ready yet is such an answer."""
+    """Whether this is a probe that was answered; 503 from `/readyz`, for not ready yet, is an answer too."""
     return path in PROBES and (status < 400 or (path, status) == ("/readyz", 503))
 
 
 def write_line(method: str, exchange: Exchange, status: int) -> None:
-    """Write the line of an exchange that has ended into the log."""
+    """Log the line of an exchange that has ended."""
     slow = exchange.elapsed > SLOW_SECONDS
     level = logging.DEBUG if _is_answered_probe(exchange.path, status) else logging.INFO
     if slow:
@@ -181,5 +179,5 @@ def write_line(method: str, exchange: Exchange, status: int) -> None:
 
 
 def _printable(words: str) -> str:
-    """A client's words for one line of the log: no control characters, not endless."""
+    """A client's text for one line of the log: without control characters, and cut to length."""
     return "".join(letter if letter.isprintable() else "?" for letter in words[:200])

@@ -1,6 +1,6 @@
-"""What stands in front of all routes: who may come in, by host, origin, key, and what is asked for.
+"""The guard in front of all routes: it decides who may come in, by host, origin, key and address.
 
-What is not open is closed; an error that nobody expected goes out as a refusal that tells nothing of it.
+Whatever is not open is closed. An unexpected error is answered with a refusal that reveals nothing about it.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz", "/readyz"})
 PICTURES: Final = "/images/files/"
-"""Addresses under it can't be guessed, and browsers that show pictures send no key."""
+"""Addresses below it can't be guessed, and browsers send no key when they show pictures."""
 PAGE: Final = "/page/"
-"""Addresses under it are files of the page, the same for everybody; the page asks for the key itself."""
+"""Addresses below it are files of the page, the same for everybody; the page asks for the key itself."""
 GOING_AWAY: Final = 1001
-"""The code of a WebSocket that is closed because the server stops (RFC 6455, section 7.4.1)."""
+"""The close code of a WebSocket when the server stops (RFC 6455, section 7.4.1)."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
@@ -45,9 +45,9 @@ MANAGED: Final = (
     *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
     *("/api/v1/models",),
 )
-"""Paths under which everything that changes something is management."""
+"""Paths below which every request that changes something is management."""
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
-"""Before a key in the protocols of a WebSocket, which is where OpenAI's clients put it in browsers."""
+"""Prefix of a key among the subprotocols of a WebSocket, where OpenAI's clients put it in browsers."""
 NO_KEY: Final = (
     "Managing the server needs an API key here; the operator sets one with --api-key, "
     "or opens management with --allow-unauthenticated."
@@ -60,7 +60,7 @@ NO_ADMIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator decided about who may come in; read once from the options."""
+    """The operator's decisions about who may come in; read once from the options."""
 
     keyring: Keyring
     hosts: frozenset[str] | None  # None: any
@@ -70,7 +70,7 @@ class Policy:
     open_management: frozenset[str]  # paths without /v1
     page: bool  # whether the page is served, which manages the server from the server's own origin
     salted: bool  # each owner has a prefix cache of its own
-    open_paths: tuple[str, ...]  # that need no key, with all below them; without /v1
+    open_paths: tuple[str, ...]  # these need no key, nor does anything below them; without /v1
 
 
 def _management_of(options: ServerOptions) -> str:
@@ -117,7 +117,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Stands in front of the router, and judges by the very path that the router will see."""
+    """Stands in front of the router, and judges by the same path that the router will see."""
 
     def __init__(
         self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
@@ -129,7 +129,7 @@ class Guard:
         self._errors = errors
 
     def adopt(self, options: ServerOptions) -> None:
-        """Hold new requests to changed options, and to the keys that hold now."""
+        """Apply changed options and the current keys to new requests."""
         self._policy = policy_of(options, self._keys.ring)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,7 +156,7 @@ class Guard:
             self._check_management(headers, exchange, path)
 
     def _note_rights(self, exchange: Exchange) -> None:
-        """What the caller may do beside asking models: decided here once, for every route to hold to."""
+        """Decide what the caller may do beside using models: once, here, for every route."""
         key = exchange.key
         exchange.manages = self._policy.management_open or (key is not None and key.is_admin)
         exchange.may_use_tools = (
@@ -167,7 +167,7 @@ class Guard:
         exchange.cache_salt = exchange.owner if self._policy.salted else ""
 
     def _is_harmless(self, path: str) -> bool:
-        """Whether an address may be shown by any web page. Those that the operator opened to all clients are not."""
+        """Whether any web page may request an address. This excludes addresses that the operator opened to clients."""
         return (
             path in OPEN_PATHS
             or bare(path).startswith(PICTURES)
@@ -183,7 +183,7 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         """Refuse hosts that are not the server's own. Raises `ServerError`.
 
-        A page can make its own name resolve to 127.0.0.1, but it can't make the browser hide that name.
+        A page can make its own name resolve to 127.0.0.1 (DNS rebinding), but can't make the browser hide that name.
         """
         if self._policy.hosts is None:
             return
@@ -194,9 +194,9 @@ class Guard:
             )
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse what web pages of foreign origins send, whether they may read the answer or not. Raises `ServerError`.
+        """Refuse requests from web pages of foreign origins, even if they can't read the answer. Raises `ServerError`.
 
-        A page of the server's own name is no stranger where that name is checked; elsewhere any name may lead here.
+        A page under the server's own name is not foreign if that name is checked; otherwise any name may lead here.
         """
         origin = headers.get("origin")
         if origin is None:
@@ -210,7 +210,7 @@ class Guard:
             )
 
     def _is_own(self, origin: str, headers: Headers) -> bool:
-        """Whether an origin is the server's own. Where any name may lead here its name proves nothing, and a valid key
+        """Whether an origin is the server's own. If any name may lead here, the name proves nothing, but a valid key
         does: browsers keep keys apart by origin, and send none by themselves."""
         if origin.partition("://")[2] != headers.get("host"):
             return False
@@ -239,13 +239,13 @@ class Guard:
             )
 
     def _key_behind(self, shown: bytes) -> Key | None:
-        """The key that asked for a client secret, which manages nothing."""
+        """The key that asked for a client secret, without its right to manage."""
         secret = self._secrets.find(shown)
         maker = None if secret is None or secret.key is None else self._policy.keyring.of_digest(secret.key)
         return None if maker is None else replace(maker, is_admin=False)
 
     def _as_it_is_now(self, key: Key) -> Key | None:
-        """What has become of a key since a connection was opened with it."""
+        """The current state of a key that opened a connection; None if the key is gone."""
         now = self._policy.keyring.of_digest(key.digest)
         return None if now is None else replace(now, is_admin=now.is_admin and key.is_admin)
 
@@ -274,7 +274,7 @@ def is_management(path: str, method: str) -> bool:
 
 
 def is_within(path: str, prefix: str) -> bool:
-    """Whether an address is `prefix`, which has no /v1, or below it."""
+    """Whether an address is `prefix` (without /v1) or below it."""
     return bare(path) == prefix or bare(path).startswith(prefix + "/")
 
 
@@ -292,7 +292,7 @@ def host_name(host: str) -> str:
 
 
 def shown_keys(headers: Headers) -> Iterable[bytes]:
-    """The keys that a request shows, as bytes, for a key need not be text."""
+    """The keys that a request shows, as bytes, because a key need not be text."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credentials:
         yield credentials.strip().encode("latin-1")
@@ -304,9 +304,9 @@ def shown_keys(headers: Headers) -> Iterable[bytes]:
 
 
 class LastCatcher:
-    """Ends every error that nobody expected: with a line in the log, and a reply that tells nothing of it.
+    """Catches every unexpected error: logs it, and sends a reply that reveals nothing about it.
 
-    Only the end of the server cancels a request; one of which nothing was answered is then told so.
+    A request is cancelled only when the server stops; if nothing of its reply was sent, the client is told so.
     """
 
     def __init__(self, app: ASGIApp, errors: Errors) -> None:
@@ -335,7 +335,7 @@ class LastCatcher:
             log.error("Request %s failed.\n%s", exchange_of(scope).id, trace_of(error))
             log.debug("Request %s failed.", exchange_of(scope).id, exc_info=True)
             if reply == "begun":
-                raise  # the server closes the connection, which is all that can still be said
+                raise  # the server closes the connection: nothing else can be sent any more
             if reply == "none":
                 await self._errors.reply(INTERNAL, scope)(scope, receive, send)
 

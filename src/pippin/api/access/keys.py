@@ -1,8 +1,8 @@
 """API keys: who a caller is, what that caller may do, and the file in which the operator says so.
 
-A caller is known by three things. The name is for logs. The owner is what stored responses, running requests and
-prefix caches belong to: it follows the key (or the name that the operator gave it), never its place in a list. The role
-and the rights say what may be asked for.
+A key stands for three things. Its name is for logs. Its owner is what stored responses, running requests and prefix
+caches belong to; the owner follows from the key (or from the name that the operator gave it), never from its place in a
+list. Its role and rights tell what may be requested.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ KeyText = Annotated[str, Meta(min_length=1, max_length=512)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Role = Literal["admin", "user"]
 OWNER_DIGITS: Final = 32
-"""Hexadecimal digits of an owner that stands for a key without a name."""
+"""Hexadecimal digits of the owner of a key without a name."""
 
 
 class KeyEntry(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One key as the file of keys has it; limits are for a minute, 0 is without limit."""
+    """One entry of the key file. Limits are per minute; 0 means no limit."""
 
     key: KeyText
     name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
@@ -46,7 +46,7 @@ class KeyEntry(Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a caller may use in a minute; 0 is without limit."""
+    """What a caller may use per minute; 0 means no limit."""
 
     requests: int = 0
     tokens: int = 0
@@ -58,7 +58,7 @@ class Rights:
 
     models: frozenset[str] | None = None
     kinds: frozenset[ModelKind] | None = None
-    endpoints: tuple[str, ...] | None = None  # without /v1; each stands for all below it
+    endpoints: tuple[str, ...] | None = None  # without /v1; each includes everything below it
 
     def allows_model(self, names: Iterable[str], kind: ModelKind | None) -> bool:
         """Whether a model may be used. `names`: what the client calls it, and its id; `kind` is None if not known."""
@@ -66,7 +66,7 @@ class Rights:
         return named and (self.kinds is None or kind in self.kinds)
 
     def allows_endpoint(self, path: str) -> bool:
-        """Whether an address may be asked; `path` has no /v1."""
+        """Whether an address may be requested; `path` has no /v1."""
         if self.endpoints is None:
             return True
         return any(path == each or path.startswith(each + "/") for each in self.endpoints)
@@ -74,7 +74,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key as it is held: never its text."""
+    """A key as it is held in memory: a digest, never its text."""
 
     name: str
     owner: str
@@ -95,9 +95,9 @@ class Keyring:
         return bool(self.keys)
 
     def find(self, shown: bytes) -> Key | None:
-        """The key that was shown, if there is such a one.
+        """The key that was shown, if it exists.
 
-        Every key is looked at, and digests are compared, so that time tells nothing of how near a guess was.
+        The digests of all keys are compared, so that the time it takes does not reveal how close a guess was.
         """
         digest = _digest(shown)
         found = None
@@ -107,23 +107,23 @@ class Keyring:
         return found
 
     def of_digest(self, digest: bytes) -> Key | None:
-        """The key with this digest, which is no secret of a client's."""
+        """The key with this digest, which never comes from a client: how long the search takes does not matter."""
         return next((key for key in self.keys if key.digest == digest), None)
 
     def of_owner(self, owner: str) -> Key | None:
-        """The key that an owner's files and batches belong to; the empty owner, who showed none, has none."""
+        """The key of an owner; None if it is gone, and for the empty owner, who showed none."""
         return next((key for key in self.keys if key.owner == owner), None)
 
 
 class KeysInForce:
-    """The keys that hold now: those of the last settings that could be read."""
+    """The current keys: those of the last settings that could be read."""
 
     def __init__(self, options: ServerOptions) -> None:
         """Raises `ServerError` for keys that can't be used."""
         self.ring = load_keyring(options)
 
     def adopt(self, options: ServerOptions) -> None:
-        """Read the keys again. Where they can't be used, those that hold stay."""
+        """Read the keys again. If they can't be used, the current ones stay."""
         try:
             self.ring = load_keyring(options)
         except ServerError as error:
@@ -131,7 +131,7 @@ class KeysInForce:
 
 
 def load_keyring(options: ServerOptions) -> Keyring:
-    """Keys of the options and of the file. Raises `ServerError` for what can't be understood or is there twice."""
+    """Keys of the options and of the file. Raises `ServerError` for an unreadable file or duplicate keys."""
     own = [KeyEntry(key=key) for key in dict.fromkeys(options.api_keys)]
     filed = [] if options.api_key_file is None else read_key_file(Path(options.api_key_file))
     entries = own + filed
@@ -153,9 +153,9 @@ def load_keyring(options: ServerOptions) -> Keyring:
 
 
 def salts_by_owner(options: ServerOptions, keyring: Keyring) -> bool:
-    """Whether each owner has a prefix cache of its own: where callers differ, unless the operator says otherwise.
+    """Whether each owner has a prefix cache of its own: if callers differ, unless the operator says otherwise.
 
-    Callers differ where there are several keys, or where an open path lets others than the one key in.
+    Callers differ if there are several keys, or if open paths admit callers without the one key.
     """
     if options.cache_salt_per_key is not None:
         return options.cache_salt_per_key
@@ -196,7 +196,8 @@ def _unreadable(path: Path, reason: str) -> ServerError:
 
 
 def _check_unique(keys: Sequence[Key]) -> None:
-    """Two keys of one name would share what is stored, and one key of two entries would have two roles."""
+    """Refuse duplicates: two keys of one name would share what is stored, and a key in two entries would have two
+    roles. Raises `ServerError`."""
     names: set[str] = set()
     digests: set[bytes] = set()
     for key in keys:
@@ -215,7 +216,7 @@ def _check_unique(keys: Sequence[Key]) -> None:
 
 
 def _is_admin(entry: KeyEntry, *, alone: bool) -> bool:
-    """A role that is not said is a user's, but for the operator's one key, `alone`, without limits of its own."""
+    """A key without a role is a user's, except the operator's only key (`alone`) if it has no limits of its own."""
     if entry.role is not None:
         return entry.role == "admin"
     limits = (entry.rate_limit, entry.token_rate_limit, entry.models, entry.kinds, entry.endpoints)

@@ -1,6 +1,6 @@
 """Limits that several processes count together.
 
-Those of one server do so in a file of SQLite, several servers in the database that they share.
+The processes of one server count in an SQLite file, several servers in the database that they share.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from pippin.api.databases.database import Database, Transaction
 from pippin.core.errors import ServerError
 
 LOCKED: Final = 10.0
-"""Seconds to wait for another process, which holds the file for some microseconds, or until it is dead. One that is
-stopped is ended before that (`api/processes/owner.py`)."""
+"""Seconds to wait for another process, which holds the file for some microseconds, or until it is dead. A process that
+is stopped (SIGSTOP) is killed before that (`api/processes/owner.py`)."""
 LOOK_AGAIN: Final = 0.001
-"""Seconds from the first try to have the file to the second; then twice as long each time, up to `LONGEST_PAUSE`."""
+"""Seconds from the first try to lock the file to the second; then twice as long each time, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE: Final = 0.02
 TRY_AGAIN: Final = 1.0  # seconds, for clients
-FORGET_EVERY: Final = 1024  # draws between two looks at how many callers there are
-THREADS: Final = 4  # that wait for a database
+FORGET_EVERY: Final = 1024  # draws between two removals of the oldest callers
+THREADS: Final = 4  # threads that wait for a database
 BUCKETS: Final = """
 CREATE TABLE IF NOT EXISTS buckets (
     what TEXT NOT NULL, account TEXT NOT NULL, size INTEGER NOT NULL, level REAL NOT NULL, filled REAL NOT NULL,
@@ -37,13 +37,13 @@ CREATE TABLE IF NOT EXISTS running (process INTEGER PRIMARY KEY, requests INTEGE
 """
 
 
-# The one statement makes the bucket, or finds it and keeps others from it until the transaction ends.
+# One statement creates the bucket, or finds it and locks it until the transaction ends.
 _FIND: Final = """INSERT INTO buckets VALUES (?, ?, ?, ?, ?) ON CONFLICT (what, account) DO UPDATE
     SET what = excluded.what RETURNING size, level, filled"""
 
 
 def drawn(transaction: Transaction, draw: Draw) -> tuple[Bucket, bool]:
-    """Take out of a bucket in the database. What is answered is as `Ledger.take` says."""
+    """Take from a bucket in the database. Returns what `Ledger.take` returns."""
     new = (draw.what, draw.account, draw.size, draw.size, draw.now)
     bucket = Bucket(*transaction.execute(_FIND, new).fetchone())
     taken = bucket.take(draw)
@@ -55,7 +55,7 @@ def drawn(transaction: Transaction, draw: Draw) -> tuple[Bucket, bool]:
 
 
 def forget_oldest(transaction: Transaction) -> None:
-    """Forget the callers that were not seen for longest, but for so many."""
+    """Forget all callers except the `REMEMBERED` most recently seen."""
     for what in get_args(What):
         transaction.execute(
             "DELETE FROM buckets WHERE what = ? AND account NOT IN "
@@ -68,11 +68,11 @@ T = TypeVar("T")
 
 
 class _NotNowError(Exception):
-    """The file takes no change at this moment; the text says why."""
+    """The file can't be changed at this moment; the text says why."""
 
 
 class Turn:
-    """Comes once in so many calls."""
+    """Comes once in `FORGET_EVERY` calls."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -83,27 +83,27 @@ class Turn:
 
 
 class SharedLedger:
-    """The ledger of one of several API processes: a file of SQLite, which lives as long as the server.
+    """The ledger of one of several API processes: an SQLite file, which lives as long as the server.
 
-    Times are those of a clock that all processes of the machine share, as `time.monotonic` is. Nothing is forced to the
-    disk, for a machine that fails takes the server with it. A process that dies leaves no change half done; one that is
-    stopped in the middle of a change keeps the file, and is waited for between turns of the event loop, never in one.
+    Times are by a clock that all processes of the machine share, such as `time.monotonic`. Nothing is synced to disk,
+    because a machine that fails takes the server with it. A process that dies leaves no change half done. A process
+    that is stopped in the middle of a change keeps the file locked; the others wait without blocking their event loop.
     """
 
     def __init__(self, path: Path, process: int) -> None:
-        """`process`: the number of this one, which no other has at the same time."""
+        """`process`: the number of this process, which no other has at the same time."""
         self._process = process
         self._own = 0
         self._turn = Turn()
-        # Changes that nobody waits for, while another has the file.
+        # Changes that nobody awaits, held while another process has the file.
         self._late: list[Callable[[], object]] = []
         self._settling: asyncio.Task[None] | None = None
-        self._line = asyncio.Lock()  # of those who wait, one tries
+        self._line = asyncio.Lock()  # of those that wait, one tries
         self._database = sqlite3.connect(path, timeout=LOCKED, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.executescript(BUCKETS + _RUNNING)
-        self._database.execute("PRAGMA busy_timeout = 0")  # from here on the event loop waits, not the call
+        self._database.execute("PRAGMA busy_timeout = 0")  # from here on, `_patiently` waits instead
 
     async def take(self, draw: Draw) -> tuple[Bucket, bool]:
         return await self._soon(lambda: self._take(draw))
@@ -139,7 +139,7 @@ class SharedLedger:
         if most is None:
             return self._own
         try:
-            # Readers wait for no writer, but for one that repairs what a dead process left.
+            # Readers wait for no writer, except one that recovers what a dead process left.
             return self._all()
         except sqlite3.OperationalError:
             return self._own
@@ -163,7 +163,7 @@ class SharedLedger:
         self._database.execute("INSERT OR REPLACE INTO running VALUES (?, ?)", (self._process, own))
 
     async def _soon(self, change: Callable[[], T]) -> T:
-        """Make a change as soon as the file takes it. Raises `ServerError` where it does not for `LOCKED` seconds."""
+        """Make a change as soon as the file allows it. Raises `ServerError` if it does not within `LOCKED` seconds."""
         try:
             return self._now(change)
         except _NotNowError as error:
@@ -176,7 +176,7 @@ class SharedLedger:
             raise ServerError("overloaded", message, retry_after=TRY_AGAIN) from None
 
     def _whenever(self, change: Callable[[], object]) -> None:
-        """Make a change now, or along with the next one that the file takes."""
+        """Make a change now, or along with the next one that succeeds."""
         try:
             self._now(change)
         except _NotNowError:
@@ -193,8 +193,8 @@ class SharedLedger:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _now(self, change: Callable[[], T]) -> T:
-        """What the change gives, made after those that are late. It is undone where it raises. Raises `_NotNowError`
-        where another process has the file, or the disk is full."""
+        """Make the late changes and then this one, in one transaction, and return its result. An error undoes them all.
+        Raises `_NotNowError` if another process has the file, or the disk is full."""
         database = self._database
         try:
             database.execute("BEGIN IMMEDIATE")
@@ -215,24 +215,24 @@ class SharedLedger:
 class ServersLedger:
     """The ledger of one of several servers: what callers use is counted for all of them, in the database they share.
 
-    What runs at once is each server's own affair, and counted by its own ledger. That one counts everything while the
-    database can't be reached, so that limits hold for each server apart: no request fails, and none waits for long.
+    Running requests are limited per server, and counted by the server's own ledger. While the database can't be
+    reached, that ledger counts everything, and all limits hold per server: no request fails or waits for long.
     """
 
     def __init__(self, database: Database, own: Ledger, clock: Callable[[], float] = time.time) -> None:
-        """`database` has the table of `BUCKETS`. `clock` is one that the machines share, as well as theirs agree."""
+        """`database` has the table of `BUCKETS`. `clock`: one that the machines share, as far as their clocks agree."""
         self._database = database
         self._own = own
         self._clock = clock
         self._turn = Turn()
-        self._threads = ThreadPoolExecutor(THREADS, "limits")  # which nobody else waits for
+        self._threads = ThreadPoolExecutor(THREADS, "limits")  # that nobody else uses
         self._charges: set[asyncio.Task[tuple[Bucket, bool]]] = set()
 
     async def take(self, draw: Draw) -> tuple[Bucket, bool]:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, self._take, draw)
-        except ServerError:  # said in the log by the database
+        except ServerError:  # the database has logged it
             return await self._own.take(draw)
 
     def charge(self, draw: Draw) -> None:
@@ -250,7 +250,7 @@ class ServersLedger:
         return self._own.running(most)
 
     async def settled(self) -> None:
-        """Wait until what was charged is written."""
+        """Wait until all charges are written."""
         await asyncio.gather(*self._charges)
 
     def _take(self, draw: Draw) -> tuple[Bucket, bool]:

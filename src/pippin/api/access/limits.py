@@ -1,4 +1,4 @@
-"""How much one caller may ask for: requests and tokens a minute, and requests at once for all."""
+"""Limits: requests and tokens per minute for each caller, and concurrent requests for all callers together."""
 
 import math
 import time
@@ -14,14 +14,14 @@ from pippin.core.errors import ServerError
 REPORTED = tuple(
     f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")
 )
-"""Headers that tell a caller where it stands."""
+"""Headers that tell a caller how much of its limits is left."""
 
 
 What = Literal["requests", "tokens"]
 
 MINUTE: Final = 60.0
 REMEMBERED: Final = 10_000
-"""Callers whose use is remembered; the one not seen for longest is forgotten first."""
+"""Callers whose use is remembered; the least recently seen is forgotten first."""
 
 
 @dataclass(slots=True)
@@ -40,13 +40,13 @@ class Bucket:
         self.filled = now
 
     def resize(self, size: int) -> None:
-        """Take over another limit. What share of it is left stays, so that a change of settings gives nobody more."""
+        """Change the limit. The share that is left stays the same, so that a change of settings refills no bucket."""
         self.level *= size / self.size
         self.size = size
 
     def take(self, draw: "Draw") -> bool:
-        """Fill the bucket up to now, and take out of it what is wanted, if it has enough; whether it had."""
-        self.fill(max(draw.now, self.filled))  # the clock of who did so before may have been a little ahead
+        """Fill the bucket up to now, and take the amount if the level is high enough; returns whether it was."""
+        self.fill(max(draw.now, self.filled))  # the clock that filled it before may be a little ahead
         if self.size != draw.size:
             self.resize(draw.size)
         if self.level < draw.least:
@@ -61,40 +61,40 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What is to be taken out of the bucket of an account."""
+    """An amount to take from the bucket of an account."""
 
     what: What
     account: str
-    size: int  # its limit as it is now
+    size: int  # the limit as it is now
     now: float
     amount: float
-    least: float = -math.inf  # that the bucket must have
+    least: float = -math.inf  # the level that the bucket must have
 
 
 class Ledger(Protocol):
     """Counts what callers have used, and how many requests run."""
 
     async def take(self, draw: Draw) -> tuple[Bucket, bool]:
-        """The bucket as it is then, and whether it had enough; a full one is made for a new account."""
+        """The bucket afterwards, and whether it had enough. A new account gets a full bucket."""
         ...
 
     def charge(self, draw: Draw) -> None:
-        """As `take`, for who does not wait for it."""
+        """Like `take`, without waiting for it."""
         ...
 
     async def enter(self, most: int | None) -> bool:
-        """Count one more running request, if `most` allows it; whether it does."""
+        """Count one more running request if `most` allows it; returns whether it does."""
         ...
 
     def leave(self, most: int | None) -> None: ...
 
     def running(self, most: int | None) -> int:
-        """How many run; only this process's where `most` is None, for then nobody needs to know."""
+        """The number of running requests; only this process's if `most` is None, since there is no limit to check."""
         ...
 
 
 class OwnLedger:
-    """The ledger of a server that is one process."""
+    """The ledger of a server with one process."""
 
     def __init__(self) -> None:
         self._buckets: dict[What, OrderedDict[str, Bucket]] = {
@@ -133,7 +133,7 @@ class OwnLedger:
 
 
 class Limits:
-    """Counts requests and tokens of each caller in a minute, and the requests of all that run at once."""
+    """Limits requests and tokens per minute for each caller, and concurrent requests for all callers together."""
 
     def __init__(
         self,
@@ -142,22 +142,22 @@ class Limits:
         clock: Callable[[], float] = time.monotonic,
         ledger: Ledger | None = None,
     ) -> None:
-        """`default` holds for every caller whose key has no allowance of its own. `ledger`: where it is counted; in
-        this process alone if it is not given."""
+        """`default` applies to every caller whose key has no allowance of its own. `ledger`: where use is counted; in
+        this process alone if not given."""
         self._default = default
         self._max_concurrent = max_concurrent
         self._clock = clock
         self._ledger: Ledger = OwnLedger() if ledger is None else ledger
 
     def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
-        """Take over changed limits. What callers have used of theirs counts on."""
+        """Apply changed limits. What callers have already used still counts."""
         self._default = default
         self._max_concurrent = max_concurrent
 
     async def admit(self, exchange: Exchange) -> None:
-        """Count one request of a caller, and tell where it stands in headers. Raises `ServerError`.
+        """Count one request of a caller, and report what is left in headers. Raises `ServerError`.
 
-        A request beyond what may run at once is refused here, before its body is read.
+        A request beyond the limit of concurrent requests is refused here, before its body is read.
         """
         self._check_place()
         if exchange.background:
@@ -171,20 +171,20 @@ class Limits:
             if not taken:
                 raise _exceeded("requests", allowance.requests, bucket.until(1))
         if allowance.tokens:
-            # What is used is known at the end.
+            # How many tokens are used is known only at the end.
             bucket, _ = await self._ledger.take(Draw("tokens", exchange.account, allowance.tokens, now, 0))
             _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
     def forgive(self, exchange: Exchange) -> None:
-        """Undo what `admit` has counted: the request is answered elsewhere, where it is counted again."""
+        """Undo what `admit` has counted: another process answers the request, and counts it again."""
         allowance = self._allowance_of(exchange)
         if allowance.requests and not exchange.background:
             self._ledger.charge(Draw("requests", exchange.account, allowance.requests, self._clock(), -1))
 
     async def standing(self, key: Key) -> dict[What, tuple[int, int]]:
-        """Of each limit of a key, how much it is a minute and how much is left now; nothing for what has no limit."""
+        """For each limit of a key, its size per minute and how much is left; kinds without a limit are left out."""
         allowance = key.allowance or self._default
         sizes: dict[What, int] = {"requests": allowance.requests, "tokens": allowance.tokens}
         found: dict[What, tuple[int, int]] = {}
@@ -195,7 +195,7 @@ class Limits:
         return found
 
     async def enter(self) -> None:
-        """Count a request among those that run now; `leave` undoes it. Raises `ServerError`."""
+        """Count a request as running; `leave` undoes it. Raises `ServerError`."""
         if not await self._ledger.enter(self._max_concurrent):
             raise _busy(self._ledger.running(self._max_concurrent))
 
@@ -205,7 +205,7 @@ class Limits:
             raise _busy(running)
 
     def leave(self, exchange: Exchange, tokens: int) -> None:
-        """Take a request that has ended out of those that run, and charge its caller for its tokens."""
+        """Stop counting a request as running, and charge its caller for its tokens."""
         self._ledger.leave(self._max_concurrent)
         if exchange.background:
             return
@@ -225,7 +225,7 @@ def _busy(running: int) -> ServerError:
 
 
 def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:
-    """Tell in OpenAI's headers how full a bucket is; `reset` is when all of it may be used again."""
+    """Report in OpenAI's headers how full a bucket is; `reset` is the time until it is full again."""
     exchange.headers[f"x-ratelimit-limit-{what}"] = str(bucket.size)
     exchange.headers[f"x-ratelimit-remaining-{what}"] = str(max(0, math.floor(bucket.level)))
     exchange.headers[f"x-ratelimit-reset-{what}"] = f"{bucket.until(bucket.size):.3f}s"

@@ -1,6 +1,6 @@
-"""What the settings of a server mean for its security: one finding for each question that an operator should ask.
+"""What the settings of a server mean for its security: findings for each question that an operator should ask.
 
-`pippin doctor --security` shows these of the configuration, and `GET /v1/security` those of the server that runs.
+`pippin doctor --security` shows the findings for the configuration, `GET /v1/security` those for the running server.
 """
 
 from collections.abc import Iterator
@@ -137,7 +137,7 @@ def _media(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding
 
 
 def _file_modes(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding]:
-    """Whether other users of the machine read what is secret."""
+    """Whether other users of the machine can read secret files."""
     found = False
     defaults = options.model_defaults
     for name, given in (
@@ -183,7 +183,7 @@ def _tools(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding
 
 
 def _downloads(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding]:
-    """Who may make it fetch models, and whether those run code."""
+    """Who may make it download models, and whether models run code."""
     if options.offline or options.allow_downloads is False:
         yield ok("Requests download nothing.")
     elif options.allow_downloads:

@@ -1,7 +1,7 @@
 """Which addresses media may be fetched from: the open internet, and what the operator opened by name.
 
-The tables are our own, because Python's differ between its versions: they follow IANA's registries of special-purpose
-addresses for IPv4 and IPv6 (RFC 6890 and what was registered since), and name what clouds added.
+The tables are our own because Python's differ between its versions. They follow IANA's registries of special-purpose
+addresses for IPv4 and IPv6 (RFC 6890 and later entries), and add addresses that clouds use.
 """
 
 import ipaddress
@@ -35,8 +35,8 @@ CLOSED_V4: Final = (
     "240.0.0.0/4",  # reserved, and broadcast
 )
 OPEN_V6: Final = "2000::/3"
-"""The one range of IPv6 that is given out for the open internet; `::/96`, `fc00::/7`, `fe80::/10`, `fec0::/10`,
-`ff00::/8`, `64:ff9b:1::/48` and all else lie outside of it."""
+"""The only range of IPv6 that is assigned to the open internet; `::/96`, `fc00::/7`, `fe80::/10`, `fec0::/10`,
+`ff00::/8`, `64:ff9b:1::/48` and all others lie outside."""
 CLOSED_V6: Final = (
     "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
     "2001:db8::/32",  # documentation
@@ -45,13 +45,13 @@ CLOSED_V6: Final = (
     "3fff::/20",  # documentation
 )
 MAPPED: Final = ("::ffff:0:0/96", "64:ff9b::/96")
-"""Ranges whose last four bytes are the IPv4 address that is meant: IPv4-mapped, and NAT64."""
+"""Ranges whose addresses embed an IPv4 address in their last four bytes: IPv4-mapped, and NAT64."""
 LAN: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-"""What a name that the operator listed may lead to beside the open internet."""
+"""Ranges that a name listed by the operator may resolve to beside the open internet."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the open internet, in every notation that hides one that is not."""
+    """Whether an address is on the open internet; an embedded IPv4 address decides."""
     ip = meant(address)
     if ip.version == 4:
         return not _within(ip, CLOSED_V4)
@@ -59,18 +59,18 @@ def is_public(address: str) -> bool:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is one of this machine's now: what listens there may count on the machine's firewall."""
+    """Whether an address is this machine's own now: services that listen there may rely on the machine's firewall."""
     ip = meant(address)
     return any(ip == own for own in _own_addresses())
 
 
 def is_on_lan(address: str) -> bool:
-    """Whether an address is one of a private network, but no loopback and no link-local one."""
+    """Whether an address is in a private network; loopback and link-local addresses are not."""
     return _within(meant(address), LAN)
 
 
 def meant(address: str) -> IPAddress:
-    """The address without its zone; the IPv4 address where an IPv6 one only wraps it."""
+    """The address without its zone, or the IPv4 address that an IPv6 address wraps."""
     ip = ipaddress.ip_address(address.split("%", 1)[0])
     if ip.version == 6 and _within(ip, MAPPED):
         return ipaddress.IPv4Address(ip.packed[-4:])
@@ -80,8 +80,8 @@ def meant(address: str) -> IPAddress:
 def may_connect(host: str, address: str, listed: Iterable[str]) -> bool:
     """Whether media may be fetched from `host`, which was resolved to `address`.
 
-    `listed` are the hosts that the operator named. An address among them (or `localhost`) is opened whatever it is; a
-    name opens what it leads to on a private network, too, such as a camera, but never this machine itself.
+    `listed`: the hosts that the operator named. A listed IP address (or `localhost`) is always allowed. A listed name
+    may also resolve to a private network, such as to a camera, but never to this machine itself.
     """
     if host in listed and (host == "localhost" or _is_address(host)):
         return True

@@ -1,7 +1,7 @@
 """The answer to one request body, from the start of its runs to the line in the log.
 
-`Answer` reads the runs of a body to their end and hands their events to an encoder; `Runs` are these runs, started
-together and read as one; `RunningAnswers` opens answers within the server's limits and finds them by id.
+`Answer` reads the runs of a body to their end and passes their events to an encoder; `Runs` are these runs, started
+together and read as one stream; `RunningAnswers` opens answers within the server's limits and finds them by id.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from pippin.service.service import AnyRun, Starter
 
 
 def load_words(states: list[ModelState], model: str) -> str:
-    """What goes on in the load of a model, after "The model"; nothing where none goes on."""
+    """What the load of a model is doing, as words to follow "The model"; empty if the model is not loading."""
     state = next((each for each in states if each.id == model), None)
     if state is None or state.stage is None:
         return ""
@@ -58,7 +58,7 @@ def load_words(states: list[ModelState], model: str) -> str:
 
 
 def load_comment(states: list[ModelState], model: str) -> bytes:
-    """A server-sent comment on where the load of a model stands; nothing where none goes on."""
+    """A server-sent comment on the progress of a model's load; empty if the model is not loading."""
     doing = load_words(states, model)
     return f": the model {doing}\n\n".encode() if doing else b""
 
@@ -67,7 +67,7 @@ GONE: Final = ErrorReport(kind="cancelled", message="The client left before the 
 
 
 def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
-    """The bytes that the encoder makes of these events, which are of the body's request number `request`."""
+    """The encoded bytes of these events, which belong to the body's request number `request`."""
     return b"".join([encoder.event(event, request) for event in events])
 
 
@@ -76,14 +76,14 @@ async def run_info(
 ) -> RunInfo:
     """What encoders are told of the answer to a request of this kind for `model`.
 
-    Its id is made here even where the client gave the request one, for a client may use its own twice.
+    The answer's id is made here even if the client sent a request id, because a client may use its own twice.
     Raises `ServerError` for a model that the caller's key does not open, before anything is loaded or downloaded.
     """
     known = True
     try:
         info = await service.find(model, kind)
     except ServerError:
-        info, known = ModelInfo(id=model, kind="language"), False  # `start` says what is wrong, or fetches it
+        info, known = ModelInfo(id=model, kind="language"), False  # `start` refuses or downloads it
     check_model(exchange, model, info if known else None)
     return RunInfo(
         id=exchange.id if exchange.own_id else uuid4().hex,
@@ -95,14 +95,14 @@ async def run_info(
 
 
 def check_model(exchange: Exchange, name: str, info: ModelInfo | None) -> None:
-    """Raise `ServerError` where the caller's key does not open the model of this name; None is one that is not here."""
+    """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""
     names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
     if exchange.key is not None and not exchange.key.rights.allows_model(names, kind):
         raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
 
 
 def fingerprint(info: ModelInfo) -> str:
-    """OpenAI's `system_fingerprint`: another one for each version of Pippin, and for each way in which a model runs."""
+    """OpenAI's `system_fingerprint`: differs for each version of Pippin and each way in which a model runs."""
     facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
     return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
 
@@ -126,7 +126,7 @@ class Runs:
         return [run.accepted or Accepted(prompt_tokens=0) for run in self._runs]
 
     async def take(self) -> tuple[int, list[Event]]:
-        """The next events, and the number of the run that they are of; no events after the end of all runs."""
+        """The number of a run, and its next events; no events once all runs have ended."""
         number, events = await self._take()
         if events and isinstance(failed := events[-1], Failed):
             report = renamed(failed.error, self._names[number])
@@ -150,12 +150,12 @@ class Runs:
         return 0, []
 
     def hold_back(self) -> None:
-        """As `Run.hold_back`, for all runs."""
+        """`Run.hold_back` for all runs."""
         for run in self._runs:
             run.hold_back()
 
     def fail(self, report: ErrorReport) -> None:
-        """End all runs from outside; whoever reads finds the error."""
+        """End all runs from outside; their reader gets the error."""
         for run in self._runs:
             run.fail(report)
 
@@ -193,8 +193,8 @@ async def start_runs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """By what an answer is known, and whose it is. `ids` are those of the runs; `id` is the answer's, `exchange_id` the
-    request's, which a client may choose. `model` as the client names it, `served` as it is called here."""
+    """The ids and the owner of an answer. `ids` are those of the runs, `id` is the answer's, and `exchange_id` is the
+    request's, which a client may choose. `model`: the client's name for the model; `served`: the server's name."""
 
     id: str
     exchange_id: str
@@ -206,7 +206,7 @@ class Identity:
 
 
 class Answer:
-    """One body being answered. Whoever makes one closes it, which cancels what still runs."""
+    """One body being answered. Whoever makes an answer must close it, which cancels what still runs."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class Answer:
         self._generates = isinstance(tasks[0], Generate)
         self._prompts: dict[int, int] = {}  # tokens, of each request
         self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
-        self.start_ms: float | None = None  # until it was accepted: a load, and the reading of the prompt
+        self.start_ms: float | None = None  # until acceptance: model load and prompt preparation
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
@@ -271,7 +271,8 @@ class Answer:
             self._starting.cancel()
 
     async def started(self, within: float | None = None) -> bool:
-        """Whether all runs were accepted `within` so many seconds. Raises the `ServerError` of a refusal."""
+        """Wait until all runs are accepted; False if that takes longer than `within` seconds. Raises the `ServerError`
+        of a refusal."""
         if self._runs is not None:
             return True
         await asyncio.wait({self._starting}, timeout=within)
@@ -292,7 +293,7 @@ class Answer:
         return True
 
     async def whole(self, draw: Callable[[list[Completion]], bytes], large: LargeWork) -> bytes:
-        """What `draw` makes of the completions of all runs. Raises `ServerError` where a run fails."""
+        """The completions of all runs, encoded by `draw`. Raises `ServerError` if a run fails."""
         await self.started()
         assert self._runs is not None
         self._runs.hold_back()
@@ -308,20 +309,20 @@ class Answer:
 
         def whole() -> bytes:
             data = draw([collect(events) for events in gathered])
-            gathered.clear()  # to free much takes its time too
+            gathered.clear()  # freeing many objects takes time too
             return data
 
         return await large.do(sum(map(drawn_bytes, gathered)), whole)
 
     async def events(self) -> list[Event]:
-        """All events of a single run of any kind. Raises `ServerError` where it fails."""
+        """All events of a single run of any kind. Raises `ServerError` if it fails."""
         collected: list[Event] = []
         async for events in self.batches():
             collected += events
         return collected
 
     async def batches(self) -> AsyncIterator[list[Event]]:
-        """The events of a single run of any kind as they come. Raises `ServerError` where it fails."""
+        """The events of a single run of any kind as they come. Raises `ServerError` if it fails."""
         await self.started()
         assert self._runs is not None
         async for _, events in self._batches(self._runs):
@@ -338,9 +339,9 @@ class Answer:
         large: LargeWork,
         progress: Callable[[], bytes] = lambda: b"",
     ) -> AsyncIterator[bytes]:
-        """The encoded stream, with something harmless after each `silence` seconds without a byte.
+        """The encoded stream, with a keep-alive after each `silence` seconds without a byte.
 
-        `progress` gives a comment on a start that lasts.
+        `progress` returns a comment on a start that takes long.
         """
         try:
             while not await self.started(within=silence):
@@ -373,11 +374,11 @@ class Answer:
             if data:
                 sent = clock()
                 yield data
-        self._presence.stop()  # the server reports its own end of the reply as the client's
+        self._presence.stop()  # uvicorn reports the end of the reply as a disconnect of the client
         yield encoder.end()
 
     async def close(self) -> None:
-        """Cancel what still runs and let go of everything; a second call does nothing."""
+        """Cancel what still runs and release everything; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -391,7 +392,7 @@ class Answer:
                 self._runs = outcome if isinstance(outcome, Runs) else None
             if self._runs is not None:
                 await self._runs.aclose()
-        finally:  # whoever closes may be cancelled, and the limits count this answer until it is told of
+        finally:  # the closing task may be cancelled, and limits count this answer until `on_close`
             self._observer.closed()
             self._on_close(self)
 
@@ -426,11 +427,11 @@ class Answer:
 
 
 UNKNOWN: Final = "unknown"
-"""The model of requests for names that nobody here has: there is no end to those."""
+"""The observed model of all requests for unknown names, of which there may be any number."""
 
 
 class Running(Protocol):
-    """An answer that may be seen or ended by those who may, while it runs in this process or in another one."""
+    """A running answer of this process or another one, which callers with the right to do so may see and end."""
 
     @property
     def id(self) -> str: ...
@@ -444,7 +445,7 @@ class Running(Protocol):
 
 
 class Listener(Protocol):
-    """Whoever is told of all answers of a process."""
+    """Is told of all answers of a process."""
 
     def began(self, answer: Running) -> None: ...
     def ended(self, id: str, prompt_tokens: int, completion_tokens: int) -> None: ...
@@ -452,7 +453,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What an answer is to do: tasks of one request, for a model."""
+    """What an answer runs: the tasks of one request, for a model."""
 
     name: str  # of the endpoint, as metrics have it
     tasks: Sequence[Task]
@@ -471,19 +472,19 @@ class RunningAnswers:
         self._limits = limits
         self.listener: Listener | None = None
         self._active: dict[str, Running] = {}
-        self.live = 0  # that are being answered, without lines of batches
+        self.live = 0  # answers that run now, without lines of batches
         self.answered = 0
-        self.prompt_tokens = self.completion_tokens = 0  # of those that were answered
+        self.prompt_tokens = self.completion_tokens = 0  # of all answers that have ended
 
     def adopt(self, options: ServerOptions) -> None:
-        """Hold new answers to changed options."""
+        """Apply changed options to new answers."""
         self._options = options
 
     async def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
-        """Begin to run an operation's tasks. Whoever opens an answer closes it. Raises `ServerError`."""
+        """Start an operation's tasks. Whoever opens an answer must close it. Raises `ServerError`."""
         await self._limits.enter()
         run, tasks = operation.run, operation.tasks
-        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
+        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
         ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
         limit = min(filter(None, (operation.timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
@@ -567,7 +568,7 @@ class RunningAnswers:
         )  # later rounds of tools have a suffix
 
     async def cancel(self, name: str, exchange: Exchange) -> bool:
-        """End a request by the id of its run or of its exchange; False if the caller has none of that id running."""
+        """Cancel an answer by its own id or that of its exchange; False if the caller has no such answer running."""
         named = (answer for answer in self._active.values() if name in (answer.id, answer.exchange_id))
         answer = next((each for each in named if exchange.may_see(each.owner)), None)
         if answer is None:

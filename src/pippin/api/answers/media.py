@@ -1,7 +1,7 @@
-"""Brings in media that requests only point at: one module, one policy, for every dialect and kind.
+"""Fetches media that requests only refer to: one module, one policy, for every dialect and kind.
 
-An address is resolved once, every answer of the resolver is checked, and the connection goes to the address
-that was checked. Redirects are followed by hand, each through the same checks. Nothing is decoded here.
+A host is resolved once, every address found is checked, and the connection goes to an address that was
+checked. Redirects are followed by hand, each with the same checks. Media are not decoded here.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MOST_ITEMS = 64
 """Images, audio and video clips in one request."""
 
 MOST_FETCHES = 8
-"""Fetches at a time, of all requests together."""
+"""Concurrent fetches, over all requests."""
 
 ANY_PUBLIC = "*"
 """Among the hosts of `--media-host`: any host of the open internet."""
@@ -43,7 +43,7 @@ class MediaResolver:
     """Turns every `Url` of a request into `Inline` bytes, or refuses it by name."""
 
     def __init__(self, options: ServerOptions, *, may_connect: MayConnect | None = None) -> None:
-        """`may_connect` decides over a host and one of its addresses, instead of `addresses.may_connect`."""
+        """`may_connect` decides on a host and one of its addresses, instead of `addresses.may_connect`."""
         self._fetch_allowed = options.media_fetch and not options.offline
         self._hosts = frozenset(plain_host(host) for host in options.media_hosts)
         self._may_connect = may_connect or partial(addresses.may_connect, listed=self._hosts)
@@ -90,7 +90,7 @@ class MediaResolver:
         return tuple([await self._part(part, param) for part in parts])
 
     async def _messages(self, messages: tuple[Message, ...], field: str | None = None) -> tuple[Message, ...]:
-        """`field`: what the request has in their place, and refusals name."""
+        """`field`: the request's own field for these messages, which refusals name."""
         found: list[Message] = []
         for number, message in enumerate(messages):
             if field is None:
@@ -162,7 +162,7 @@ class MediaResolver:
         return self._checked(data, attributes[0] or None, param)
 
     def _file(self, url: str, param: str) -> Inline:
-        """A file inside the media folder. A path counts only there, after every link on it is followed."""
+        """A file inside the media folder. A path is checked after all its links are resolved."""
         if self._root is None:
             raise ServerError(
                 "invalid_request",
@@ -239,7 +239,7 @@ class MediaResolver:
         return await joined(pieces, length)
 
     def _checked_address(self, url: str, param: str) -> str:
-        """The address in ASCII: its host by IDNA, what else is not ASCII by percent-encoding."""
+        """The address in ASCII: the host in IDNA, other non-ASCII characters percent-encoded. Raises `ServerError`."""
         import httpx  # slow to import, and only needed here
 
         try:
@@ -293,7 +293,7 @@ def _has_media(parts: Iterable[Part]) -> bool:
 
 
 def plain_host(host: str) -> str:
-    """A host as hosts are compared: small letters, IDNA, no brackets and no dot at its end."""
+    """A host in the form for comparisons: lower case, IDNA, no brackets, and no trailing dot."""
     import httpx
 
     host = host.strip().strip("[]").removesuffix(".").lower()
@@ -311,7 +311,7 @@ def _text_of(header: bytes) -> str:
 
 
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
-    """Connects to an address only after checking it; TLS still asks for the host's own name."""
+    """Connects to an address only after checking it; TLS still verifies the host's own name."""
 
     def __init__(self, param: str, may_connect: MayConnect) -> None:
         self._param = param
@@ -341,7 +341,19 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
                 "unless the operator names it with --media-host.",
                 self._param,
             )
-        return await self._inner.connect_tcp(found[0], port, timeout, local_address, socket_options)
+        return await self._connect_to_one(dict.fromkeys(found), port, timeout, local_address, socket_options)
+
+    async def _connect_to_one(self, addresses: Iterable[str], *arguments: Any) -> httpcore.AsyncNetworkStream:
+        """Connect to the first of these addresses that answers: a host may have one in a network that this machine
+        does not reach, such as IPv6. Raises what the last of them raised."""
+        failure: Exception | None = None
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(address, *arguments)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        assert failure is not None  # there is an address at least
+        raise failure
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None

@@ -1,6 +1,6 @@
-"""The lines of a batch in Anthropic's form: what a request is, and how its result stands in the results.
+"""The lines of a batch in Anthropic's format: requests and results.
 
-Forms are those of https://docs.anthropic.com/en/api/creating-message-batches.
+Formats are those of https://docs.anthropic.com/en/api/creating-message-batches.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from pippin.core.errors import ErrorReport
 
 PATH: Final = "/v1/messages"
 MOST_REQUESTS: Final = 100_000
-"""Anthropic's."""
+"""Anthropic's limit."""
 
 
 class GivenRequest(Struct, kw_only=True):
@@ -30,7 +30,7 @@ class GivenBatch(Struct, kw_only=True):
 
 
 def check_requests(given: Iterable[GivenRequest]) -> None:
-    """Raises `ServerError` for requests that can't be told apart, or ask for a stream."""
+    """Raises `ServerError` for requests that have duplicate ids or invalid parameters, or ask for a stream."""
     seen: set[str] = set()
     for place, request in enumerate(given):
         if request.custom_id in seen:
@@ -47,7 +47,7 @@ def check_requests(given: Iterable[GivenRequest]) -> None:
 
 
 def file_of(requests: Iterable[GivenRequest]) -> Iterator[bytes]:
-    """The bytes of the requests as a file of lines."""
+    """The bytes of the requests as a JSON Lines file."""
     for request in requests:
         yield msgspec.json.encode(request).replace(b"\n", b" ") + b"\n"
 
@@ -58,17 +58,17 @@ def request_of(text: bytes) -> tuple[str, bytes]:
 
 
 class AnthropicResults:
-    """See `Answers`; these are not files, but drawn when they are asked for."""
+    """See `Answers`; these results are not files, but encoded on request."""
 
     def __init__(self, unanswered: str) -> None:
-        """`unanswered` is what became of lines without an answer: `canceled` or `expired`."""
+        """`unanswered`: the result of lines without an answer, `canceled` or `expired`."""
         self._unanswered = unanswered
 
     def is_error(self, line: Line) -> bool:
         return False
 
     def used(self, line: Line) -> Used:
-        """Each message says it by itself, and this API has no sum of them."""
+        """Nothing: each message reports its own usage, and this API has no total."""
         return Used()
 
     def refusal(self, report: ErrorReport, request: str) -> bytes:

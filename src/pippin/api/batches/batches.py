@@ -1,4 +1,4 @@
-"""The batches of a server: its store, the runner, and how a line is asked of the server itself."""
+"""The batches of a server: their store, their runner, and how a line is sent to the server itself."""
 
 from pathlib import Path
 from typing import Final
@@ -24,10 +24,10 @@ WITHDRAWN: Final = ErrorReport(
 
 
 class Batches:
-    """Made before the application whose routes it asks; `connect` brings the two together."""
+    """Made before the application that answers its lines; `connect` brings the two together."""
 
     def __init__(self, options: ServerOptions, state: Postgres | None = None) -> None:
-        """`state` is what several servers share; without it files and batches lie in a folder."""
+        """`state`: the database that several servers share; without it, files and batches are kept in a folder."""
         self._options = options
         self._inside = Inside()
         self._running: RunningAnswers | None = None
@@ -39,18 +39,18 @@ class Batches:
         )
 
     def connect(self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce) -> None:
-        """`app` answers the lines; `running` tells who else is being answered; `keys` are those that the guard holds
-        requests to, so that a key opens as much to a line of a batch as to a request of its own."""
+        """`app` answers the lines; `running` counts other running requests; `keys` are the guard's keys, so that a key
+        opens as much to a line of a batch as to a direct request."""
         self._inside.app = app
         self._running = running
         self._keys = keys
 
     def adopt(self, options: ServerOptions) -> None:
-        """Hold batches to changed options."""
+        """Apply changed options to batches."""
         self._options = options
 
     def others(self) -> int:
-        """How many requests are being answered beside those of batches."""
+        """The number of running requests that are not lines of batches."""
         return self._running.live if self._running is not None else 0
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
@@ -61,7 +61,7 @@ class Batches:
         if key is not None:
             try:
                 check_endpoint(key, batch.endpoint)
-            except ServerError as error:  # it was withdrawn since the batch began
+            except ServerError as error:  # the right was withdrawn since the batch began
                 return refused(self._answers(batch), error.report)
         path, body = (openai if batch.api == "openai" else anthropic).request_of(text)
         salted = salts_by_owner(self._options, self._keys.ring)

@@ -1,4 +1,4 @@
-"""Asks the server itself, as a client would, with the rights of whoever a batch belongs to."""
+"""Sends requests to the server itself, as a client would, with the rights of a batch's owner."""
 
 import asyncio
 from collections.abc import MutableMapping
@@ -17,19 +17,19 @@ class Reply:
     """The reply to one request."""
 
     def __init__(self, request: str) -> None:
-        self.request = request  # its id
+        self.request = request  # the request's id
         self.status = 500
         self.body = b""
 
 
 class Inside:
-    """The routes of the server, without the guards in front of them: what they check was checked for the batch."""
+    """The routes of the server, without the guards in front of them, whose checks were made for the batch."""
 
     def __init__(self) -> None:
         self.app: ASGIApp | None = None
 
     async def post(self, path: str, body: bytes, *, key: Key | None, owner: str, salted: bool) -> Reply:
-        """Send a request in the background of all others; nothing of it is counted against the owner's limits."""
+        """Send a request at the lowest priority, without counting it against the owner's limits."""
         assert self.app is not None
         exchange = Exchange(
             id=uuid4().hex,

@@ -1,6 +1,6 @@
-"""The lines of a batch in OpenAI's form: what a request is, and how its answer stands in the files of results.
+"""The lines of a batch in OpenAI's format: requests, and their answers in the result files.
 
-Forms are those of https://platform.openai.com/docs/api-reference/batch.
+Formats are those of https://platform.openai.com/docs/api-reference/batch.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from pippin.core.errors import ErrorReport
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 MOST_LINES: Final = 50_000
-"""OpenAI's."""
+"""OpenAI's limit."""
 MOST_PROBLEMS: Final = 100
 
 
@@ -42,7 +42,7 @@ class ResultError(Struct, kw_only=True):
 
 
 class ResultLine(Struct, kw_only=True):
-    """One line of a file of results."""
+    """One line of a result file."""
 
     id: str
     custom_id: str
@@ -74,7 +74,7 @@ class _Answered(Struct):
 
 
 def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem]]:
-    """The requests of an input file, and what is wrong with it: then there is no request."""
+    """The requests of an input file, and its problems; if there are any problems, there are no requests."""
     lines: list[Line] = []
     problems: list[Problem] = []
     seen: set[str] = set()
@@ -124,7 +124,7 @@ class OpenAIResults:
     def used(self, line: Line) -> Used:
         try:
             told = from_json(line.reply or b"{}", _Answered)
-        except msgspec.DecodeError:  # nothing that this version writes: its tokens are not known
+        except msgspec.DecodeError:  # not written by this version: its tokens are not known
             return Used()
         usage = told.usage or _Usage()
         given = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
@@ -159,7 +159,7 @@ class OpenAIResults:
 
 
 def _json(body: bytes) -> bytes:
-    """The body in one line; one that is not JSON becomes a text."""
+    """The body in one line; a body that is not JSON becomes a JSON string."""
     try:
         value: Any = from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

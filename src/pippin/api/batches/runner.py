@@ -1,4 +1,4 @@
-"""Answers the lines of batches, in the background of all other requests."""
+"""Answers the lines of batches, at a lower priority than all other requests."""
 
 import asyncio
 import contextlib
@@ -20,21 +20,21 @@ from pippin.core.traces import trace_of
 log = logging.getLogger(__name__)
 
 BLANKS: Final = b" \t\r\n"
-"""Those of JSON."""
+"""The whitespace of JSON."""
 LOOKED_AHEAD: Final = 64  # lines
-TRIES: Final = 4  # of a line that fails for a reason that is not its own
-FIRST_WAIT: Final = 0.5  # seconds before the second of them
+TRIES: Final = 4  # of a line that fails through a fault of the server
+FIRST_WAIT: Final = 0.5  # seconds before a line is tried again
 LONGEST_WAIT: Final = 30.0
 FAULT_SECONDS: Final = 30.0
-"""After which a disk that was full is tried again."""
-PAUSE: Final = 0.25  # seconds between looks at whether others need the model
+"""After which batches continue after a fault, such as a full disk."""
+PAUSE: Final = 0.25  # seconds between checks whether others need the model
 AWAY: Final = "overloaded"
-"""The kind of error where the database that servers share can't be reached."""
+"""The kind of error if the database that servers share can't be reached."""
 CLAIM_EVERY: Final = 1.0  # seconds
 MOST_CLAIMED: Final = 4
-"""Batches that one of several servers does at a time; the others are for the others."""
+"""Batches that one of several servers runs at a time; the rest is left to the other servers."""
 SWEEP_SECONDS: Final = 600.0
-CAME_TO_NOTHING: Final = (429, 503, 529)  # which pass, however often it takes
+CAME_TO_NOTHING: Final = (429, 503, 529)  # these pass, so a line is retried without end
 SERVERS_FAULT: Final = 500
 LOAD_FAILED: Final = 424
 
@@ -43,37 +43,37 @@ Ask = Callable[[Batch, bytes], Awaitable[Reply]]
 
 
 class Answers(Protocol):
-    """How the answers of an API stand in its files of results."""
+    """How the answers of an API are written into its result files."""
 
     def result(self, line: Line) -> bytes:
-        """A line of the file of results; `line.status` is None where the line was not answered."""
+        """A line of the result file; `line.status` is None if the line was not answered."""
         ...
 
     def is_error(self, line: Line) -> bool:
-        """Whether that line belongs into the file of errors."""
+        """Whether that line belongs in the error file."""
         ...
 
     def used(self, line: Line) -> Used:
-        """What the answer of a line says that it took."""
+        """The usage that the answer of a line reports."""
         ...
 
     def refusal(self, report: ErrorReport, request: str) -> bytes:
-        """The answer of a line that was not asked; `request` is its id."""
+        """The answer to a line that was not run; `request` is its id."""
         ...
 
 
 class _Reading(Struct):
-    """How far the lines of a batch were taken."""
+    """How far the lines of a batch were read."""
 
     ahead: deque[Line]
     last: int = -1
     active: int = 0
-    faults: dict[int, int] = field(default_factory=dict)  # of the server's, by the number of a line
+    faults: dict[int, int] = field(default_factory=dict)  # of the server, by line number
     wait: float = 0.0  # seconds
     rests_until: float = 0.0
 
     def again(self, line: Line) -> None:
-        """A line came to nothing: it comes next, after a while that grows until a line is answered."""
+        """Retry a line that came to nothing: it comes next, after a wait that doubles until a line is answered."""
         self.ahead.appendleft(line)
         self.wait = min(2 * self.wait, LONGEST_WAIT) or FIRST_WAIT
         self.rests_until = time.monotonic() + self.wait
@@ -88,11 +88,11 @@ class _Reading(Struct):
 
 
 class BatchRunner:
-    """Does the lines of all unfinished batches, in turn by batch.
+    """Runs the lines of all unfinished batches, in turn by batch.
 
-    While nobody else is being answered, up to `concurrency` lines run at once, and one while somebody is: all of them
-    have the lowest priority, so that a line waits for every other request, and is preempted for it. A batch whose line
-    came to nothing, as where its model has no room, rests for a while, and the others go on.
+    Up to `concurrency` lines run at once while no other request runs, and one line otherwise. Lines have the lowest
+    priority, so that a line waits for every other request, and is preempted for it. If a line comes to nothing, for
+    example because its model has no room, its batch pauses for a while, and the others continue.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class BatchRunner:
         answers: Callable[[Batch], Answers],
         concurrency: int,
     ) -> None:
-        """`others` counts the requests that are being answered beside those of batches."""
+        """`others` returns the number of running requests that are not lines of batches."""
         self._store = store
         self._ask = ask
         self._others = others
@@ -120,7 +120,7 @@ class BatchRunner:
         self._rests = False
 
     def start(self) -> None:
-        """Go on with what an earlier server left unfinished, or with what none of several servers does."""
+        """Continue the batches that an earlier server left unfinished, or that none of several servers runs."""
         if self._store.holder is not None:
             self._claiming = asyncio.create_task(self._claim(), name="claims of batches")
             return
@@ -136,7 +136,7 @@ class BatchRunner:
             self._wake()
 
     def add(self, batch: Batch) -> None:
-        """Begin with a batch, whose lines are in the store; of several servers whoever claims it first."""
+        """Start a batch whose lines are in the store; of several servers, the first to claim it runs it."""
         if self._store.holder is not None:
             self._claim_now.set()
             return
@@ -144,7 +144,7 @@ class BatchRunner:
         self._wake()
 
     async def cancel(self, batch: Batch) -> Batch:
-        """Stop a batch: what was answered stays. One that has ended, or whose results are written, stays as it is."""
+        """Cancel a batch; its answers so far are kept. A batch that has ended, or is finalizing, stays as it is."""
         own = next((each for each in self._turns if each.id == batch.id), None)
         if (
             own is None
@@ -165,11 +165,11 @@ class BatchRunner:
         return own
 
     def rest(self) -> None:
-        """Begin no more lines: the server stops."""
+        """Start no more lines: the server stops."""
         self._rests = True
 
     async def close(self) -> None:
-        """Stop; lines that run are begun anew by the next server, or by another one."""
+        """Stop; lines that run are started again by the next server, or by another one."""
         tasks = [task for task in (self._task, self._claiming) if task is not None]
         for task in tasks:
             task.cancel()
@@ -178,17 +178,17 @@ class BatchRunner:
             task.cancel()
         await asyncio.gather(*self._active, return_exceptions=True)
         if self._store.holder is not None:
-            with contextlib.suppress(ServerError):  # then the others wait until the claims are old
+            with contextlib.suppress(ServerError):  # then the others wait until the claims expire
                 await asyncio.to_thread(self._store.give_up)
         self._store.close()
 
     async def _claim(self) -> None:
-        """Hold what this server does against others, and take over what none does."""
+        """Renew this server's claims, and claim batches that no server runs."""
         while True:
             try:
                 await self._look_at_claims()
             except ServerError:
-                pass  # said in the log by the database
+                pass  # the database has logged it
             except Exception as error:  # a server that claims no more would leave its batches undone
                 log.error("The claims of batches could not be looked at.\n%s", trace_of(error))
             self._claim_now.clear()
@@ -199,7 +199,7 @@ class BatchRunner:
         held = await asyncio.to_thread(self._store.renew)
         for batch in list(self._turns):
             if batch.ended:
-                continue  # it is being written
+                continue  # its end is being written
             if batch.id not in held:
                 self._drop(batch)
             elif held[batch.id]:
@@ -232,7 +232,7 @@ class BatchRunner:
             except (ServerError, OSError) as error:
                 await self._rest(error)
                 continue
-            except Exception as error:  # else no batch would go on, and nobody would hear of it
+            except Exception as error:  # otherwise all batches would stop without a word
                 log.error("Batches wait for %g seconds.\n%s", FAULT_SECONDS, trace_of(error))
                 await asyncio.sleep(FAULT_SECONDS)
                 continue
@@ -244,9 +244,9 @@ class BatchRunner:
             waiting.cancel()
 
     async def _rest(self, error: Exception) -> None:
-        """Wait where nothing can be written."""
+        """Wait, because nothing can be written."""
         if self._store.holder is not None:
-            # The database has said so in the log, and may be there again in a moment.
+            # The database has logged the error, and may be back in a moment.
             await asyncio.sleep(CLAIM_EVERY)
             return
         reason = error.report.message if isinstance(error, ServerError) else error
@@ -254,7 +254,7 @@ class BatchRunner:
         await asyncio.sleep(FAULT_SECONDS)
 
     async def _fill(self) -> None:
-        """Start lines, one batch after the other, while there is room for them."""
+        """Start lines, in turn by batch, while there is room for them."""
         idle = 0
         while len(self._active) < self._allowed() and idle < len(self._turns):
             batch = self._turns[0]
@@ -295,7 +295,7 @@ class BatchRunner:
                 return None  # it was cancelled meanwhile
         if not reading.ahead:
             if not reading.active:
-                reading.last = -1  # a line that failed for want of disk is still open
+                reading.last = -1  # a line whose answer could not be written is still open
             return None
         line = reading.ahead.popleft()
         reading.last = max(reading.last, line.number)
@@ -304,7 +304,7 @@ class BatchRunner:
     async def _do(self, batch: Batch, line: Line) -> None:
         reading = self._reading.get(batch.id)
         if reading is None:
-            return  # another server does the batch
+            return  # another server runs the batch
         try:
             text = await asyncio.to_thread(self._text, batch, line)
         except (ServerError, OSError) as error:
@@ -329,12 +329,12 @@ class BatchRunner:
     async def _asked(self, batch: Batch, text: bytes) -> Reply:
         try:
             return await self._ask(batch, text)
-        except Exception as error:  # whatever it is: a line without an answer would be asked for ever
+        except Exception as error:  # of any kind: a line without an answer would be retried forever
             log.error("A line of the batch %s could not be asked.\n%s", batch.id, trace_of(error))
             return refused(self._answers(batch), INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
-        """Write the answer of a line, as soon as it can be."""
+        """Write the answer of a line, retrying while the database is away."""
         while True:
             try:
                 return await asyncio.to_thread(
@@ -354,7 +354,7 @@ class BatchRunner:
         self._changed.set()
 
     def _refused(self, batch: Batch, error: ServerError | OSError) -> Reply:
-        """The reply to a line that can't be read any more, or whose answer could not be kept."""
+        """The reply to a line that can't be read any more, or whose answer could not be stored."""
         if isinstance(error, ServerError):
             return refused(self._answers(batch), error.report)
         message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
@@ -399,7 +399,7 @@ class BatchRunner:
     def _write_results(self, batch: Batch) -> None:
         answers = self._answers(batch)
         counts = self._store.counts(batch)
-        if counts.succeeded and batch.output_file is None:  # it is there if the other could not be written
+        if counts.succeeded and batch.output_file is None:  # it exists if only the other could not be written
             batch.used = Used()
             wanted = self._results(batch, answers, errors=False)
             batch.output_file = self._result_file(batch, "output", wanted).id
@@ -443,7 +443,7 @@ def _begin(batch: Batch, status: Status) -> None:
 
 
 def refused(answers: Answers, report: ErrorReport) -> Reply:
-    """The reply to a line that is not asked."""
+    """The reply to a line that is not run."""
     reply = Reply(uuid4().hex)
     reply.status, reply.body = report.status, answers.refusal(report, reply.request)
     return reply
@@ -454,7 +454,7 @@ def new_id(prefix: str) -> str:
 
 
 def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """The lines of a file that are not blank: where each begins, how long it is, and its bytes."""
+    """The lines of a file that are not blank: the start, the length and the stripped bytes of each."""
     start = 0
     for raw in file:
         text = raw.strip(BLANKS)

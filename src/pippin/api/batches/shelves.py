@@ -1,4 +1,4 @@
-"""Where files and batches lie: in a folder, which is one server's, or in the database that several servers share."""
+"""Where files and batches are stored: in a folder of one server, or in the database that several servers share."""
 
 import fcntl
 import io
@@ -40,16 +40,16 @@ CREATE TABLE IF NOT EXISTS pieces (
 """
 PIECE: Final = 1 << 18  # bytes
 LEFT_OVER: Final = 86400.0
-"""Seconds after which bytes without a file are those of a server that died before it had written all of them."""
+"""Seconds after which bytes without a file are taken for leftovers of a server that died while writing them."""
 SCHEMA: Final = Schema(version=1, tables=TABLES)
 
 
 class Shelf(Protocol):
-    """Calls wait for a disk or a network."""
+    """Storage for files and batches. Calls block on a disk or a network."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other servers have it too."""
+        """Whether other servers use it too."""
         ...
 
     @property
@@ -59,11 +59,11 @@ class Shelf(Protocol):
 
     @property
     def database(self) -> Database:
-        """What has the tables of `TABLES`. Raises `ServerError` where another server has it."""
+        """The database with the tables of `TABLES`. Raises `ServerError` if another server has it."""
         ...
 
     def write(self, id: str, pieces: Iterable[bytes]) -> None:
-        """Write the bytes of a file. Where that fails, or `pieces` raises, nothing is left of it. Raises `OSError`."""
+        """Write the bytes of a file. If that fails or `pieces` raises, nothing of it remains. Raises `OSError`."""
         ...
 
     def open(self, id: str) -> IO[bytes]:
@@ -73,7 +73,7 @@ class Shelf(Protocol):
     def remove(self, id: str) -> None: ...
 
     def sweep(self) -> None:
-        """Delete bytes that no file of the database has, once they are old enough to belong to none that is being
+        """Delete bytes that belong to no file of the database, and are too old to belong to one that is being
         written."""
         ...
 
@@ -81,7 +81,7 @@ class Shelf(Protocol):
 
 
 class Folder:
-    """An SQLite database beside the files' bytes. Made for the first file, and then held by this server alone."""
+    """An SQLite database beside the files' bytes. Created for the first file, and then locked by this server."""
 
     is_shared = False
 
@@ -99,7 +99,7 @@ class Folder:
     @property
     def database(self) -> Database:
         """As `Shelf.database`; makes the folder. Raises `ServerError` once it is closed."""
-        # A thread that outlives its cancelled task would take the lock again, with nobody to give it back.
+        # A thread that outlives its cancelled task would take the lock again, and nobody would release it.
         if self._is_closed:
             raise ServerError.of(SHUTTING_DOWN)
         if self._database is None:
@@ -141,7 +141,7 @@ class Folder:
         self._file(id).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Delete what a server that died had written before the database knew of it."""
+        """Delete the bytes of files that a server wrote, but died before it entered them in the database."""
         with self.database.transaction() as transaction:
             known = {name for (name,) in transaction.execute("SELECT id FROM files").fetchall()}
         for path in self._files.iterdir():
@@ -158,12 +158,12 @@ class Folder:
             self._held = None
 
     def _file(self, id: str) -> Path:
-        assert self._database is not None  # every name of a file comes from it
+        assert self._database is not None  # every file name comes from it
         return self._files / id
 
 
 class Shared:
-    """The database of several servers, with the files' bytes in it, in pieces."""
+    """The database of several servers, which also holds the files' bytes, in pieces."""
 
     is_shared = True
     exists = True
@@ -190,7 +190,7 @@ class Shared:
             transaction.execute("DELETE FROM pieces WHERE file = ?", (id,))
 
     def sweep(self) -> None:
-        """Delete what a server that died had begun to write."""
+        """Delete the pieces of files that a server began to write before it died."""
         with self.database.transaction(alone=True) as transaction:
             transaction.execute(
                 "DELETE FROM pieces WHERE written < ? AND file NOT IN (SELECT id FROM files)",
@@ -198,11 +198,11 @@ class Shared:
             )
 
     def close(self) -> None:
-        """Nothing: the database is not only this one's."""
+        """Do nothing: the database has other users."""
 
 
 class PiecesReader(io.RawIOBase):
-    """The bytes of a file that lies in pieces."""
+    """Reads a file that is stored in pieces."""
 
     def __init__(self, database: Database, id: str) -> None:
         self._database = database
@@ -238,7 +238,7 @@ class PiecesReader(io.RawIOBase):
 
 
 def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of one size, but for the last."""
+    """The same bytes in pieces of `PIECE` bytes, except the last."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -250,7 +250,7 @@ def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _locked(folder: Path) -> IO[bytes]:
-    """A lock on the folder, until it is closed. Raises `ServerError` where another server has it."""
+    """A lock on the folder, held until the file is closed. Raises `ServerError` if another server holds it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = (folder / "lock").open("wb")
     try:

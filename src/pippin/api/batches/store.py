@@ -1,8 +1,8 @@
 """Files, batches and the lines of batches, kept on a shelf: in a folder, or in the database of several servers.
 
-A line's answer is written in a transaction of its own before the next line begins, so that after a crash each line is
-either answered or to be answered, and never both. Of several servers one does a batch at a time: it has claimed it, and
-says again and again that it is still there.
+Each line's answer is written in a transaction of its own, so that after a crash each line is either answered or still
+open, never both. Of several servers one runs a batch at a time: it has claimed the batch, and renews its claim
+regularly.
 """
 
 import contextlib
@@ -35,18 +35,18 @@ ENDED: Final = ("completed", "failed", "expired", "cancelled")
 MIB: Final = 1 << 20
 
 LEAST_FILE: Final = 4096
-"""Bytes that a file counts at least: of small ones the disk holds a block, and the database what is known of them."""
+"""The fewest bytes that a file counts: even a small file takes a block on the disk and a row in the database."""
 _REPLIES: Final = """SELECT COALESCE(SUM(LENGTH(reply)), 0) FROM lines JOIN batches ON batches.id = lines.batch
     WHERE owner = ?"""
 _BATCHES: Final = "SELECT body, cancelled FROM batches LEFT JOIN claims ON claims.batch = batches.id"
 CLAIM_SECONDS: Final = 30.0
-"""After which the batches of a server that says nothing any more are done by others."""
+"""After which a claim that was not renewed expires, and other servers may run the batch."""
 MOST_ENDED: Final = 1000
 """Batches of OpenAI's API that are kept for one owner after their end; that API has no way to delete one."""
 
 
 class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a file. Times are seconds since the epoch."""
+    """The metadata of a file. Times are seconds since the epoch."""
 
     id: str
     filename: str
@@ -57,7 +57,7 @@ class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """Why a line of a file, or all of it, can't be a request."""
+    """Why a line of an input file, or the whole file, is invalid."""
 
     code: str
     message: str
@@ -76,7 +76,7 @@ class Counts(Struct, frozen=True):
 
 
 class Used(Struct, frozen=True, kw_only=True):
-    """What answers took: tokens, and the models that gave them."""
+    """The usage of answers: tokens, and the models that gave the answers."""
 
     input: int = 0
     cached: int = 0  # of the input
@@ -121,7 +121,7 @@ class Batch(Struct, kw_only=True, omit_defaults=True):
 
 
 class Line(Struct, frozen=True):
-    """One request of a batch: its place in the input file, and once it is done its answer."""
+    """One request of a batch: its place in the input file, and its answer once there is one."""
 
     number: int
     custom_id: str
@@ -143,7 +143,7 @@ class BatchStore:
         self._lock = threading.RLock()
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
         self.holder = uuid4().hex if shelf.is_shared else None
-        """By which this server claims batches that others could do too."""
+        """The name under which this server claims batches; None if no other server could run them."""
 
     @property
     def exists(self) -> bool:
@@ -166,7 +166,7 @@ class BatchStore:
         expires_at: int | None = None,
         prefix: str = "file-",
     ) -> StoredFile:
-        """Write a file. Raises `ServerError` where the owner's share of the disk is used up."""
+        """Write a file. Raises `ServerError` if the owner's share of the disk is used up."""
         name = prefix + uuid4().hex
         with self._transaction() as transaction:
             left = self._most - self._used(transaction, owner)
@@ -200,14 +200,14 @@ class BatchStore:
         return stored
 
     def check_room(self, owner: str) -> None:
-        """Raises `ServerError` where the owner's share of the disk is used up."""
+        """Raises `ServerError` if the owner's share of the disk is used up."""
         with self._transaction() as database:
             used = self._used(database, owner)
         if used >= self._most:
             raise _full(self._most)
 
     def file(self, owner: str, id: str) -> StoredFile:
-        """Raises `ServerError("not_found")` for a file that this owner has not."""
+        """Raises `ServerError("not_found")` if the owner has no such file."""
         with self._transaction() as database:
             found = database.execute(
                 "SELECT body FROM files WHERE id = ? AND owner = ?", (id, owner)
@@ -229,11 +229,11 @@ class BatchStore:
         return [each for each in listed if not self._is_old(each)]
 
     def open_file(self, owner: str, id: str) -> IO[bytes]:
-        """The bytes of a file. Raises `ServerError`, or `OSError`, also as they are read."""
+        """The bytes of a file. Raises `ServerError` or `OSError`, also while they are read."""
         return self._shelf.open(self.file(owner, id).id)
 
     def delete_file(self, owner: str, id: str) -> None:
-        """Raises `ServerError`: a file that a batch still reads stays."""
+        """Raises `ServerError` if there is no such file, or a batch still reads it."""
         self.file(owner, id)
         for batch in self.batches(owner):
             if batch.input_file == id and not batch.ended:
@@ -243,7 +243,7 @@ class BatchStore:
         self._remove_file(id)
 
     def sweep(self) -> None:
-        """Delete the files whose time is over."""
+        """Delete expired files, and leftovers on the shelf."""
         if not self.exists:
             return
         self._shelf.sweep()
@@ -266,13 +266,13 @@ class BatchStore:
             )
 
     def put(self, batch: Batch) -> None:
-        """Write what has become of a batch. Raises `ServerError("conflict")` where another server does it by now."""
+        """Write the state of a batch. Raises `ServerError("conflict")` if another server has taken it over."""
         with self._transaction() as database:
             self._check_claim(database, batch)
             self._put(database, batch)
 
     def end(self, batch: Batch) -> None:
-        """Write a batch that has ended. The answers of OpenAI's stand in files by now, so its lines go."""
+        """Write a batch that has ended. Lines of OpenAI's API are deleted: their answers are in files by now."""
         batch.counts = self.counts(batch)
         with self._transaction() as database:
             self._check_claim(database, batch)
@@ -282,7 +282,7 @@ class BatchStore:
                 self._remove_lines(database, batch)
 
     def batch(self, owner: str, id: str) -> Batch:
-        """Raises `ServerError("not_found")` for a batch that this owner has not."""
+        """Raises `ServerError("not_found")` if the owner has no such batch."""
         with self._transaction() as database:
             found = database.execute(f"{_BATCHES} WHERE id = ? AND owner = ?", (id, owner)).fetchone()
         if found is None:
@@ -303,10 +303,10 @@ class BatchStore:
             ).fetchall()
         return [from_json(body, Batch) for (body,) in found]
 
-    # Batches that any of several servers may do
+    # Batches that any of several servers may run
 
     def claim(self, most: int) -> list[Batch]:
-        """Take over batches that have not ended and that no server does, the oldest first."""
+        """Claim batches that have not ended and that no server runs, the oldest first."""
         assert self.holder is not None
         now = self._clock()
         with self._transaction(alone=True) as database:
@@ -324,10 +324,10 @@ class BatchStore:
         return claimed
 
     def renew(self) -> dict[str, bool]:
-        """Say that this server is still there. The batches that it has claimed, and whether each is to be cancelled."""
+        """Renew this server's claims. Returns the batches that it has claimed, and whether each is to be cancelled."""
         assert self.holder is not None
         with self._lock:
-            self._replies.clear()  # others have written some, too
+            self._replies.clear()  # other servers may have written some
         with self._transaction() as database:
             held = database.execute(
                 "UPDATE claims SET until = ? WHERE holder = ? RETURNING batch, cancelled",
@@ -336,7 +336,7 @@ class BatchStore:
         return {batch: bool(cancelled) for batch, cancelled in held}
 
     def ask_to_cancel(self, batch: Batch) -> None:
-        """Let whoever does a batch know that it is to be cancelled."""
+        """Tell the server that runs a batch to cancel it."""
         with self._transaction() as database:
             database.execute(
                 "INSERT INTO claims SELECT id, '', 0, 1 FROM batches WHERE id = ? AND ended = 0 "
@@ -345,12 +345,12 @@ class BatchStore:
             )
 
     def give_up(self) -> None:
-        """Leave the batches that this server has claimed to others."""
+        """Release the claims of this server."""
         with self._transaction() as database:
             database.execute("UPDATE claims SET holder = '', until = 0 WHERE holder = ?", (self.holder,))
 
     def _check_claim(self, database: Transaction, batch: Batch) -> None:
-        """Raises `ServerError` where another server does the batch. Holds the claim until the transaction ends."""
+        """Raises `ServerError` if another server has claimed the batch. Locks the claim until the transaction ends."""
         if self.holder is None:
             return
         claim = "UPDATE claims SET holder = holder WHERE batch = ? AND holder = ?"
@@ -358,7 +358,7 @@ class BatchStore:
             raise ServerError("conflict", f"Another server does the batch {batch.id} by now.")
 
     def delete_batch(self, batch: Batch) -> None:
-        """Delete a batch that has ended, with its lines. Its files stay, but for a body that was never a file."""
+        """Delete a batch that has ended, with its lines. Its files stay, except the requests of Anthropic's API."""
         with self._transaction() as database:
             database.execute("DELETE FROM batches WHERE id = ?", (batch.id,))
             self._remove_lines(database, batch)
@@ -425,7 +425,7 @@ class BatchStore:
         self._replies.pop(batch.owner, None)
 
     def _forget_oldest(self, database: Transaction, owner: str) -> None:
-        # Those of Anthropic's API hold their results, count as files, and are deleted by their owner.
+        # Batches of Anthropic's API hold their results, count as files, and are deleted by their owner.
         database.execute(
             "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
             "AND id LIKE 'batch!_%' ESCAPE '!' ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)",
@@ -433,7 +433,7 @@ class BatchStore:
         )
 
     def _used(self, database: Transaction, owner: str) -> int:
-        """Bytes on the disk."""
+        """Bytes that an owner has on the disk."""
         files = (
             "SELECT COALESCE(SUM(CASE WHEN bytes > ? THEN bytes ELSE ? END), 0) FROM files WHERE owner = ?"
         )
@@ -459,7 +459,7 @@ class BatchStore:
 
 
 def _batch(body: bytes, cancelled: int | None) -> Batch:
-    """A batch as it is told: one that somebody has cancelled is being cancelled, be it known to who does it or not."""
+    """A batch as clients see it: once cancelled it is `cancelling`, even before the server that runs it knows."""
     batch = from_json(body, Batch)
     if cancelled and not batch.ended and batch.status != "finalizing":
         batch.status = "cancelling"

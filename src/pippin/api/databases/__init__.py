@@ -1,5 +1,4 @@
 """The databases in which an API server keeps things: SQLite for one server, PostgreSQL for several on any machines.
 
-Begin with `database.py`. What is kept, and in which tables, is said where it is kept: in `storage/`, `batches/`, and
-`access/`.
+Begin with `database.py`. Tables are defined by the rooms that use them: `storage/`, `batches/` and `access/`.
 """

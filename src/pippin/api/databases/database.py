@@ -1,6 +1,6 @@
-"""What stores ask of a database: statements in transactions, in the SQL that SQLite and PostgreSQL share.
+"""What stores need of a database: statements in transactions, in the SQL that SQLite and PostgreSQL share.
 
-Values stand in statements as `?`. Schemas are written in SQLite's types; PostgreSQL is given its own names for them.
+The placeholder of a value is `?`. Schemas are written in SQLite's types, which are translated for PostgreSQL.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +25,13 @@ class Transaction(Protocol):
 
 
 class Database(Protocol):
-    """Calls wait for a disk or a network, and are made beside the event loop, but for SQLite's small ones."""
+    """Calls block on a disk or a network, and are made on a thread, except small ones to SQLite."""
 
     def transaction(self, *, alone: bool = False) -> AbstractContextManager[Transaction]:
-        """Statements that hold together: all or, where the block raises, none. Of those that are `alone` no two run at
-        the same time, on any server.
+        """A transaction, which is rolled back if the block raises. No two transactions that are `alone` run at the same
+        time, on any server.
 
-        Raises `ServerError` where the database can't be reached, read or written now.
+        Raises `ServerError` if the database can't be reached, read or written now.
         """
         ...
 

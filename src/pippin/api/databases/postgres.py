@@ -1,7 +1,7 @@
-"""PostgreSQL: what several servers keep together, reached over a network that may fail.
+"""PostgreSQL: the state that several servers share, reached over a network that may fail.
 
-A server that cannot be reached, or says nothing for some seconds, is asked again after a moment; until then every call
-is refused at once, so that requests do not pile up before it. Nothing of an address but its host is told to anybody.
+A database that can't be reached, or does not answer for some seconds, is tried again after a moment. Until then every
+call is refused at once, so that requests do not pile up. Of an address, only the host is ever shown.
 """
 
 import logging
@@ -27,7 +27,7 @@ SCHEMES: Final = ("postgresql://", "postgres://")
 MOST_CONNECTIONS: Final = 8  # of this process
 CONNECT_WITHIN: Final = 2  # seconds
 ANSWER_WITHIN: Final = 5.0  # seconds for a transaction
-LOOK_EVERY: Final = 0.5  # seconds between looks for transactions that take too long
+LOOK_EVERY: Final = 0.5  # seconds between checks for transactions that take too long
 ASK_AGAIN_AFTER: Final = 1.0  # seconds
 ALONE: Final = 0x50697070  # the advisory lock of transactions that run alone: "Pipp"
 SCHEMA_LOCK: Final = ALONE + 1
@@ -42,18 +42,18 @@ _TYPES: Final = {
 
 
 class Postgres:
-    """The database at an address, which is connected to when it is needed.
+    """The database at an address, which is connected to on demand.
 
-    Its connections are few and kept. psycopg's own pool is not used: it makes connections in the background at times of
-    its own choice, so that callers wait for a server that is there again.
+    A few connections are kept. psycopg's own pool is not used: it connects in the background at times of its own
+    choice, so that callers would wait for a database that is already back.
     """
 
     def __init__(self, address: str) -> None:
-        """`address` is a connection URI of libpq. Raises `ServerError` where it is none, or psycopg is missing."""
+        """`address` is a connection URI of libpq. Raises `ServerError` if it is none, or if psycopg is missing."""
         self.host = host_of(address)
         self._options = _options(address)
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._resting: list[Connection[Any]] = []  # the one used last at the end
+        self._resting: list[Connection[Any]] = []  # the last used one at the end
         self._deadlines: dict[Connection[Any], float] = {}
         self._watching = threading.Condition()
         self._closed = False
@@ -62,7 +62,7 @@ class Postgres:
         threading.Thread(target=self._watch, name="postgres deadlines", daemon=True).start()
 
     def prepare(self, schema: str) -> None:
-        """Make the tables that are not there yet. Several servers may do so at once. Raises `ServerError`."""
+        """Create the tables that do not exist yet. Several servers may do so at once. Raises `ServerError`."""
         for name, own in _TYPES.items():
             schema = re.sub(name, own, schema)
         with self.transaction() as transaction:
@@ -88,7 +88,7 @@ class Postgres:
                 yield transaction
             self._reached()
         except (psycopg.OperationalError, psycopg.InternalError) as error:
-            # The second are those of a transaction that may not write, as at a server that only copies another.
+            # An `InternalError` comes from a transaction that may not write, as on a replica.
             if not _is_of_network(error):
                 raise ServerError("overloaded", _refused(error), retry_after=ASK_AGAIN_AFTER) from None
             raise self._lost(error) from None
@@ -108,7 +108,7 @@ class Postgres:
             self._resting.clear()
 
     def _connected(self) -> "Connection[Any]":
-        """A connection that rested, or a new one. Raises `psycopg.OperationalError`."""
+        """An idle connection, or a new one. Raises `psycopg.OperationalError`."""
         import psycopg
 
         while self._resting:
@@ -118,7 +118,7 @@ class Postgres:
                 return connection
             if connection is not None:
                 connection.close()
-        # What poolers between here and there give to others must not hold prepared statements.
+        # A pooler in between may give the connection to others, so it must not hold prepared statements.
         return psycopg.connect(**self._options, autocommit=True, prepare_threshold=None)
 
     def _give_back(self, connection: "Connection[Any] | None") -> None:
@@ -131,7 +131,7 @@ class Postgres:
         self._places.release()
 
     def _check_there(self) -> None:
-        """Refuse while the database is away, but for one call in a while, which finds out. Raises `ServerError`."""
+        """Refuse calls while the database is away, except one now and then that probes it. Raises `ServerError`."""
         with self._watching:
             now = time.monotonic()
             if now < self._away_until:
@@ -147,7 +147,7 @@ class Postgres:
 
     def _lost(self, error: Exception) -> ServerError:
         self._away_until = time.monotonic() + ASK_AGAIN_AFTER
-        self._close_resting()  # they lead to the same server, and each would be waited for
+        self._close_resting()  # they lead to the same server, and each would have to time out
         if not self._is_away:
             self._is_away = True
             why = " ".join(str(error).split())
@@ -162,8 +162,8 @@ class Postgres:
 
     @contextmanager
     def _watched(self, connection: "Connection[Any]") -> Iterator[None]:
-        """Have the connection ended if what is done with it takes too long: libpq waits for a machine that answers TCP
-        and nothing else without end."""
+        """Cut the connection if the block takes too long: libpq waits forever for a machine that answers TCP and
+        nothing else."""
         with self._watching:
             self._deadlines[connection] = time.monotonic() + ANSWER_WITHIN
             self._watching.notify_all()
@@ -224,8 +224,8 @@ def host_of(address: str) -> str:
     return host if host and "@" not in rest else "its address"
 
 
-# A client's texts may hold U+0000, which PostgreSQL's may not: it is written as two letters, of which the first is one
-# that no text should have.
+# A client's texts may hold U+0000, which PostgreSQL's can't: it is escaped as two characters, the first of which should
+# occur in no text.
 _MARK: Final = "\U0010ffff"
 
 
@@ -248,7 +248,7 @@ def _own(statement: str) -> bytes:
 
 
 def _options(address: str) -> dict[str, Any]:
-    """What libpq is told. Raises `ServerError`."""
+    """The connection parameters for libpq. Raises `ServerError`."""
     try:
         import psycopg
     except ImportError:
@@ -273,7 +273,7 @@ def _options(address: str) -> dict[str, Any]:
 
 
 def _has_ended(connection: "Connection[Any]") -> bool:
-    """Whether a connection that rests was ended by its server, which has nothing to say to it otherwise."""
+    """Whether an idle connection was closed by its server, which sends nothing on it otherwise."""
     if connection.closed:
         return True
     readable = select.poll()  # not select(), which takes no descriptor above 1023
@@ -282,13 +282,13 @@ def _has_ended(connection: "Connection[Any]") -> bool:
 
 
 def _cut(connection: "Connection[Any]") -> None:
-    """End a connection under the thread that waits for it, which gets an error."""
+    """Cut a connection, so that the thread that waits for it gets an error."""
     with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as own:
         own.shutdown(socket.SHUT_RDWR)
 
 
 def _is_of_network(error: Exception) -> bool:
-    """Whether nobody answers, or the server is going: it has no word, or a class of its own for that (57P..)."""
+    """Whether the database can't be reached (no SQLSTATE, or class 08) or is shutting down (57P..)."""
     state = getattr(error, "sqlstate", None)
     return state is None or state.startswith(("08", "57P"))
 

@@ -1,4 +1,4 @@
-"""SQLite: a file, or memory, of one process; how it is opened, brought up to date, and put aside where it is no use."""
+"""SQLite, in a file or in memory, for one process: opening, migration, and setting aside of unusable files."""
 
 import logging
 import sqlite3
@@ -15,18 +15,18 @@ log = logging.getLogger(__name__)
 
 TRY_AGAIN: Final = 1.0  # seconds
 USELESS: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-"""What SQLite says of a file that is no database, or is damaged. Anything else, as a full disk, may pass."""
+"""SQLite's codes for a file that is no database or is damaged. Any other error, such as a full disk, may pass."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of a database, and how a file that an older Pippin wrote becomes one of this version."""
+    """The tables of a database, and the migrations of files that an older Pippin wrote."""
 
     version: int
     tables: str
-    """Statements that make what is not there yet."""
+    """Statements that create what does not exist yet."""
     migrations: Mapping[int, Callable[[sqlite3.Connection], None]] = field(default_factory=dict)
-    """By the version of the file. Each leads to the version of the schema."""
+    """By the version of the file. Each migrates to the version of the schema."""
 
 
 class SQLite:
@@ -41,7 +41,7 @@ class SQLite:
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
-        """As `Database.transaction`: every one is alone. Raises `ServerError` where the disk is full, or fails."""
+        """As `Database.transaction`; every one runs alone. Raises `ServerError` if the disk is full or fails."""
         with self._lock:
             changes = self.connection.total_changes
             try:
@@ -49,9 +49,9 @@ class SQLite:
                     yield connection
             except sqlite3.DatabaseError as error:
                 if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
-                    raise  # a fault of whoever wrote the statement
+                    raise  # a bug in the statement
                 raise self._failed(error) from None
-            # What is only read says nothing of a full disk.
+            # A transaction that only reads says nothing about a full disk.
             if self._fails and self.connection.total_changes > changes:
                 self._fails = False
                 log.warning("%s is read and written again.", self._name)
@@ -71,16 +71,16 @@ class SQLite:
 def open_memory(schema: Schema) -> SQLite:
     """A database in this process's memory."""
     connection = sqlite3.connect(":memory:", check_same_thread=False)
-    connection.execute("PRAGMA auto_vacuum = FULL")  # what is deleted leaves the memory
+    connection.execute("PRAGMA auto_vacuum = FULL")  # deleted rows free their memory
     connection.executescript(schema.tables)
     return SQLite(connection, "The memory of what is stored")
 
 
 def open_file(path: Path, schema: Schema) -> SQLite:
-    """The database in a file, which is made with its folder where there is none, for its owner's eyes alone.
+    """The database in a file that only its owner can read; the file and its folder are created if missing.
 
-    A file of another version, or that is no database, is put aside under a name with `.unreadable` at its end. Raises
-    `ServerError` where the file cannot be opened.
+    A file of an unknown version, or that is no database, is renamed to end in `.unreadable`. Raises `ServerError` if
+    the file can't be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def open_file(path: Path, schema: Schema) -> SQLite:
 
 
 class _UselessError(Exception):
-    """This version can make nothing of a file."""
+    """This version can't use a file."""
 
 
 def _opened(path: Path, schema: Schema) -> SQLite:

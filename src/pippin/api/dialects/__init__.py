@@ -1,1 +1,1 @@
-"""The APIs that are spoken: how each reads a body and writes an answer, with no HTTP in it. Begin with `base.py`."""
+"""The APIs that Pippin speaks: how each decodes bodies and encodes answers, without HTTP. Begin with `base.py`."""

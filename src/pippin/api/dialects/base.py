@@ -1,4 +1,4 @@
-"""What a dialect is: a decoder of request bodies and an encoder of events, with nothing of HTTP in either."""
+"""The interface of a dialect: a decoder of request bodies and an encoder of events, both independent of HTTP."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ Shape = TypeVar("Shape")
 
 
 class History(Protocol):
-    """The conversations that the caller stored earlier, for dialects that continue one by id.
+    """Conversations that the caller stored earlier, for dialects that continue one by id.
 
-    Items are in the dialect's own form. All methods raise `ServerError("not_found")` for an id that is unknown, or
-    another caller's.
+    Items are in the dialect's own form. All methods raise `ServerError("not_found")` for an id that is unknown or
+    belongs to another caller.
     """
 
     def items(self, response_id: str) -> list[dict[str, Any]]:
-        """The items of the conversation up to and with that response."""
+        """The items of the conversation up to and including that response."""
         ...
 
     def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
@@ -37,21 +37,21 @@ class History(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeContext:
-    """What a decoder may know of a request beside its body."""
+    """What a decoder may know about a request besides its body."""
 
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
     history: History | None = None
-    stream_usage: bool = False  # tell it at the end of streams that did not ask, as the operator has it
+    stream_usage: bool = False  # whether streams end with usage unasked, as set by the operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded(Generic[Shape]):
-    """The requests that a body stands for.
+    """The requests decoded from one body.
 
-    Most dialects make one request of a body; Completions makes one for each prompt. `shape` is what the dialect's
-    encoder needs to know of the body. `ignored` holds the names of fields that the contract does not know, `warnings`
-    whole sentences; both go to the log.
+    Most dialects turn a body into one request; Completions makes one for each prompt. `shape` is what the dialect's
+    encoder needs to know about the body. `ignored` holds the names of fields that the contract does not know, and
+    `warnings` holds whole sentences; both go to the log.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -63,21 +63,21 @@ class Decoded(Generic[Shape]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """The facts of a run that its encoder writes into the answer; all are known before the model is loaded."""
+    """The facts about a run that its encoder writes into the answer; all are known before the model is loaded."""
 
     id: str  # without the dialect's prefix; letters, digits, "-" and "_"
     created: int  # seconds since the epoch
     model: str  # the id under which the model is served
     fingerprint: str  # of Pippin and the model as it runs
-    known: bool = True  # False for a name that nobody here has, as the client wrote it
+    known: bool = True  # False if no model has that name; `model` is then what the client wrote
 
 
 class StreamEncoder(Protocol):
-    """Draws one run as a stream of bytes (server-sent events, but for sound), ready for the socket.
+    """Encodes one run as a stream of bytes for the socket: server-sent events, except for sound.
 
-    Order of calls: `keep_alive* start (event | keep_alive)* end`, where `failed` may come in place of everything
-    that is still to come but `end` (of `start` too, after `keep_alive`). An `event` that needs nothing on the wire
-    gives `b""`. Events of several requests come interleaved; `request` is the place in `Decoded.requests`.
+    Order of calls: `keep_alive* start (event | keep_alive)* end`. A call of `failed` may replace all remaining calls
+    except `end`, including `start`. `event` returns `b""` if the event needs nothing on the wire. Events of several
+    requests are interleaved; `request` is the index in `Decoded.requests`.
     """
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
@@ -87,7 +87,7 @@ class StreamEncoder(Protocol):
     def event(self, event: Event, request: int = 0) -> bytes: ...
 
     def keep_alive(self) -> bytes:
-        """Something harmless for a stream that would be silent for too long."""
+        """Harmless bytes for a stream that would otherwise be silent for too long."""
         ...
 
     def failed(self, report: ErrorReport) -> bytes: ...
@@ -98,7 +98,7 @@ class StreamEncoder(Protocol):
 
 
 class Encoder(StreamEncoder, Protocol):
-    """Draws one run in a dialect's words. An encoder for a whole answer gets one call of `whole`."""
+    """Encodes one run in a dialect's form. For a whole answer, `whole` is called once and nothing else."""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece (JSON); one completion for each request."""
@@ -108,18 +108,18 @@ class Encoder(StreamEncoder, Protocol):
 class Dialect(Protocol[Shape]):
     """An API that clients speak.
 
-    Each is one package of this folder, whose module `dialect` holds an instance under the name `dialect`, or several
-    under the name `dialects`. They are found, routed and documented because they are there.
+    Each API is one package of this folder. Its module `dialect` holds an instance named `dialect`, or several in a
+    tuple named `dialects`. Dialects are discovered, routed and documented without being registered anywhere.
     """
 
     @property
     def name(self) -> str:
-        """The name in logs and metrics, and of the column in docs/api.md: `chat_completions`."""
+        """The name in logs and metrics, and of the column in docs/api.md, such as `chat_completions`."""
         ...
 
     @property
     def path(self) -> str:
-        """Where bodies are posted, without the version: `/chat/completions`. Paths under `/api` have no version."""
+        """The path of requests, without the version: `/chat/completions`. Paths under `/api` have no version."""
         ...
 
     @property
@@ -129,12 +129,12 @@ class Dialect(Protocol[Shape]):
 
     @property
     def id_prefix(self) -> str:
-        """What the encoder puts before the id of a run: `chatcmpl-`. An answer can be stopped by its id."""
+        """The prefix that the encoder puts before a run's id: `chatcmpl-`. Clients can cancel an answer by its id."""
         ...
 
     @property
     def contract(self) -> Contract[Any]:
-        """The fields of the request body, and what becomes of each."""
+        """The fields of the request body, and how each is treated."""
         ...
 
     @property
@@ -148,7 +148,7 @@ class Dialect(Protocol[Shape]):
         ...
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
-        """Raises `ServerError` naming the field for whatever cannot be honoured."""
+        """Raises `ServerError` naming the field if a field cannot be honoured."""
         ...
 
     def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...

@@ -1,4 +1,4 @@
-"""Finds the dialects: those of every package of this folder that has a module `dialect`."""
+"""Finds the dialects in all packages of this folder that have a module `dialect`."""
 
 import importlib
 import importlib.util
@@ -14,12 +14,12 @@ UNVERSIONED = "/api/"
 
 
 def address_of(path: str) -> str:
-    """Where a dialect's bodies are posted: with the version, unless the API that it speaks has none."""
+    """The address of a dialect's requests: its path with the version, unless the API has none."""
     return path if path.startswith(UNVERSIONED) else VERSION + path
 
 
 def find_dialects() -> Mapping[str, AnyDialect]:
-    """The dialects by their paths, which are without the version."""
+    """The dialects by path, without the version."""
     found: dict[str, AnyDialect] = {}
     for package in pkgutil.iter_modules(dialects.__path__):
         name = f"{dialects.__name__}.{package.name}.dialect"
@@ -31,7 +31,7 @@ def find_dialects() -> Mapping[str, AnyDialect]:
 
 
 def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
-    """The id of a run, of the id that its answer has in any dialect; other names are given back as they are."""
+    """The run id in the id of an answer of any dialect; other names are returned unchanged."""
     for dialect in dialects.values():
         if name.startswith(dialect.id_prefix):
             return name.removeprefix(dialect.id_prefix)
@@ -39,10 +39,10 @@ def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
 
 
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str, *, anthropic: bool = False) -> AnyDialect:
-    """The dialect in which errors at a path are drawn: the one whose path begins alike, else Chat Completions, or
-    Messages for a client that says by its headers that it is `anthropic`'s.
+    """The dialect that encodes errors at a path: the one whose path shares its beginning, else Chat Completions, or
+    Messages if the headers show an `anthropic` client.
 
-    What has a version under `/api` is LM Studio's, whose answers are in OpenAI's form.
+    Paths with a version under `/api` are LM Studio's, whose errors are in OpenAI's form.
     """
     parts = path.removeprefix(VERSION).split("/")
 

@@ -1,6 +1,8 @@
-"""Bodies on their way. Those of requests come within limits: the media type, size and speed of each, and the memory of
-all together. Those of replies go piece by piece, one write for each wake-up of the event loop, while the client is
-there. Reading or drawing a large one does not hold up the event loop.
+"""Bodies of requests and replies.
+
+Request bodies are bounded: the media type, size and speed of each, and the memory of all together. Reply bodies are
+sent piece by piece, one write for each wake-up of the event loop, while the client is connected. Reading or encoding a
+large body does not block the event loop.
 """
 
 import asyncio
@@ -18,25 +20,25 @@ from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
 
-LARGE: Final = 64 << 10  # bytes; reading or drawing so many takes some milliseconds at worst
-TOKEN_BYTES: Final = 200  # of a token with its log probability, once it is drawn
-ITEM_BYTES: Final = 50  # of an item of a list, beside its own text
+LARGE: Final = 64 << 10  # bytes; reading or encoding that many takes a few milliseconds at worst
+TOKEN_BYTES: Final = 200  # of a token with its log probability, once encoded
+ITEM_BYTES: Final = 50  # of a list item, beside its text
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
 class LargeWork:
-    """Runs large work on a thread, one piece after the other.
+    """Runs large work on a thread, one job at a time.
 
-    Two pieces at once would be no faster, and the event loop would wait for the interpreter's lock behind both.
+    Two jobs at once would be no faster, and the event loop would wait for the GIL behind both.
     """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def do(self, size: int, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """The result of `work`, done on the calling thread where `size` (bytes) is at most `LARGE`."""
+        """Return the result of `work`, which runs on the calling thread if `size` (bytes) is at most `LARGE`."""
         if size <= LARGE:
             return work(*arguments)
         async with self._turn:
@@ -44,7 +46,7 @@ class LargeWork:
 
 
 def drawn_bytes(events: Iterable[Event]) -> int:
-    """About how many bytes it takes to draw these events."""
+    """The approximate size of these events in bytes, once encoded."""
     size = 0
     for event in events:
         if isinstance(event, PartDelta):
@@ -68,10 +70,10 @@ def _bytes_of(value: Any) -> int:
 
 MIB: Final = 1 << 20
 LEAST_MEMORY: Final = 1 << 30  # bytes for the bodies of all requests
-LARGEST_BODIES: Final = 4  # bodies of the largest size that are held at once, where that is more
+LARGEST_BODIES: Final = 4  # bodies of the largest size that may be held at once, if that is more
 FORM: Final = "application/x-www-form-urlencoded"
 SLOWEST: Final = 4 << 10
-"""Bytes a second, from which a slow client differs from one that means to hold a place."""
+"""Bytes a second. A client that sends fewer is not slow: it means to occupy a connection."""
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
@@ -81,10 +83,10 @@ async def read_json_body(request: Request, limit_mb: float, idle_seconds: float)
 
 
 def check_json(headers: Headers, path: str = "") -> None:
-    """Refuse a body that is not announced as JSON. Raises `ServerError`.
+    """Refuse a body that is not declared as JSON. Raises `ServerError`.
 
-    A page of another site can make a browser send text and forms without asking first; JSON it can't. Ollama's own
-    examples send JSON under the name of a form, as curl does by itself; a browser would tell where a form comes from.
+    A page of another site can make a browser send text and forms without a preflight request, but not JSON. Ollama's
+    own examples send JSON declared as a form, which is curl's default; with a form, a browser would name its origin.
     """
     given = headers.get("content-type", "")
     media = given.partition(";")[0].strip().lower()
@@ -113,25 +115,25 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
 
 
 async def joined(pieces: list[bytes], size: int) -> bytes:
-    """One `bytes` of all pieces, copied beside the event loop where they are large.
+    """Join the pieces, on a thread if they are large.
 
-    Copying many megabytes takes long, but it is done without the interpreter's lock.
+    Copying many megabytes takes long, but releases the GIL.
     """
     return b"".join(pieces) if size <= LARGE else await asyncio.to_thread(b"".join, pieces)
 
 
 def check_length(headers: Headers, limit: int) -> None:
-    """Refuse a body that is announced as too long. Raises `ServerError`."""
+    """Refuse a body whose declared length is over the limit. Raises `ServerError`."""
     announced = headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > limit:
         raise too_large(limit)
 
 
 async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[bytes]:
-    """The body, piece by piece. Raises `ServerError` for a client that is silent for too long, or only drips.
+    """Yield the body piece by piece. Raises `ServerError` for a client that stalls or sends too slowly.
 
-    Each byte earns patience for the next, but never more than `idle_seconds`: what came quickly long ago is no excuse
-    for a body that drips now.
+    Each byte adds to the time allowed for the next, which never exceeds `idle_seconds`: earlier speed does not excuse
+    a body that trickles now.
     """
     stream = request.stream()
     patience = idle_seconds
@@ -169,14 +171,14 @@ class HeldBytes:
         self.size = 0
 
     def take(self, size: int) -> bool:
-        """Hold `size` bytes more, if there is room for them."""
+        """Hold `size` more bytes; False if there is no room for them."""
         if not self._memory.take(self._caller, size):
             return False
         self.size += size
         return True
 
     def free(self, size: int) -> None:
-        """Hold `size` bytes less, or none."""
+        """Release `size` bytes, or all if fewer are held."""
         size = min(size, self.size)
         self.size -= size
         self._memory.free(self._caller, size)
@@ -189,16 +191,16 @@ ARRIVING: Final = "pippin.arriving"
 
 
 class BodyMemory:
-    """Bounds the memory that the bodies of all requests take together, however many connections send one.
+    """Bounds the memory of all request bodies together, however many connections send one.
 
-    A body counts from its first byte to the end of its request, a message of a WebSocket until it was answered. A
-    caller may hold as much as is left free for all others, so that one alone has half of the memory, two have a third
-    each, and there is always some for whoever comes next (dynamic thresholds, Choudhury and Hahne 1998). A body beyond
-    that is refused with 503, and a connection with the close code 1013.
+    A body counts from its first byte to the end of its request, a WebSocket message until it is answered. A caller may
+    hold as much as remains free for all others: one caller alone gets half of the memory, two get a third each, and
+    some always remains for the next (dynamic thresholds, Choudhury and Hahne 1998). A body beyond that is refused with
+    503, and a WebSocket is closed with code 1013.
     """
 
     def __init__(self, app: ASGIApp, largest: int, caller_of: Callable[[Scope], str]) -> None:
-        """`largest`: the bytes of the largest body or upload; `caller_of`: whose share a request counts for."""
+        """`largest`: bytes of the largest body or upload; `caller_of`: the caller whose share a request uses."""
         self._caller_of = caller_of
         self._app = app
         self._limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
@@ -206,7 +208,7 @@ class BodyMemory:
         self._of_callers: dict[str, int] = {}
 
     def take(self, caller: str, size: int) -> bool:
-        """Count `size` bytes more of a caller, if there is room for them."""
+        """Count `size` more bytes for a caller; False if there is no room for them."""
         mine = self._of_callers.get(caller, 0) + size
         if size and mine > self._limit - self.taken - size:
             return False
@@ -215,7 +217,7 @@ class BodyMemory:
         return True
 
     def free(self, caller: str, size: int) -> None:
-        """Count `size` bytes less of a caller."""
+        """Release `size` bytes of a caller."""
         self.taken -= size
         if (left := self._of_callers.get(caller, 0) - size) > 0:
             self._of_callers[caller] = left
@@ -251,10 +253,10 @@ class BodyMemory:
 
 
 class EventStream(Response):
-    """Sends pieces as they come. `leave` runs at the end, however it came about.
+    """Sends pieces as they come. `leave` is awaited at the end, whatever caused it.
 
-    `cut` is asked at the end: if true, the reply is left without an end, so that the client sees it broken. Server-
-    sent events need no such thing, because they can say that they failed.
+    `cut` is called at the end: if true, the last chunk is not sent, so that the client sees a broken reply.
+    Server-sent events ignore `cut`, because a stream of them can report its failure.
     """
 
     def __init__(
@@ -289,21 +291,21 @@ class EventStream(Response):
 async def each_after(
     act: Callable[[], Awaitable[None]], pieces: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
-    """The pieces, each of them after `act` is done, which may not come later."""
+    """Yield the pieces, awaiting `act` before each."""
     async for piece in pieces:
         await act()
         yield piece
 
 
 async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A stream whose first piece was taken already: that piece, then the others."""
+    """Yield `first`, which was already taken from the stream, then the others."""
     yield first
     async for piece in others:
         yield piece
 
 
 class Presence:
-    """Whether the client is still there: watches a connection whose body was read, and calls back once when it ends."""
+    """Watches a connection whose body was read, and calls back once when the client disconnects."""
 
     def __init__(self, receive: Receive) -> None:
         self.gone = False
@@ -311,7 +313,7 @@ class Presence:
         self._watch: asyncio.Task[None] | None = asyncio.create_task(self._wait(receive))
 
     def on_gone(self, call: Callable[[], object]) -> None:
-        """Call `call` once when the client hangs up, in place of what was to be called before."""
+        """Call `call` once when the client hangs up; replaces an earlier callback."""
         self._on_gone = call
         if self.gone:
             call()
@@ -320,7 +322,7 @@ class Presence:
         self._on_gone = None
         if self._watch is not None:
             self._watch.cancel()
-            self._watch = None  # it ends with an exception whose frames refer to this object
+            self._watch = None  # the exception that ends it has frames that refer to this object
 
     async def _wait(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -331,7 +333,7 @@ class Presence:
 
 
 class NobodyWaits(Presence):
-    """The presence of a client that need not stay: for runs that go on without it."""
+    """The presence of a client that need not stay: for runs that continue without it."""
 
     def __init__(self) -> None:
         self.gone = False

@@ -20,7 +20,7 @@ ENCODED: Final = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file of a form. Its name is the client's word: shown, never opened."""
+    """A file of a form. The client chose its name, which is shown but never opened."""
 
     filename: str
     data: bytes
@@ -28,7 +28,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Fields and files of a form, each name with all that was sent under it."""
+    """Fields and files of a form: for each name, everything that was sent under it."""
 
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: dict[str, list[Upload]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def _media_type(request: Request) -> str:
 
 
 class FormReader:
-    """Sorts the parts of one multipart body as they come. Raises `ServerError` for bytes that are no form."""
+    """Parses one multipart body as it arrives. Raises `ServerError` for bytes that are not a form."""
 
     def __init__(self, boundary: bytes) -> None:
         self._form = Form()
@@ -95,9 +95,9 @@ class FormReader:
         self._ended = False
         self._name = ""
         self._filename: str | None = None
-        self._files: list[tuple[str, str, list[bytes], int]] = []  # names, and pieces with their size
+        self._files: list[tuple[str, str, list[bytes], int]] = []  # names, pieces and their size
         self._data = bytearray()
-        self._pieces: list[bytes] = []  # what came before `_data`
+        self._pieces: list[bytes] = []  # bytes before `_data`
         self._size = 0  # of both
         self._header, self._value = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
@@ -181,7 +181,7 @@ class FormReader:
         self._data, self._pieces, self._size = bytearray(), [], 0
 
     def _cut(self) -> None:
-        """Begin a new piece: a file is kept in pieces, which are copied into one beside the event loop."""
+        """Begin a new piece: a file is kept in pieces until the end, and large files are joined on a thread."""
         self._pieces.append(bytes(self._data))
         self._data = bytearray()
 

@@ -1,8 +1,8 @@
 """Connections that are passed between the processes of one server, by the first line of a request.
 
-Where several processes answer, each request belongs to some of them. Before the first request of a connection, and
-before each later one that comes when all before are answered, the line says to whom; a process that is not meant passes
-the very connection on (its descriptor, and what was read from it), so that no byte is relayed.
+With several API processes, the request line tells which of them may answer. It is checked for the first request of a
+connection, and for each later one that arrives when all earlier ones are answered. A process that may not answer passes
+on the connection itself (its descriptor and the bytes read from it), so that no byte is relayed.
 """
 
 import socket
@@ -13,9 +13,9 @@ from pippin.api.http.protocol import BoundedConnection
 from pippin.api.http.unread import UnreadAnswers
 
 LINE_BYTES: Final = 8 << 10
-"""Of a request's first line, for which is waited before it is known whose it is; a longer one stays here."""
+"""The longest request line that is awaited to tell where a request belongs; with a longer one it stays here."""
 HELD_BYTES: Final = 64 << 10
-"""Of requests that come behind an unanswered one; beyond that they stay where that one is."""
+"""Bytes held of requests that come behind an unanswered one; beyond that they stay in this process."""
 PASSED: Final = "pippin.passed"
 """The key of a request's `PassedConnection` in the `state` of its scope."""
 
@@ -28,11 +28,11 @@ class Elsewhere(Protocol):
         ...
 
     def may_be_meant(self, line: bytes) -> bool:
-        """Whether one that stays here may turn out to belong there, once its body is known: it is kept until then."""
+        """Whether a request that stays here may turn out to belong there once its body is known; kept until then."""
         ...
 
     def give(self, descriptor: int, data: bytes) -> bool:
-        """Give a duplicate of a connection's descriptor, with what was read from it; False where nobody takes it."""
+        """Pass on a duplicate of a connection's descriptor and the bytes read from it; False if nobody takes it."""
         ...
 
 
@@ -48,15 +48,15 @@ class PassedConnection(BoundedConnection):
         app_state: dict[str, Any],
         **arguments: Any,
     ) -> None:
-        """`early`: what another process has read from it. `closed` is called when it is closed, or passed on."""
+        """`early`: bytes that another process has read. `closed` is called when the connection ends or is passed on."""
         super().__init__(app_state=app_state | {PASSED: self}, **arguments)
         self._elsewhere = elsewhere
         self._closed = closed
         self._early = early
         self._line = b""
-        self._held = bytearray()  # of requests behind the one that is being answered
+        self._held = bytearray()  # bytes of requests behind the one being answered
         self._in_head = False
-        self._kept: bytearray | None = None  # all of the request that is being answered
+        self._kept: bytearray | None = None  # all bytes of the request being answered
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -70,7 +70,7 @@ class PassedConnection(BoundedConnection):
 
     def data_received(self, data: bytes) -> None:
         if self._between:
-            # A client may have its whole answer before the application is done with it.
+            # A client may have received its whole answer before the application is done with the request.
             self._held += data
             if len(self._held) <= HELD_BYTES:
                 return
@@ -98,18 +98,18 @@ class PassedConnection(BoundedConnection):
 
     @property
     def _between(self) -> bool:
-        """Whether all requests that came are whole, and one is not answered yet."""
+        """Whether all requests so far have arrived in full, and one is unanswered."""
         return bool(self._unanswered) and not (
             self._in_head or self._expects_more or self._transport.is_closing()
         )
 
     def stays(self) -> None:
-        """The request that is being answered belongs here."""
+        """Note that the request being answered belongs here."""
         self._kept = None
 
     def hand_over(self) -> bool:
-        """Give the request that is being answered, of which nothing was said yet, to the other process; whether it took
-        it. The connection is closed here."""
+        """Hand the request being answered to the other process, before anything of its reply is sent. Returns whether
+        the other process took it; the connection is then closed here."""
         return self._kept is not None and self._give(bytes(self._kept))
 
     def _keep(self, data: bytes) -> None:
@@ -118,7 +118,7 @@ class PassedConnection(BoundedConnection):
         super().data_received(data)
 
     def _give(self, data: bytes) -> bool:
-        # What is still to be written would be lost with the connection.
+        # Bytes still to be written would be lost with the connection.
         if self._transport.get_write_buffer_size() or not self._elsewhere.give(self._descriptor(), data):
             return False
         self._kept = None
@@ -141,7 +141,7 @@ class PassedConnection(BoundedConnection):
 def passing(
     unread: UnreadAnswers, elsewhere: Elsewhere, closed: Callable[[], None] = lambda: None
 ) -> type[PassedConnection]:
-    """The class of a server's connections, which share the room for answers that wait to be read."""
+    """The class of a server's connections, which share one bound on unread answers."""
 
     class Connection(PassedConnection):
         def __init__(self, *, early: bytes = b"", **arguments: Any) -> None:
@@ -151,6 +151,6 @@ def passing(
 
 
 def request_of(line: bytes) -> tuple[bytes, bytes]:
-    """Method and path of a request's first line, as it stands there; empty where it is no such line."""
+    """Method and path of a request line, not decoded; empty if it is no request line."""
     words = line.split(b" ")
     return (words[0], words[1].partition(b"?")[0]) if len(words) == 3 else (b"", b"")

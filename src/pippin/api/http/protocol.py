@@ -1,12 +1,12 @@
-"""Bounds on a connection, kept in front of uvicorn's HTTP protocol.
+"""Bounds on a connection, enforced in front of uvicorn's HTTP protocol.
 
-uvicorn takes headers, trailers and pipelined requests without end and however slowly they come, and it closes a socket
-that the client still writes to, so that the client loses the answer. `BoundedConnection` stands between the transport
-and uvicorn's protocol: a parser of its own sees each read first, and a read that breaks a bound never reaches uvicorn.
-`InTurn` stands between uvicorn and the application: it begins requests in their turn.
+uvicorn accepts headers, trailers and pipelined requests without limit, however slowly they come. It also closes a
+socket that the client still writes to, so that the client loses the answer. `BoundedConnection` stands between the
+transport and uvicorn's protocol: its own parser sees each read first, and a read that breaks a bound never reaches
+uvicorn. `InTurn` stands between uvicorn and the application: it starts requests in order of arrival.
 
-Nothing of uvicorn is overridden, and no attribute of its protocol is read. What is relied on, and held by
-`tests/api/http/test_uvicorn.py`:
+Nothing of uvicorn is overridden, and no attribute of its protocol is read. This file relies on three facts, which
+`tests/api/http/test_uvicorn.py` checks:
 
 - `uvicorn.Config(http=SomeClass)` makes one `SomeClass` for each connection, with keyword arguments alone;
 - `HttpToolsProtocol` is made with the same arguments and is driven by the methods of `asyncio.Protocol`;
@@ -30,13 +30,13 @@ HEADER_BYTES: Final = 64 << 10
 """The most bytes of one request's address, header names and header values, trailers included."""
 HEADERS: Final = 200
 HEAD_SECONDS: Final = 30.0
-"""From the connection, or from the first byte of a later request, to the end of the request's headers."""
+"""Limit from the connection, or from the first byte of a later request, to the end of the request's headers."""
 HEADER_COST: Final = 32
-"""Bytes that a header counts beside its text: a thousand empty ones are not free."""
+"""Bytes counted for each header beside its text: a thousand empty headers are not free."""
 IN_LINE: Final = 64
-"""Requests of one connection that may wait behind the one that is being answered."""
+"""Requests of one connection that may wait behind the one being answered."""
 LINGER_SECONDS: Final = 2.0
-"""For a refused client to read its answer and to stop sending."""
+"""Time for a refused client to read its answer and to stop sending."""
 CONNECTION: Final = "pippin.connection"
 """The key of a request's `BoundedConnection` in the `state` of its scope."""
 
@@ -50,7 +50,7 @@ BODY: Final = (
 )
 TOO_LARGE: Final = REFUSAL % (len(BODY), BODY)
 UNANSWERED: Final = b""
-"""The refusal of a client that fills its line: it has answers to read already."""
+"""The refusal of a client with too many requests in line: none, for it already has answers to read."""
 
 
 class OutOfBoundsError(Exception):
@@ -58,10 +58,10 @@ class OutOfBoundsError(Exception):
 
 
 class LingeringTransport:
-    """A transport whose `close` lets the client hear the answer.
+    """A transport whose `close` lets the client read the answer.
 
-    A socket that is closed while bytes of the client are unread, or still come, is reset, and the client loses what it
-    has not read yet. So the end of the answer is sent first, and what comes is thrown away until the client closes or
+    Closing a socket while bytes of the client are unread or still arrive resets the connection, and the client loses
+    what it has not read yet. So `close` sends EOF first, and input is discarded until the client closes or
     `LINGER_SECONDS` are over (RFC 9112, section 9.6).
     """
 
@@ -69,7 +69,7 @@ class LingeringTransport:
         self._transport = transport
         self._expects_more = expects_more
         self._timer: asyncio.TimerHandle | None = None
-        # Each piece of an answer passes here, so it takes no detour over `__getattr__`.
+        # Called for each piece of an answer, so it bypasses `__getattr__`.
         self.write = transport.write
 
     def __getattr__(self, name: str) -> Any:
@@ -96,14 +96,14 @@ class LingeringTransport:
         self._transport.resume_reading()
 
     def closed(self) -> None:
-        """Forget timer and connection: it is gone."""
+        """Drop the timer and the reference to the connection, which is gone."""
         if self._timer is not None:
             self._timer.cancel()
         self._expects_more = bool
 
 
 class BoundedConnection(asyncio.Protocol):
-    """One connection of a client; hands to uvicorn what keeps to the bounds."""
+    """One connection of a client; forwards to uvicorn the reads that stay within the bounds."""
 
     def __init__(
         self, app_state: dict[str, Any], unread: UnreadAnswers | None = None, **arguments: Any
@@ -118,11 +118,11 @@ class BoundedConnection(asyncio.Protocol):
         self._bytes_since_event = 0
         self._unanswered = 0
         self._expects_more = False
-        self._paused = False  # what was written waits for the client
+        self._paused = False  # written bytes wait for the client to read
         self._refusal: bytes | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = LingeringTransport(cast(asyncio.Transport, transport), lambda: self._expects_more)
@@ -136,8 +136,8 @@ class BoundedConnection(asyncio.Protocol):
             self._unread.remove(self._transport)
         self._transport.closed()
         self._http.connection_lost(exc)
-        # What refers to itself is freed by a collection of garbage, which holds all up: that of some hundred
-        # connections, which left at once, for a quarter of a second.
+        # A reference cycle is freed by the garbage collector, which stops everything: for a quarter of a second when
+        # a few hundred connections closed at once.
         del self._http, self._parser
 
     def data_received(self, data: bytes) -> None:
@@ -147,10 +147,10 @@ class BoundedConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # uvicorn goes on in HTTP/1.1
+            pass  # uvicorn continues in HTTP/1.1
         except httptools.HttpParserError:
             self._expects_more = True  # and uvicorn answers 400, unless a bound was broken
-        # The parser holds a header until it is whole, and tells nothing of it before: so its bytes are counted here.
+        # The parser reports a header only when it is complete, so its bytes are counted here.
         if self._refusal is None and self._bytes_since_event > HEADER_BYTES:
             self._refusal = TOO_LARGE
         if self._refusal is None:
@@ -171,7 +171,7 @@ class BoundedConnection(asyncio.Protocol):
         self._unread.remove(self._transport)
         self._http.resume_writing()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         # Thousands of requests fit into one read.
@@ -199,10 +199,10 @@ class BoundedConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._expects_more = False
 
-    # What `InTurn` calls.
+    # Called by `InTurn`.
 
     def answered(self) -> None:
-        """Count one request off the line of this connection."""
+        """Count one request of this connection as answered."""
         self._unanswered -= 1
 
     def _count(self, size: int) -> None:
@@ -214,7 +214,7 @@ class BoundedConnection(asyncio.Protocol):
 
     def _refuse(self, refusal: bytes) -> None:
         self._expects_more = True
-        # Beside a request that is being answered, the refusal would become a part of that answer.
+        # While a request is being answered, the refusal would become part of that answer.
         if not self._unanswered:
             self._transport.write(refusal)
         self._transport.close()
@@ -230,7 +230,7 @@ class BoundedConnection(asyncio.Protocol):
 
 
 def connections(unread: UnreadAnswers) -> type[BoundedConnection]:
-    """The class of a server's connections, which share the room for answers that wait to be read."""
+    """The class of a server's connections, which share one bound on unread answers."""
 
     class Connection(BoundedConnection):
         def __init__(self, **arguments: Any) -> None:
@@ -240,9 +240,9 @@ def connections(unread: UnreadAnswers) -> type[BoundedConnection]:
 
 
 IN_A_TURN: Final = 4
-"""Each takes up to a millisecond from its headers to its first wait."""
+"""Requests started in one turn of the event loop. Each takes up to a millisecond before it first awaits anything."""
 ACCEPT_SECONDS: Final = 0.02
-"""For which waiting connections go first; then there is a turn in any case."""
+"""How long waiting connections go first; after that, requests start in any case."""
 
 
 def accept_queue(listener: socket.socket) -> Callable[[], bool]:
@@ -253,23 +253,23 @@ def accept_queue(listener: socket.socket) -> Callable[[], bool]:
 
 
 class Turns:
-    """First come, first begun, a few in each turn of the event loop.
+    """Starts requests in order of arrival, a few in each turn of the event loop.
 
-    The loop accepts one connection in each of its turns. So turns are kept short while more connections wait: else the
-    last one, perhaps a request for `/health`, would wait until all others are begun.
+    The loop accepts one connection in each turn. So requests are held back for a moment while connections wait:
+    otherwise the last one, perhaps a request for `/health`, would wait until all others have started.
     """
 
     def __init__(self, connections_wait: Callable[[], bool] = lambda: False) -> None:
         self._connections_wait = connections_wait
         self._waiting: deque[Callable[[], None]] = deque()
         self._next: asyncio.Handle | None = None
-        self._began = 0.0  # the last turn; by the loop's clock
+        self._began = 0.0  # time of the last turn, by the loop's clock
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def wait(self, begin: Callable[[], None]) -> None:
-        """Call `begin` when its turn has come, which is never in this turn of the loop."""
+        """Call `begin` in its turn, never in the current turn of the loop."""
         self._waiting.append(begin)
         if self._next is None:
             loop = asyncio.get_running_loop()
@@ -286,10 +286,10 @@ class Turns:
 
 
 class InTurn:
-    """An ASGI application that begins the requests of all `BoundedConnection`s a few in each turn of the event loop."""
+    """An ASGI application that starts the requests of all `BoundedConnection`s, a few in each turn of the loop."""
 
     def __init__(self, app: ASGIApp, turns: Turns, prompt: Container[str]) -> None:
-        """`prompt` holds the paths of requests that do not wait for their turn."""
+        """`prompt`: paths of requests that do not wait for their turn."""
         self._app = app
         self._turns = turns
         self._prompt = prompt

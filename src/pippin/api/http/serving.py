@@ -24,17 +24,17 @@ MOST: Final = 65_536
 PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
 KEEP_CONNECTION: Final = 75  # idle seconds
 LAST_WORDS: Final = 1.0
-"""Seconds for readers to pass on that what they read was ended, and for refusals to be sent."""
-LOOK: Final = 0.05  # seconds between looks at who is still there; uvicorn has no event for it
-SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
+"""Seconds for readers to forward the error of a run that was ended, and for refusals to be sent."""
+LOOK: Final = 0.05  # seconds between checks for open connections; uvicorn has no event for it
+SWITCH: Final = 0.001  # seconds that the event loop waits for the GIL while another thread computes
 
 
 log = logging.getLogger(__name__)
 
 
 class Uvicorn(uvicorn.Server):
-    """A uvicorn server that leaves signals to others, takes connections that somebody else accepted, and stops in an
-    order of its own: when the time of the drain is over, what runs is ended with an error and not torn."""
+    """A uvicorn server that handles no signals, serves connections accepted elsewhere, and stops in its own order:
+    after the drain timeout, running requests end with an error instead of a cut connection."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Uvicorn(uvicorn.Server):
         end_all: Callable[[], None],
         busy: Callable[[], object] = lambda: False,
     ) -> None:
-        """`end_all` ends what the application does with an error that it still tells; `busy` says whether it does
-        something that belongs to no connection."""
+        """`end_all` ends all running requests with an error, which the application still sends; `busy` returns whether
+        the application has work that belongs to no connection."""
         self._end_all = end_all
         self._busy = busy
         self._leaves_at = math.inf  # by the loop's clock
@@ -74,16 +74,16 @@ class Uvicorn(uvicorn.Server):
         yield
 
     def leave(self, seconds: float) -> None:
-        """Stop: what runs has so many seconds to end by itself. A later call can only hasten it."""
+        """Stop: running requests have this many seconds to finish. A later call can only shorten that."""
         self._leaves_at = min(self._leaves_at, asyncio.get_running_loop().time() + seconds)
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End every request and connection in order.
 
-        New ones are not taken, and those that wait for nothing are closed. What runs may end by itself until `leave`
-        says; then it is ended with an error that the client is told, in the words of its API. What neither ends nor
-        listens by then is cancelled: it is refused with 503 if nothing of its reply was sent, else cut off.
+        No new connections are accepted, and idle ones are closed. Running requests may finish within the time that
+        `leave` set; then they end with an error that the client gets in the format of its API. Requests that do not
+        react are cancelled: refused with 503 if nothing of the reply was sent, else cut off.
         """
         for server in self.servers:
             server.close()
@@ -98,9 +98,7 @@ class Uvicorn(uvicorn.Server):
         await self._emptied(LAST_WORDS)
         if late := list(self.server_state.tasks):
             log.warning("%d requests did not end in time; they are refused, or cut off.", len(late))
-            logging.getLogger("uvicorn.error").setLevel(
-                logging.CRITICAL
-            )  # it would trace each that is cut off
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it would log a traceback for each
             for task in late:
                 task.cancel()
             await self._emptied(LAST_WORDS)
@@ -110,13 +108,13 @@ class Uvicorn(uvicorn.Server):
         return bool(self.server_state.connections or self.server_state.tasks)
 
     async def _emptied(self, within: float) -> None:
-        """Wait until all requests have ended and all connections are closed, or the seconds are over."""
+        """Wait until all requests have ended and all connections are closed, but at most `within` seconds."""
         ends = asyncio.get_running_loop().time() + within
         while self._occupied and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
 
     async def adopt(self, connection: socket.socket, early: bytes) -> bool:
-        """Serve a connection from which `early` was read; False where it is closed already."""
+        """Serve a connection from which `early` was already read; False if it is closed."""
         protocol: Any = self.config.http_protocol_class
         made = protocol(
             config=self.config,
@@ -138,12 +136,12 @@ def allow_many() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it doesn't tell
+        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it does not report
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def settle_down() -> None:
-    """Tell the interpreter that all is loaded, and what matters from here on."""
-    gc.freeze()  # a full collection takes 40 ms less without what is here to stay
-    gc.set_threshold(50_000, 20, 50)  # many bodies and few cycles: looking seldom is enough
+    """Tune garbage collection and thread switching, once everything is loaded."""
+    gc.freeze()  # a full collection takes 40 ms less without the permanent objects
+    gc.set_threshold(50_000, 20, 50)  # many bodies and few cycles: rare collections are enough
     sys.setswitchinterval(SWITCH)

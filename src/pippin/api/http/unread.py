@@ -1,7 +1,7 @@
-"""Bounds on answers that clients do not read: how many bytes may wait in all, and for how long one may stand still.
+"""Bounds on answers that clients do not read: how many bytes may wait in all, and for how long one may stall.
 
-An answer is written to its connection at once, and what the client has not read yet is kept until it does. A client
-that asks for large answers and reads none would otherwise take 20 MB with each small request, for as long as it likes.
+An answer is written to its connection at once, and unread bytes stay buffered. Without a bound, a client that asks for
+large answers and reads none could hold 20 MB with each small request, for as long as it likes.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ log = logging.getLogger(__name__)
 UNREAD_BYTES: Final = 512 << 20
 """The most bytes of answers that may wait for their clients, over all connections. One answer alone may be larger."""
 STILL_SECONDS: Final = 300.0
-"""For which a client may read nothing of an answer that waits for it.
+"""How long a client may read nothing of an answer that waits for it.
 
-Reading shows late: a kernel takes more only when a third of its own buffer is free, and of sound that is played as it
-comes that is a minute or two."""
+Reading shows late: a kernel accepts more only when a third of its own buffer is free, which takes a minute or two for
+audio that is played as it arrives."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at what was read."""
+"""Between two checks of what was read."""
 
 
 class Unread(Protocol):
-    """A connection's transport, as far as it is asked and told here."""
+    """A connection's transport: the methods used here."""
 
     def get_write_buffer_size(self) -> int: ...
 
@@ -30,7 +30,7 @@ class Unread(Protocol):
 
 
 class _Reader:
-    """What is known of one client since its answer began to wait. Times are those of the event loop."""
+    """How one client reads, since its answer began to wait. Times are by the event loop's clock."""
 
     def __init__(self, transport: Unread, now: float) -> None:
         self.transport = transport
@@ -46,7 +46,7 @@ class _Reader:
         self.waiting = waiting
 
     def rate(self, now: float) -> float:
-        """Bytes read in a second since it began to wait."""
+        """Bytes read per second since the answer began to wait."""
         return self._read / max(now - self._began, LOOK_SECONDS)
 
 
@@ -60,7 +60,7 @@ class UnreadAnswers:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, transport: Unread) -> None:
-        """Watch a connection whose answer waits."""
+        """Watch a connection whose answer waits to be read."""
         loop = asyncio.get_running_loop()
         self._readers[transport] = _Reader(transport, loop.time())
         if self._timer is None:
@@ -68,7 +68,7 @@ class UnreadAnswers:
         self._hold(loop.time())
 
     def remove(self, transport: Unread) -> None:
-        """Forget a connection whose answer was read, or which is gone."""
+        """Stop watching a connection whose answer was read, or which is closed."""
         self._readers.pop(transport, None)
         if not self._readers and self._timer is not None:
             self._timer.cancel()
@@ -84,7 +84,7 @@ class UnreadAnswers:
         self._timer = loop.call_later(LOOK_SECONDS, self._look) if self._readers else None
 
     def _hold(self, now: float) -> None:
-        """Look at all, and cut off whoever reads most slowly, the earliest first, until the others have room."""
+        """Update all readers, and cut off the slowest, the longest stalled first, until the others have room."""
         for reader in self._readers.values():
             reader.look(now)
         waiting = sum(reader.waiting for reader in self._readers.values())

@@ -1,8 +1,7 @@
-"""Bounds on WebSocket connections, kept in front of uvicorn's protocol as `protocol` keeps those of HTTP.
+"""Bounds on WebSocket connections, enforced in front of uvicorn's protocol, as `protocol` does for HTTP.
 
-uvicorn holds a message until all of it has come, so the bytes of a connection are counted as they arrive, and not when
-their message reaches the application. Compressed messages are not offered: a kilobyte of them could become a megabyte
-before anything is counted.
+uvicorn buffers a message until it is complete, so bytes are counted as they arrive, not when their message reaches the
+application. Compression is not offered: a kilobyte could expand to a megabyte before anything is counted.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ from pippin.api.http.protocol import LingeringTransport
 from pippin.api.http.unread import UnreadAnswers
 
 TRY_LATER: Final = 1013
-"""The code of a connection that is closed for want of memory (IANA's registry of WebSocket close codes)."""
+"""The close code for a lack of memory (IANA's registry of WebSocket close codes)."""
 REASON: Final = b"The server holds as many bytes of your messages as it can; send fewer at a time."
 CLOSE_FRAME: Final = bytes([0x88, 2 + len(REASON)]) + TRY_LATER.to_bytes(2) + REASON
-"""RFC 6455, section 5.5.1; a server's frames have no mask."""
+"""RFC 6455, section 5.5.1; a server's frames are not masked."""
 
 
 class UvicornSocket(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, which at the end of the server leaves it to the application to close its connections."""
+    """uvicorn's protocol; when the server stops, closing the connection is left to the application."""
 
     stopped: Callable[[], None]
 
@@ -32,7 +31,7 @@ class UvicornSocket(WebSocketsSansIOProtocol):
 
 
 class BoundedWebSocket(asyncio.Protocol):
-    """One WebSocket connection of a client; hands to uvicorn what there is memory for."""
+    """One WebSocket connection of a client; forwards to uvicorn the bytes that there is memory for."""
 
     def __init__(
         self, app_state: dict[str, Any], unread: UnreadAnswers | None = None, **arguments: Any
@@ -43,17 +42,17 @@ class BoundedWebSocket(asyncio.Protocol):
         self._stopping = False
         self._on_stop: Callable[[], object] | None = None
         self._take: Callable[[int], bool] | None = None
-        self._early = 0  # bytes that came before anyone counted
+        self._early = 0  # bytes that came before `count_with`
         self._refused = False
 
     def count_with(self, take: Callable[[int], bool]) -> None:
-        """From now on `take` is told how many bytes have come, and says whether there is room for them."""
+        """From now on, call `take` with the number of bytes that came; it returns whether there is room for them."""
         self._take = take
         if not take(self._early):
             self._refuse()
 
     def on_stop(self, call: Callable[[], object]) -> None:
-        """Call `call` once when the server begins to stop: whoever reads the messages then closes the connection."""
+        """Call `call` once when the server begins to stop: the reader of the messages then closes the connection."""
         self._on_stop = call
         if self._stopping:
             call()
@@ -66,7 +65,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self._unread.remove(self._transport)
         self._transport.closed()
         self._socket.connection_lost(exc)
-        self._take = self._on_stop = None  # who counts and who closes refer to this object
+        self._take = self._on_stop = None  # these callbacks refer to this object
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -95,14 +94,14 @@ class BoundedWebSocket(asyncio.Protocol):
             self._on_stop()
 
     def _refuse(self) -> None:
-        # uvicorn writes whole frames, so that this one never stands inside another.
+        # uvicorn writes whole frames, so this one never lands inside another.
         self._refused = True
         self._transport.write(CLOSE_FRAME)
         self._transport.close()
 
 
 def web_sockets(unread: UnreadAnswers) -> type[BoundedWebSocket]:
-    """The class of a server's WebSocket connections, which share the room for answers that wait to be read."""
+    """The class of a server's WebSocket connections, which share one bound on unread answers."""
 
     class Connection(BoundedWebSocket):
         def __init__(self, **arguments: Any) -> None:

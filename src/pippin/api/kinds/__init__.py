@@ -1,5 +1,5 @@
-"""Bodies and replies of the kinds of model other than language: what dialects are to generations, with no HTTP in it.
+"""Bodies and replies of all kinds of model but language: the counterpart of dialects, also without HTTP.
 
-One module for each kind; a larger one splits its replies off. Each names the contracts of its addresses in `CONTRACTS`,
-from which `docs/api.md` is written. Begin with `embeddings.py`.
+There is one module for each kind; large ones have a second module for replies. Each lists the contracts of its paths in
+`CONTRACTS`, from which `docs/api.md` is generated. Begin with `embeddings.py`.
 """

@@ -1,4 +1,4 @@
-"""The body and the reply of `/v1/decisions`, as mlx-vlm's server has them."""
+"""The body and the reply of `/v1/decisions`, in the form of mlx-vlm's server."""
 
 import json
 from typing import Annotated, Any, Final, Literal

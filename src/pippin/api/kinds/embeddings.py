@@ -1,4 +1,4 @@
-"""Bodies and replies of `/v1/embeddings`, as OpenAI has them, and with pictures as Jina, mlx-vlm and vLLM have them."""
+"""Bodies and replies of `/v1/embeddings`, in OpenAI's form; pictures in the forms of Jina, mlx-vlm and vLLM."""
 
 import base64
 import struct
@@ -16,7 +16,7 @@ from pippin.core.events import Embedded
 from pippin.core.tasks import Conversation, Embed
 
 MOST_INPUTS: Final = 2048
-"""OpenAI's."""
+"""OpenAI's limit."""
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 
@@ -26,7 +26,7 @@ class MediaUrl(Struct, kw_only=True):
 
 
 class MediaObject(Struct, kw_only=True, omit_defaults=True):
-    """A text, a picture or a clip, by the names that Jina and mlx-vlm have for them; several make one input."""
+    """A text, a picture or a clip, under Jina's and mlx-vlm's names; several of them form one input."""
 
     text: str | None = None
     image: str | MediaUrl | None = None
@@ -36,7 +36,7 @@ class MediaObject(Struct, kw_only=True, omit_defaults=True):
 
 
 class InputObject(MediaObject, kw_only=True, omit_defaults=True):
-    """One input that is not a string; `content` has parts of chat in its place."""
+    """One input that is not a string; `content` holds parts of Chat Completions instead of the other fields."""
 
     type: str | None = None
     url: str | None = None  # of a picture
@@ -124,7 +124,7 @@ def task_of(fields: EmbeddingRequest) -> Embed:
 
 
 def conversation_of(fields: EmbeddingRequest) -> tuple[Conversation]:
-    """The one input of a request with `messages`. Raises `ServerError` naming what contradicts it."""
+    """The single input of a request with `messages`. Raises `ServerError` naming a field that contradicts it."""
     if fields.input is not None:
         raise invalid("messages", "stand in place of `input`; leave one of them out.")
     if fields.instruction:
@@ -146,7 +146,7 @@ Input = str | tuple[int, ...] | Conversation
 def inputs_of(given: Any, fields: EmbeddingRequest | None = None) -> tuple[Input, ...]:
     """The inputs of a request, one for each vector. A list of numbers is a single input.
 
-    `fields` are those of a request whose inputs may be objects.
+    `fields` is the request, if its inputs may be objects.
     """
     if given is None:
         raise invalid("input", "is required.")
@@ -179,7 +179,7 @@ def inputs_of(given: Any, fields: EmbeddingRequest | None = None) -> tuple[Input
 
 
 def object_of(item: InputObject, at: str, instruction: str | None) -> Input:
-    """An input that is an object: its text as a string would be, or a message of the user with what else it has."""
+    """An object as an input: plain text if it has nothing else, or a user message with its text and media."""
     if item.content is not None:
         [message] = messages_of((UserMessage(content=item.content),))
         return _asked(message.parts, at, instruction)
@@ -190,9 +190,9 @@ def object_of(item: InputObject, at: str, instruction: str | None) -> Input:
 
 
 def object_parts(item: MediaObject, at: str) -> tuple[Text | Image | Video, ...]:
-    """The clip, the picture and the text of an object, in this order. Raises `ServerError` where it has none of them.
+    """The clip, the picture and the text of an object, in this order. Raises `ServerError` if it has none of them.
 
-    A picture is an address, a `data:` URI, or base64 alone, as Jina takes it.
+    A picture is a URL, a `data:` URL, or bare base64, as Jina accepts it.
     """
     clips = {"video": item.video, "video_url": item.video_url}
     pictures = {"image": item.image, "image_url": item.image_url}
@@ -211,7 +211,7 @@ def object_parts(item: MediaObject, at: str) -> tuple[Text | Image | Video, ...]
 
 
 def media_source(given: str | MediaUrl, at: str) -> MediaSource:
-    """What an address names, or the bytes of base64 alone."""
+    """The source at a URL, or the bytes of bare base64."""
     text = given if isinstance(given, str) else given.url
     if ":" in text[:16] or (len(text) <= MAX_URL and PATH.fullmatch(text)):
         return source_of_url(text, at)
@@ -227,7 +227,7 @@ def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
     width = found.dimensions * 4
     rows = [found.vectors[start : start + width] for start in range(0, len(found.vectors), width)]
     usage = EmbeddingUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
-    # A vector at a time: to write millions of numbers in one go would keep the interpreter from all others.
+    # One vector at a time: encoding millions of numbers in one call would hold the GIL too long.
     items = [
         msgspec.Raw(
             msgspec.json.encode(

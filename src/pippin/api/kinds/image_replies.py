@@ -1,4 +1,4 @@
-"""Replies of `/v1/images/...`, whole and streamed, as OpenAI has them, and the pictures that have an address."""
+"""Replies of `/v1/images/...` in OpenAI's form, whole and streamed, and the store of pictures served by URL."""
 
 import base64
 import math
@@ -16,8 +16,8 @@ from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.events import Accepted, Event, Picture, Progress
 from pippin.core.tasks import GenerateImages
 
-LIFETIME: Final = 3600.0  # seconds that an address is good for, as at OpenAI
-MOST_BYTES: Final = 256 << 20  # of all pictures that are kept
+LIFETIME: Final = 3600.0  # seconds that a URL is valid, as in OpenAI's API
+MOST_BYTES: Final = 256 << 20  # of all stored pictures
 
 
 class ImageItem(Struct, kw_only=True, omit_defaults=True):
@@ -48,7 +48,7 @@ class ImagesReply(Struct, kw_only=True):
 
 
 def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
-    """Tokens of a prompt and its pictures, one for each square of 16 pixels, as diffusion models work on."""
+    """Tokens of a prompt and its pictures: one for each square of 16 by 16 pixels, the unit of diffusion models."""
     tokens = sum(
         math.ceil(picture.width / SIDE_STEP) * math.ceil(picture.height / SIDE_STEP) for picture in pictures
     )
@@ -66,7 +66,7 @@ def draw(
     prompt_tokens: int,
     address: Callable[[bytes], str] | None,
 ) -> ImagesReply:
-    """A whole reply. `address` keeps a picture and gives its address; None puts pictures into the reply."""
+    """A whole reply. `address` stores a picture and returns its URL; if None, the reply contains the pictures."""
     pictures = [event for event in events if isinstance(event, Picture) and event.partial is None]
     pictures.sort(key=lambda picture: picture.index)
     data = [
@@ -85,7 +85,7 @@ def draw(
 
 
 class ImageEvents(NamedEvents):
-    """Draws OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
+    """Encodes OpenAI's events: previews, then each picture. Steps are comments, or events if the client asked."""
 
     def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
         self._prefix = "image_edit" if edit else "image_generation"
@@ -135,9 +135,9 @@ class KeptPicture:
 
 
 class PictureShelf:
-    """Keeps pictures in memory for clients who asked for an address; the oldest go first when it is full.
+    """Keeps pictures in memory for clients that asked for URLs; the oldest are evicted when it is full.
 
-    Names have 128 random bits, so nobody finds another's picture.
+    Names have 128 random bits, so nobody can guess the name of another client's picture.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, most_bytes: int = MOST_BYTES) -> None:
@@ -147,7 +147,7 @@ class PictureShelf:
         self._bytes = 0
 
     def put(self, data: bytes, format: str) -> str:
-        """Keep a picture; its name, which is good for an hour."""
+        """Store a picture. Returns its name, which is valid for an hour."""
         name = f"{secrets.token_urlsafe(16)}.{format}"
         self._kept[name] = KeptPicture(data, f"image/{format}", self._clock() + LIFETIME)
         self._bytes += len(data)

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/images/generations` and `/v1/images/edits`, as OpenAI has them."""
+"""Bodies of `/v1/images/generations` and `/v1/images/edits`, in OpenAI's form."""
 
 import re
 from collections.abc import Sequence
@@ -193,7 +193,7 @@ def size_of(fields: ImageFields) -> tuple[int | None, int | None]:
 
 
 def addresses_of(fields: ImageEditRequest) -> tuple[list[str], str | None]:
-    """The addresses of the pictures of a JSON body, and that of its mask. Raises `ServerError`."""
+    """The URLs of the pictures in a JSON body, and of its mask. Raises `ServerError`."""
     given = [fields.image] if isinstance(fields.image, str) else list(fields.image or ())
     for place, item in enumerate(fields.images or ()):
         given.append(_address(item, f"images[{place}]"))

@@ -1,4 +1,4 @@
-"""Streams of the endpoints that are no generation: what their named events have in common."""
+"""The common part of the event streams of endpoints other than generation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from pippin.core.events import Accepted
 
 
 class NamedEvents:
-    """OpenAI's form: an event's name stands in its body too, and a failure is the event `error`."""
+    """Events in OpenAI's form: the name is also in the body, and a failure is the event `error`."""
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         return b""

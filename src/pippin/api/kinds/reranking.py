@@ -125,7 +125,7 @@ def rerank_task_of(fields: RerankRequest) -> Rerank:
 
 
 def parts_of(document: str | MediaObject, path: str) -> tuple[Text | Image | Video, ...]:
-    """A document's clip, picture and text. One without media is a text, which may be empty."""
+    """A document's clip, picture and text. A document without media is a text, which may be empty."""
     if isinstance(document, str):
         return (Text(document),)
     if document == MediaObject(text=document.text) and document.text is not None:
@@ -155,7 +155,7 @@ def score_task_of(fields: ScoreRequest) -> Rerank:
 
 
 def size_of(task: Rerank) -> int:
-    """Characters of the task's documents."""
+    """The number of characters in the task's documents."""
     return sum(len(part.text) for each in task.documents for part in each.parts if isinstance(part, Text))
 
 
@@ -164,8 +164,8 @@ def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
 
 
 def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, usual: bool) -> RerankReply:
-    """The reply with documents in the order of their scores; equal ones keep the order of the request. `usual`: give
-    documents back where the request does not say."""
+    """The reply with documents by descending score; equal scores keep the order of the request. `usual`: whether
+    documents are returned if the request does not say."""
     order = sorted(range(len(found.scores)), key=lambda index: -found.scores[index])
     shown = usual if fields.return_documents is None else fields.return_documents
     results = []

@@ -1,4 +1,4 @@
-"""Bodies and replies of `/v1/audio/speech`, as OpenAI has them."""
+"""Bodies and replies of `/v1/audio/speech`, in OpenAI's form."""
 
 import base64
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MEDIA: Final[dict[str, str]] = {
     "pcm": "audio/pcm",
 }
 ANY_VOICE: Final = "default"
-"""The SDK insists on a voice; this one leaves it to the model."""
+"""OpenAI's SDK requires a voice; this value leaves the choice to the model."""
 
 
 class VoiceName(Struct):
@@ -96,11 +96,10 @@ CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 def task_of(
     fields: SpeechRequest, reference: bytes | None, *, longest: int, usual: FileFormat = "mp3"
 ) -> Speak:
-    """The task of a body, in the format `usual` where it names none.
+    """The task of a body; `usual` is the format if the body names none.
 
-    Raises `ServerError` where `input` has more than `longest` characters.
-
-    The limit is there because a text holds the model for as long as it takes to speak.
+    Raises `ServerError` if `input` has more than `longest` characters. The limit exists because a text occupies the
+    model until all of it is spoken.
     """
     if not fields.input.strip():
         raise invalid("input", "must not be empty.")
@@ -130,7 +129,7 @@ def task_of(
 
 
 class SpeechBytes:
-    """Draws speech as the bare sound: nothing harmless can be sent between, and a failure can only end it."""
+    """Encodes speech as raw sound: no keep-alive can be sent in between, and a failure can only end the stream."""
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         return b""
@@ -149,7 +148,7 @@ class SpeechBytes:
 
 
 class SpeechEvents(NamedEvents):
-    """Draws speech as OpenAI's events: pieces of the sound in base64, then what was used."""
+    """Encodes speech as OpenAI's events: pieces of sound in base64, then the usage."""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:

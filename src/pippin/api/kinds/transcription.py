@@ -26,7 +26,7 @@ LISTS: Final = frozenset({"timestamp_granularities", "include"})
 
 
 class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
-    """The fields of the form. The sound is its file `file`."""
+    """The fields of the form. The sound is in its file `file`."""
 
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     language: Annotated[
@@ -152,7 +152,7 @@ def task_of(fields: TranscriptionRequest, file: Upload, *, translate: bool) -> T
 
 
 def draw(fields: TranscriptionRequest, task: Transcribe, events: Sequence[Event]) -> bytes:
-    """The whole reply in the format that was asked for."""
+    """The whole reply in the requested format."""
     segments = [event for event in events if isinstance(event, Segment)]
     done = events[-1]
     assert isinstance(done, Transcribed)
@@ -204,7 +204,7 @@ def segment_body(segment: Segment) -> SegmentBody:
 
 
 def timed(segments: list[Segment], done: Transcribed) -> list[Segment]:
-    """The segments with their times; a text without segments is one long segment."""
+    """The segments; a text without segments becomes one long segment."""
     return segments or [Segment(0, 0.0, done.duration, done.text)]
 
 
@@ -225,7 +225,7 @@ def vtt(segments: list[Segment]) -> str:
 
 
 def line(text: str) -> str:
-    """A text as the line of a subtitle: an arrow or an empty line in it would begin another one."""
+    """A text as one line of a subtitle. An arrow or an empty line inside it would start another subtitle."""
     return " ".join(text.split()).replace("-->", "->")
 
 
@@ -236,7 +236,7 @@ def clock(seconds: float, point: str) -> str:
 
 
 class TranscriptionEvents(NamedEvents):
-    """Draws a transcription as OpenAI's events: a delta for each segment, then the whole text."""
+    """Encodes a transcription as OpenAI's events: a delta for each segment, then the whole text."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -262,7 +262,7 @@ class TranscriptionEvents(NamedEvents):
 
 
 class TranscriptionLines:
-    """Draws a transcription as lines of JSON: one for each segment, and a last one with the whole text."""
+    """Encodes a transcription as lines of JSON: one for each segment, and a last one with the whole text."""
 
     def __init__(self, fields: TranscriptionRequest, task: Transcribe) -> None:
         self._fields, self._task = fields, task

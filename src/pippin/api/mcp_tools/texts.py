@@ -1,4 +1,4 @@
-"""The tools `embed` and `rerank`: texts as vectors, and texts in the order of how well they fit a question."""
+"""The tools `embed` and `rerank`: texts as vectors, and texts ranked by how well they answer a question."""
 
 import struct
 from typing import Annotated, Final
@@ -12,7 +12,7 @@ from pippin.core.events import Embedded, Ranked
 from pippin.core.tasks import Embed, Rerank, RerankDocument
 
 MOST_TEXTS: Final = 64
-"""In one call. A client's model reads the vectors as text, and thousands are for `/v1/embeddings`."""
+"""Texts in one call. A client's model reads the vectors as text; thousands are for `/v1/embeddings`."""
 MOST_DOCUMENTS: Final = 1000
 
 SomeText = Annotated[str, Meta(min_length=1)]

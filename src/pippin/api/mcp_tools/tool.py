@@ -1,4 +1,4 @@
-"""What a tool is: structs of its arguments and its result, and what it does with a call."""
+"""What a tool is: structs of its arguments and its result, and the function that runs a call."""
 
 import asyncio
 import contextlib
@@ -21,13 +21,13 @@ from pippin.core.models import ModelKind
 from pippin.core.tasks import Task
 from pippin.mcp.toolbox import ServedTool, Sound, Tell
 
-TELL_SECONDS: Final = 1.0  # between two words on how far a call has come
+TELL_SECONDS: Final = 1.0  # between two reports of a call's progress
 
 Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """What a call came to. `text` is for a model to read; where it is None, the result is shown as JSON."""
+    """The result of a call. `text` is for a model to read; if it is None, the result is shown as JSON."""
 
     result: Struct
     text: str | None = None
@@ -48,22 +48,22 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def telling(self, model: str, words: Callable[[], str]) -> AsyncIterator[None]:
-        """While this is open the client is told how the load of `model` stands, or else what `words` say."""
+        """While this is open, tell the client how far the load of `model` is, or else what `words` returns."""
         telling = asyncio.create_task(self._tell_on(model, words), name="progress of a tool")
         try:
             yield
         finally:
             telling.cancel()
-            # What went wrong in telling, as with a client that left, is no fault of the call.
+            # An error in telling, such as that the client left, must not fail the call.
             await asyncio.gather(telling, return_exceptions=True)
 
     async def perform(self, task: Task, model: str, operation: str, doing: str) -> "Performed":
-        """All events of a task that is no generation, with `doing` told meanwhile. Raises `ServerError`."""
+        """All events of a task other than generation; the client is told `doing` meanwhile. Raises `ServerError`."""
         try:
             info = await self.api.service.find(model, task.model_kind)
             name = info.id
         except ServerError:
-            name = model  # to perform the task says what is wrong, or fetches the model
+            name = model  # performing the task raises the reason, or downloads the model
         async with self.telling(name, lambda: doing):
             events = await self.api.handler.perform(self.request, task, model=model, operation=operation)
         return Performed(events, (await self.api.service.find(model, task.model_kind)).id)
@@ -77,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """The events of a task, and the name of the model that did it."""
+    """The events of a task, and the name of the model that ran it."""
 
     events: list[Event]
     model: str
@@ -89,7 +89,7 @@ class Performed:
 
 @dataclass(frozen=True)
 class Tool(Generic[Arguments]):
-    """One tool. `kind`: that of the models it asks; where there is none of them, it isn't shown."""
+    """One tool. `kind`: the kind of models it asks; without such a model it isn't listed, except for `language`."""
 
     name: str
     title: str
@@ -98,7 +98,7 @@ class Tool(Generic[Arguments]):
     result: type[Struct]
     run: Callable[[Call, Arguments], Awaitable[Done]]
     kind: ModelKind | None = None
-    manages: bool = False  # it is for those who may manage the server
+    manages: bool = False  # only for callers who may manage the server
     destructive: bool = False
 
     @cached_property
@@ -125,7 +125,7 @@ class Tool(Generic[Arguments]):
 
 
 def schema_of(struct: type[Struct]) -> dict[str, Any]:
-    """The JSON schema of an object, with its own definitions and no reference at its root, which clients can't read."""
+    """The JSON schema of a struct, with its own definitions and no `$ref` at its root, which clients can't read."""
     _, components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     whole: dict[str, Any] = components.pop(struct.__name__)
     return whole | ({"$defs": components} if components else {})

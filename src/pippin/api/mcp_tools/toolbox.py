@@ -1,4 +1,4 @@
-"""The tools that Pippin offers as an MCP server, and the calling of them with the rights of whoever calls."""
+"""The tools that Pippin offers as an MCP server, which are called with the rights of the caller."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
 CANCELLED: Final = ToolAnswer(text="The call was cancelled.", is_error=True)
 
 CallKey = tuple[str, str, int | str]
-"""By what a running call is known: whose it is, the session, and the client's own id of it."""
+"""The key of a running call: the caller's account, the session, and the client's own id of the call."""
 
 
 class RunningCalls:
@@ -53,7 +53,7 @@ class RunningCalls:
         self._tasks: dict[CallKey, asyncio.Task[ToolAnswer]] = {}
 
     async def run(self, key: CallKey | None, work: Coroutine[Any, Any, ToolAnswer]) -> ToolAnswer:
-        """What `work` comes to, or `CANCELLED`. None is a call that is not told apart from others."""
+        """The result of `work`, or `CANCELLED`. Without a `key` the client can't cancel the call."""
         task = asyncio.create_task(work, name="call of a tool")
         if key is not None:
             self._tasks[key] = task
@@ -73,7 +73,7 @@ class RunningCalls:
 
 
 def key_of(request: Request, id: int | str) -> CallKey | None:
-    """The key of a call; None where the client shows no session, so that its ids may be another's too."""
+    """The key of a call; None if the client shows no session, since its ids may be another client's too."""
     session = request.headers.get(SESSION, "")
     if not SESSION_ID.fullmatch(session):
         return None
@@ -93,7 +93,7 @@ class PippinToolbox:
         return None if tool is None else tool.served.arguments
 
     async def tools(self, scope: Scope) -> Sequence[ServedTool]:
-        """Those for which there is a model, and those of management for whoever may manage."""
+        """The tools for which there is a model; those that manage only for callers who may."""
         service = self._api.service
         kinds = {info.kind for info in await asyncio.to_thread(service.models)}
         kinds |= {info.kind for info in await asyncio.to_thread(service.missing)}
@@ -115,7 +115,7 @@ class PippinToolbox:
         except ServerError as error:
             exchange.refusal = error.report.message
             return ToolAnswer(text=error.report.message, is_error=True)
-        except Exception as error:  # whatever it is, the client is told no more than that
+        except Exception as error:  # of any kind; the client is told nothing about it
             log.error("The tool %s of request %s failed.\n%s", call.tool, exchange.id, trace_of(error))
             return ToolAnswer(text=INTERNAL.message, is_error=True)
         finally:
@@ -134,6 +134,6 @@ class PippinToolbox:
 
 
 async def _nothing_more() -> NoReturn:
-    """What a tool receives from its client: nothing. That a client left is noticed by the protocol."""
+    """The `receive` of a tool's request: nothing comes. The protocol notices when the client leaves."""
     await asyncio.Event().wait()
     raise AssertionError("nobody sets the event")

@@ -17,7 +17,7 @@ SPEAKERS: Final = (logs.OURS, "asyncio")
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One record; what other code prints is no such object, and is logged as it is."""
+    """One record. Other output of the process is no such object, and is logged as it is."""
 
     level: Literal["debug", "info", "warning", "error", "critical"]
     name: str
@@ -47,12 +47,12 @@ def configure_logging(level: str) -> None:
     handler.addFilter(lambda record: record.name.partition(".")[0] in SPEAKERS)
     logging.basicConfig(handlers=[handler], force=True)
     logs.set_level(level)
-    # What the options mean for access, the first process has said.
+    # The first process has logged what the options mean for access.
     logging.getLogger("pippin.api.access.guards").setLevel(logging.ERROR)
 
 
 async def forward(output: asyncio.StreamReader, number: int) -> None:
-    """Log each line under the number of its process, until the process closes its end."""
+    """Log each line with the number of its process, until the process closes its output."""
     decoder = json_decoder(Line)
     async for data in lines(output):
         try:

@@ -1,8 +1,8 @@
 """The first API process's view of the others: starts them, passes them connections, and holds what they share.
 
-The first process owns the models, what is stored, and every address. It accepts all connections, and passes those whose
-first request is a chat to one of the others, by `api/http/passing.py`. What the others need of it goes through a
-channel each: a lease for each request, never a token.
+The first process owns the models, all stored data, and every address. It accepts all connections, and passes those
+whose first request is a chat to one of the others (`api/http/passing.py`). Each of the others has a channel to the
+first process, which carries a lease for each request, but never a token.
 """
 
 import asyncio
@@ -65,11 +65,11 @@ MODULE: Final = "pippin.cli.answering"
 
 FIRST_PAUSE: Final = 0.1  # seconds before a process that has died is started again
 LONGEST_PAUSE: Final = 30.0
-LIVED: Final = 10.0  # seconds after which a death is no failure to start
-TELL_EVERY: Final = 0.2  # seconds between looks at the pool
-COUNT_EVERY: Final = 5.0  # seconds: what a process that is killed has counted since is lost
+LIVED: Final = 10.0  # seconds; a process that lived longer did not fail to start
+TELL_EVERY: Final = 0.2  # seconds between checks of the pool
+COUNT_EVERY: Final = 5.0  # seconds; newer counts are lost when a process is killed
 COUNT_WAIT: Final = 1.0
-LEAVE_WITHIN: Final = 3.0  # seconds beyond the drain's
+LEAVE_WITHIN: Final = 3.0  # seconds beyond the drain timeout
 
 
 def check_options(settings: Settings) -> None:
@@ -87,7 +87,7 @@ def check_options(settings: Settings) -> None:
 
 
 class ApiProcesses:
-    """All API processes but the first, which is this one. `start` and `close` are called once each."""
+    """All API processes except the first, which is this one. `start` and `close` are called once each."""
 
     def __init__(self, live: LiveSettings, service: Service) -> None:
         """Raises `ServerError` for options that can't be used."""
@@ -105,17 +105,17 @@ class ApiProcesses:
         self._keeping: list[asyncio.Task[None]] = []
         self._told: list[Pooled] = []
         self._departed: list[Family] = []
-        self._deadline = 0.0  # seconds for what runs when all are to stop
+        self._deadline = 0.0  # seconds for running requests when all are to stop
         self.stopped = asyncio.Event()
 
     def connect(self, answers: RunningAnswers, store: ResponseStore) -> None:
-        """`answers`: those that run in this process, where the others' are to be found too. `store` is for all."""
+        """`answers`: the running answers of this process, where those of the others are added. `store` is for all."""
         self._answers = answers
         self._store = store
         self._live.follow(self._settings_changed)
 
     def start(self, adopt: Callable[[socket.socket, bytes], Awaitable[bool]]) -> None:
-        """Start them. `adopt` serves a connection that one of them passes back."""
+        """Start the processes. `adopt` serves a connection that one of them passes back."""
         self._adopt = adopt
         self._keeping = [
             asyncio.create_task(process.keep(), name=f"API process {process.number}")
@@ -124,7 +124,7 @@ class ApiProcesses:
         self._begin(self._tell())
         self._begin(self._count())
 
-    # As `Elsewhere`
+    # Methods of `Elsewhere`
 
     def is_meant(self, line: bytes) -> bool:
         return is_shared(line)
@@ -133,7 +133,7 @@ class ApiProcesses:
         return False
 
     def give(self, descriptor: int, data: bytes) -> bool:
-        """Give a connection to the process that has the fewest; none takes it while none is ready."""
+        """Pass a connection to the ready process that has the fewest; False if none is ready."""
         able = [each for each in self._processes if each.able]
         if not able:
             return False
@@ -142,20 +142,20 @@ class ApiProcesses:
 
     @property
     def requests(self) -> int:
-        """How many requests the others answer."""
+        """The number of requests that the others are answering."""
         return sum(process.requests for process in self._processes)
 
     def describe(self) -> list[dict[str, Any]]:
-        """What `/health` tells of each."""
+        """What `/health` reports of each process."""
         return [process.describe() for process in self._processes]
 
     async def counts(self) -> list[list[Family]]:
-        """What each has counted, and what those had that have ended."""
+        """The counts of each process, and of those that have ended."""
         await asyncio.gather(*(process.count() for process in self._processes))
         return [self._departed, *(process.counted.families for process in self._processes)]
 
     def stop(self, deadline: float) -> None:
-        """Let the others take no more; what they answer may end within so many seconds."""
+        """Stop the others: they accept no more requests, and running ones have `deadline` seconds to finish."""
         self._deadline = deadline
         self.stopped.set()
         for process in self._processes:
@@ -166,7 +166,7 @@ class ApiProcesses:
         return self.stopped.is_set()
 
     async def close(self) -> None:
-        """Wait until they have ended, which those that were told to `stop` do by themselves."""
+        """Stop the processes if they were not told to, and wait until all have ended; late ones are killed."""
         if not self.stopping:
             self.stop(0.0)
         if self._keeping:
@@ -179,7 +179,7 @@ class ApiProcesses:
         self.ledger.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    # For the processes
+    # Used by `ApiProcess`
 
     @property
     def live(self) -> LiveSettings:
@@ -204,7 +204,7 @@ class ApiProcesses:
         return Lender(service.pool, channel, service.find, service.fetch, service.complete)
 
     def answer(self, question: Keep | Recall, channel: Channel[ToOwner]) -> None:
-        """Answer a question about what is stored, beside the event loop: entries may be large."""
+        """Answer a question about stored entries, on a thread, because entries may be large."""
         assert self._store is not None
         self._begin(self._answer(self._store, question, channel))
 
@@ -213,7 +213,7 @@ class ApiProcesses:
             channel.send(await asyncio.to_thread(told, store, question))
         except ServerError as error:
             channel.send(Refused(question.serial, error.report))
-        except Exception as error:  # who asks waits for an answer
+        except Exception as error:  # the process that asks waits for an answer
             log.error("The store of responses could not be asked.\n%s", trace_of(error))
             message = "The request failed because of a fault in the server; its log has more."
             channel.send(Refused(question.serial, ErrorReport(kind="internal", message=message)))
@@ -230,7 +230,7 @@ class ApiProcesses:
         await self._adopt(connection, data)
 
     def depart(self, process: "ApiProcess") -> None:
-        """Clear up after a process that has ended."""
+        """Clean up after a process that has ended."""
         self._departed = process.counted.joined(self._departed)
         process.counted = Counted()
         self.ledger.forget(process.number)
@@ -245,7 +245,7 @@ class ApiProcesses:
         task.add_done_callback(self._tasks.discard)
 
     async def _tell(self) -> None:
-        """Tell the others what is in memory, whenever that has changed."""
+        """Tell the others which models are in memory, whenever that has changed."""
         while True:
             await asyncio.sleep(TELL_EVERY)
             models = self.models
@@ -261,7 +261,7 @@ class ApiProcesses:
 
 
 def _without_use(models: Sequence[Pooled]) -> list[Pooled]:
-    """The models without what changes with each request."""
+    """The models without the fields that change with each request."""
     return [
         Pooled(msgspec.structs.replace(model.state, active=0, last_used=None), model.info) for model in models
     ]
@@ -269,7 +269,7 @@ def _without_use(models: Sequence[Pooled]) -> list[Pooled]:
 
 @dataclass(frozen=True)
 class AnswerElsewhere:
-    """An answer that another process gives."""
+    """A running answer of another process."""
 
     id: str
     exchange_id: str
@@ -283,7 +283,7 @@ class AnswerElsewhere:
 
 @dataclass
 class ApiProcess:
-    """One process beside the first: started again whenever it has ended, until all are to stop."""
+    """One process beside the first: restarted whenever it has ended, until all are to stop."""
 
     number: int
     others: ApiProcesses
@@ -385,7 +385,7 @@ class ApiProcess:
         return status
 
     async def _end_if_stopped(self, pid: int) -> None:
-        """End the process once it has been stopped for long: it keeps connections, leases and the file of limits."""
+        """Kill the process if it is suspended for long: it keeps connections, leases and the lock on the limits."""
         if await until_stopped(pid):
             log.error("API process %d is stopped (SIGSTOP), and is ended.", self.number)
             self.kill()

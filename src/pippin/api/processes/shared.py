@@ -5,14 +5,14 @@ from typing import Final
 from pippin.api.http.passing import request_of
 
 PATHS: Final = ("/chat/completions", "/completions", "/messages", "/responses", "/api/chat", "/api/generate")
-"""Without the version."""
+"""Paths without the version."""
 ADDRESSES: Final = frozenset(
     address.encode()
     for path in PATHS
     for address in ((path,) if path.startswith("/api/") else (path, f"/v1{path}"))
 )
 UNCERTAIN: Final = frozenset((b"/responses", b"/v1/responses", b"/api/chat", b"/api/generate"))
-"""Whose bodies may ask for what the first process does: to answer in the background, or to load a model."""
+"""Addresses whose bodies may ask for work of the first process: a background response, or loading a model."""
 
 
 def is_shared(line: bytes) -> bool:

@@ -1,1 +1,1 @@
-"""The endpoints that are no generation: each module gives its `routes(api)`, and is found because it is there."""
+"""The endpoints other than generation: each module has a function `routes(api)` and is discovered automatically."""

@@ -1,4 +1,4 @@
-"""Management: models in and out of memory, caches, settings."""
+"""Management: loading and unloading models, caches, settings."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -43,7 +43,7 @@ PATHS = frozenset(
         "warm_prompts",
     }
 )
-"""Options that tell of the operator's disk, which is nobody's business who may only look."""
+"""Options that reveal paths on the operator's disk; they are not shown."""
 
 
 class Load(Struct, kw_only=True):
@@ -92,8 +92,8 @@ class Admin:
     async def unload(self, request: Request) -> Response:
         """The model that is named, or else the only one; `all` for every one.
 
-        Under the profile of mlx_vlm.server, whose `/unload` takes no name, all are meant where there is none. The reply
-        is that server's, whose `unloaded` tells of the language model; `models` names all.
+        Under the profile of mlx_vlm.server, whose `/unload` takes no name, a body without a name unloads all. The reply
+        is in that server's form: `unloaded` describes the language model; `models` lists all.
         """
         pool = self.api.service.pool
         asked = await self._unload_asked(request)
@@ -154,8 +154,8 @@ class Admin:
     async def change_settings(self, request: Request) -> Response:
         """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`.
 
-        With the op `replace`, what requests have changed since the start is taken back first. `notes` says what a name
-        of a replaced server means here, and of those that change nothing, why.
+        With the op `replace`, earlier changes by requests are undone first. `notes` explains names of replaced servers:
+        what each means here, or why it has no effect.
         """
         op, values = self._values(await self._body(request))
         applied: list[str] = []
@@ -197,7 +197,7 @@ class Admin:
         return op, convert(given["values"], dict[str, Any], "values")
 
     def _current(self) -> dict[str, Any]:
-        """All settings but secrets and the operator's paths."""
+        """All settings except secrets and the operator's paths."""
         hidden = SECRET | PATHS | {"models", "model_defaults"}
         server = self.api.options
         options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)

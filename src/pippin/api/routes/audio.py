@@ -1,4 +1,4 @@
-"""`/v1/audio/...`: speech to text, text to speech, and the voices there are."""
+"""`/v1/audio/...`: speech to text, text to speech, and the list of voices."""
 
 from dataclasses import dataclass
 
@@ -79,7 +79,7 @@ class AudioRoutes:
         asked = {name: [text] for name, text in request.query_params.items()}
 
         def decode(body: bytes) -> tuple[speech.SpeechRequest, tuple[str, ...]]:
-            if not body and "input" in asked:  # as vllm-mlx has it, whose sound is wav
+            if not body and "input" in asked:  # vllm-mlx's form, whose default is wav
                 return speech.CONTRACT.decode_form({"response_format": ["wav"], **asked})
             return speech.CONTRACT.decode(body)
 
@@ -121,5 +121,5 @@ class AudioRoutes:
 
 
 def _with_query(form: Form, request: Request) -> dict[str, list[str]]:
-    """Fields may stand in the address too, as vllm-mlx has them; those of the form count first."""
+    """The fields of the form and, as in vllm-mlx, of the query string; fields of the form win."""
     return {name: [text] for name, text in request.query_params.items()} | form.fields

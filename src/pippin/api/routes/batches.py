@@ -1,4 +1,4 @@
-"""`/v1/batches`: requests of a file, answered when nobody else needs the model, as OpenAI's Batch API has them."""
+"""`/v1/batches`: OpenAI's Batch API. Requests from a file are answered when nobody else needs the model."""
 
 import asyncio
 import time
@@ -68,7 +68,7 @@ class OutputDetails(Struct, kw_only=True):
 
 
 class BatchUsage(Struct, kw_only=True):
-    """The tokens of the answers in its output file."""
+    """The tokens of the answers in the batch's output file."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -97,7 +97,7 @@ class BatchAnswer(Struct, kw_only=True):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
-    model: str | None  # None until its results are written, and where they come from several
+    model: str | None  # None until the results are written, and if they come from several models
     usage: BatchUsage | None
     object: Literal["batch"] = "batch"
 
@@ -154,7 +154,7 @@ def _usage(used: Used) -> BatchUsage:
 
 
 def check_unfinished(found: list[Batch]) -> None:
-    """Refuse a batch to an owner who has many that wait. Raises `ServerError`."""
+    """Raises `ServerError` if the owner has too many unfinished batches."""
     if sum(not each.ended for each in found) >= MOST_UNFINISHED:
         message = (
             f"You have {MOST_UNFINISHED} batches that are not done, which is the most; wait, or cancel one."

@@ -1,4 +1,4 @@
-"""`/v1/conversations`: lists of items that responses join and go on with."""
+"""`/v1/conversations`: stored lists of items that responses continue and extend."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from pippin.api.routes.responses import history_of
 from pippin.api.storage.response_store import Change, OwnedHistory, StoredConversation, not_found, page_of
 
 MOST_ITEMS: Final = 20
-"""That one call may add, as at OpenAI's."""
+"""Items that one call may add; OpenAI's limit."""
 
 Items = Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS)]
 
@@ -83,7 +83,7 @@ def routes(api: Api) -> list[BaseRoute]:
 class Conversations:
     """The endpoints of conversations.
 
-    What is stored is read and written beside the event loop: it may be large, and the disk slow.
+    Stored items are read and written in threads: they may be large, and the disk may be slow.
     """
 
     def __init__(self, api: Api) -> None:
@@ -139,7 +139,7 @@ class Conversations:
         return json_reply(drawn(self._changed(request, change)))
 
     def _add(self, request: Request, data: bytes) -> Response:
-        self._find(request)  # before its items are looked at
+        self._find(request)  # an unknown conversation is reported before bad items
         added = checked(decode_json(data, NewItems).items, history_of(self._api, request))
 
         def add(conversation: StoredConversation) -> None:
@@ -178,7 +178,7 @@ class Conversations:
 
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
-    """The items with ids. Raises `ServerError` for what a response could not read later."""
+    """The items with ids. Raises `ServerError` for an item that a response could not read later."""
     ItemsReader(history.item).read(items, "items")
     return stored_items(items, uuid4().hex, history.item)
 

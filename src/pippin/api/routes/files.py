@@ -1,4 +1,4 @@
-"""`/v1/files`: files of requests for batches, and of their results."""
+"""`/v1/files`: files with the requests of batches and with their results."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ from pippin.api.http.forms import Form
 from pippin.api.storage.response_store import page_of
 from pippin.core.errors import ServerError
 
-PIECE: Final = 1 << 18  # bytes that are sent at once
-SHORTEST, LONGEST = 3600, 30 * 24 * 3600  # seconds until a file expires, as at OpenAI's
+PIECE: Final = 1 << 18  # bytes sent at once
+SHORTEST, LONGEST = 3600, 30 * 24 * 3600  # seconds until a file expires; OpenAI's limits
 
 
 class FileAnswer(Struct, kw_only=True):
@@ -43,7 +43,7 @@ class DeletedFile(Struct, kw_only=True):
 
 
 class FileUpload(Struct, kw_only=True):
-    """The form of an upload, beside the file itself."""
+    """The form fields of an upload besides the file itself."""
 
     purpose: Literal["batch"]
 
@@ -128,18 +128,18 @@ class Files:
 
 
 async def nothing() -> None:
-    """What is left to do at the end of a reply that holds nothing open."""
+    """The cleanup of a reply that has nothing to close."""
 
 
 async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
-    """The bytes of an open file, read beside the event loop."""
+    """The bytes of an open file, read in a thread."""
     with file:
         while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
 
 
 async def drawn_in_pieces(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines that are slow to draw, many at a time, drawn beside the event loop."""
+    """Lines that are slow to encode, encoded in a thread and joined into larger pieces."""
 
     def some() -> bytes:
         taken: list[bytes] = []
@@ -161,7 +161,7 @@ def _only(form: Form, name: str) -> str | None:
 
 
 def _expiry(form: Form) -> int | None:
-    """Seconds until the file expires, of OpenAI's `expires_after`."""
+    """Seconds until the file expires, from OpenAI's `expires_after`."""
     anchor, text = _only(form, "expires_after[anchor]"), _only(form, "expires_after[seconds]")
     if text is None:
         return None

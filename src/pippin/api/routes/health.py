@@ -1,4 +1,4 @@
-"""`/health` and `/v1`: is the server there, and what runs in it. Answered from memory, at once."""
+"""`/health` and `/v1`: whether the server is up, and what it runs. Answered from memory, without waiting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 
 SAY_OK: Final = ("mlx-server", "mlx-openai-server")
-"""The profiles whose servers called their health `ok`; the others said `healthy`."""
+"""The profiles whose servers report the status `ok`; the others report `healthy`."""
 MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
     "language": "text_generation",
     "scripted": "text_generation",
@@ -28,7 +28,7 @@ MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
     "speech": "tts",
     "images": "image_generation",
 }
-"""mlx_vlm.server's words for kinds of models, by which its pages name those in memory."""
+"""mlx_vlm.server's words for kinds of models, by which its pages list the models in memory."""
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -68,7 +68,7 @@ class Health:
         return json_reply({"ready": status == 200, "loaded": loaded, "wanted": len(wanted)}, status)
 
     async def _id_of(self, name: str) -> str | None:
-        """The id of a model that the operator named; None while it is still to be downloaded, or is damaged."""
+        """The id of a model that the operator named; None if it is not downloaded yet, or is damaged."""
         try:
             return (await self.api.service.find(name)).id
         except ServerError:
@@ -115,7 +115,7 @@ class Health:
         } | self._processes()
 
     def _processes(self) -> dict[str, Any]:
-        """The API processes beside this one; nothing where it is the only one."""
+        """The other API processes; empty if there are none."""
         processes = self.api.processes
         return {} if processes is None else {"api_processes": processes.describe()}
 
@@ -133,8 +133,8 @@ class Health:
 
 
 def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:
-    """The state of the model that `default` means to a chat: a language model before others, the first of `models`,
-    the operator's, before the one that was loaded last."""
+    """The state of the loaded model that `default` means to a chat: language models first, then by the order of
+    `models`, the operator's entries, then the one loaded last."""
     served = [entry for entry in models if entry.listed]
 
     def rank(state: ModelState) -> tuple[bool, int, float]:
@@ -145,14 +145,14 @@ def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> Mod
 
 
 def options_of(options: ServerOptions, model: str) -> ModelOptions:
-    """The options of a model by its id: of the operator's entry for it, or those for all models."""
+    """The options of a model by its id: from the operator's entry for it, or else the defaults for all models."""
     own = (entry.options for entry in options.models if entry.is_of(model))
     return next(own, options.model_defaults)
 
 
 def name_of_default(current: ModelState | None, options: ServerOptions) -> str | None:
-    """What `default` means to a chat, be it in memory (`current`) or not, as vllm-mlx tells it; None where the operator
-    named no model that writes."""
+    """The model that `default` means to a chat, in memory (`current`) or not, as vllm-mlx reports it; None if the
+    operator named no language model."""
     if current is not None:
         return current.id
     writes = ("language", "scripted", None)
@@ -160,7 +160,7 @@ def name_of_default(current: ModelState | None, options: ServerOptions) -> str |
 
 
 def available(states: list[ModelState], options: ServerOptions) -> list[str]:
-    """The names that the operator gave, as vllm-mlx tells them, and what else is in memory."""
+    """The names that the operator gave, as vllm-mlx reports them, and all other models in memory."""
     named = [entry.called for entry in options.models if entry.listed]
     return list(dict.fromkeys([*named, *(state.id for state in states)]))
 
@@ -174,8 +174,8 @@ def adapters_of(states: list[ModelState], options: ServerOptions) -> dict[str, s
 def loaded_models(
     states: list[ModelState], adapters: Mapping[str, str], *, by_kind: bool = False
 ) -> dict[str, Any]:
-    """The models in memory by their ids. With `by_kind`, the one of each kind that was used last, by mlx_vlm.server's
-    word for the kind, as its own pages have it."""
+    """The models in memory by id. With `by_kind`, the last used model of each kind, by mlx_vlm.server's word for the
+    kind, as that server's pages list them."""
     loaded = sorted(
         (state for state in states if state.state == "loaded"), key=lambda state: state.last_used or 0
     )

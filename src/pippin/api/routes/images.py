@@ -1,4 +1,4 @@
-"""`/v1/images/...`: pictures from texts, pictures from pictures, and addresses to fetch them from."""
+"""`/v1/images/...`: pictures from texts, pictures from pictures, and URLs to fetch them from."""
 
 import asyncio
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ class ImageRoutes:
         return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _described(self, request: Request, name: str) -> ModelInfo:
-        """The image model of a name, be it here or still to be downloaded. Raises `ServerError`."""
+        """The image model with that name, downloaded or not. Raises `ServerError`."""
         service = self.api.service
         try:
             info = await service.find(name, "images")

@@ -1,4 +1,4 @@
-"""`/v1/keys`: the API keys that hold now, for administrators. The text of a key is told to nobody."""
+"""`/v1/keys`: the API keys in force, for administrators. The text of a key is never shown."""
 
 import os
 from typing import Annotated, Final, Literal
@@ -30,7 +30,7 @@ class Left(Struct, kw_only=True):
 
 
 class KeyDescription(Struct, kw_only=True):
-    """One key. What is null is without limit."""
+    """One key. Null fields are unlimited."""
 
     name: Annotated[str, Meta(description="As in the log; `key-N` where the operator gave none.")]
     role: Role

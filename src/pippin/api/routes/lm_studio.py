@@ -1,7 +1,7 @@
-"""`/api/v0/*` and `/api/v1/models`: LM Studio's REST API, as far as plug-ins use it.
+"""`/api/v0/*` and `/api/v1/models`: the part of LM Studio's REST API that plug-ins use.
 
 Paths, fields and answers are those of https://lmstudio.ai/docs/developer/rest. Chats, completions and embeddings are
-OpenAI's, under LM Studio's addresses.
+OpenAI's APIs under LM Studio's paths.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ def listed_newer(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
 
 
 def check_window(asked: int | None, info: ModelInfo) -> None:
-    """Raises `ServerError` where more is asked for than the model is served with."""
+    """Raises `ServerError` if the requested context is longer than the one the model is served with."""
     window = info.context_window
     if asked is not None and window is not None and asked > window:
         message = f"`context_length` must not be above {window}, with which the model is served."
@@ -188,7 +188,7 @@ class LMStudioModels:
         check_window(fields.context_length, info)
         started = time.monotonic()
         await self.api.service.pool.load(info.id)
-        info = self.api.service.pool.info(info.id) or info  # some know their window only when they are loaded
+        info = self.api.service.pool.info(info.id) or info  # some windows are known only after loading
         check_window(fields.context_length, info)
         reply: dict[str, Any] = {
             "type": "embedding" if info.kind == "embeddings" else "llm",

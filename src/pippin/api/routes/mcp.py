@@ -1,4 +1,4 @@
-"""`/v1/mcp/...`: the MCP servers that the operator has set up, their tools, and calls of them by hand."""
+"""`/v1/mcp/...`: the MCP servers that the operator has set up, their tools, and direct calls of the tools."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,11 +17,11 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ExecuteRequest(Struct, kw_only=True):
-    """A tool by the name under which it is offered, `SERVER__TOOL`, or by its own."""
+    """A tool, by its full name `SERVER__TOOL` or by its own name."""
 
     tool_name: ToolName | None = None
-    tool: ToolName | None = None  # the same, as vllm-mlx's document has it
-    server: ToolName | None = None  # whose tool it is
+    tool: ToolName | None = None  # vllm-mlx's documented name of `tool_name`
+    server: ToolName | None = None  # the server of the tool
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -30,7 +30,7 @@ class ExecuteReply(Struct, kw_only=True):
     content: str | None
     is_error: bool
     error_message: str | None
-    result: str | None  # the content, as vllm-mlx's document has it
+    result: str | None  # vllm-mlx's documented name of `content`
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -50,7 +50,7 @@ class McpPages:
     async def tools(self, request: Request) -> Response:
         """The tools of all connected servers that may be used.
 
-        Each is also a tool as Chat Completions takes them, so that a client may hand the list on as `tools`.
+        Each entry is also a valid tool for Chat Completions, so that a client can pass the list on as `tools`.
         """
         await self.api.tool_servers.settled()
         found = [

@@ -1,4 +1,4 @@
-"""`/mcp`: Pippin as an MCP server. What it offers is in `api/mcp_tools`."""
+"""`/mcp`: Pippin as an MCP server. Its tools are in `api/mcp_tools`."""
 
 import asyncio
 import contextlib
@@ -21,24 +21,24 @@ from pippin.core.errors import ServerError
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
-"""JSON-RPC's codes."""
+"""JSON-RPC's error codes."""
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    """The addresses of the MCP server. The OpenAPI document leaves them out: MCP has schemas of its own, which clients
-    ask for with `tools/list`."""
+    """The routes of the MCP server. They are not in the OpenAPI document: MCP has its own schemas, which clients
+    request with `tools/list`."""
     answer = routed("/mcp", McpDoor(api).answer)
     return [Route(prefix + "/mcp", answer, methods=["POST"]) for prefix in ("", VERSION)]
 
 
 class Rpc(Struct, kw_only=True):
-    """A message of JSON-RPC, as far as it is looked at before the library reads it."""
+    """The fields of a JSON-RPC message that are checked before the library reads it."""
 
     jsonrpc: Literal["2.0"]
     method: Annotated[str, Meta(max_length=256)] | None = None
     id: int | Annotated[str, Meta(max_length=256)] | None = None
     params: Any = None
-    result: Any = None  # of a client's answer
+    result: Any = None  # in a client's answer
     error: Any = None
 
 
@@ -49,7 +49,7 @@ class Cancelled(Struct, kw_only=True):
 
 
 class McpDoor:
-    """`POST /mcp`: bounds each message, lets clients cancel, and hands the rest to the library."""
+    """`POST /mcp`: bounds each message, handles cancellation, and passes everything else to the library."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -82,7 +82,7 @@ class McpDoor:
         return Handed(endpoint, body, opens=message.method == "initialize")
 
     def _cancel(self, request: Request, params: Any) -> None:
-        with contextlib.suppress(ServerError):  # a notification has no answer, not even a refusal
+        with contextlib.suppress(ServerError):  # a notification gets no answer, not even an error
             asked = convert(params, Cancelled, "params").id
             if asked is not None:
                 self._toolbox.running.cancel(key_of(request, asked))
@@ -104,10 +104,10 @@ def _open(toolbox: PippinToolbox, largest: int) -> ASGIApp:
 
 
 class Handed(Response):
-    """Lets an application answer a request whose body was read."""
+    """Lets an ASGI application answer a request whose body was already read."""
 
     def __init__(self, app: ASGIApp, body: bytes, *, opens: bool) -> None:
-        """`opens`: the request opens a session, and is given its id."""
+        """If `opens`, the request opens a session, and the reply gets a session id."""
         super().__init__()
         self._app = app
         self._body: bytes | None = body
@@ -132,14 +132,14 @@ class Handed(Response):
             ended = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
-        # The parser leaves the blanks behind a header's value, which HTTP says are no part of it. What the body is was
-        # judged before it was read; the library knows JSON by one name only.
+        # The parser keeps the whitespace after a header's value, which according to HTTP is not part of it. The content
+        # type was checked before the body was read; the library only accepts one name for JSON.
         headers = [(name, value.strip()) for name, value in scope["headers"] if name != b"content-type"]
         headers.append((b"content-type", b"application/json"))
         await self._app({**scope, "headers": headers}, receive_again, send_named)
 
 
 def rpc_error(code: int, error: ServerError) -> Response:
-    """A refusal as JSON-RPC has it. Whose message it was is not known, so that it has no id."""
+    """An error in JSON-RPC's form. The message could not be read, so its id is unknown."""
     told = {"code": code, "message": error.report.message}
     return json_reply({"jsonrpc": "2.0", "id": None, "error": told}, error.report.status)

@@ -1,4 +1,4 @@
-"""`/v1/messages/batches`: many messages, answered when nobody else needs the model, as Anthropic's API has them."""
+"""`/v1/messages/batches`: Anthropic's Message Batches, answered when nobody else needs the model."""
 
 import asyncio
 import time
@@ -193,7 +193,7 @@ class MessageBatches:
 
 
 def _page(batches: list[Batch], request: Request) -> tuple[list[Batch], bool]:
-    """A page as Anthropic's lists have them: `limit`, and `after_id` or `before_id`."""
+    """A page of Anthropic's lists, by `limit` and `after_id` or `before_id`, and whether there are more entries."""
     query = request.query_params
     text = query.get("limit", "20")
     limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0

@@ -1,4 +1,4 @@
-"""`/v1/messages/count_tokens`; `/v1/messages` itself needs no more than its dialect."""
+"""`/v1/messages/count_tokens`; `/v1/messages` itself needs only its dialect."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""`/metrics`: Prometheus text, where the operator enables it, or else JSON under the profile of mlx_vlm.server."""
+"""`/metrics`: Prometheus text if the operator enables it, or JSON under the profile of mlx_vlm.server."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ def routes(api: Api) -> list[BaseRoute]:
         loaded = await stats_of_loaded(api)
         figures = gauges(api.service.pool.states(), loaded, time.time() - api.started)
         others = [] if api.processes is None else await api.processes.counts()
-        # Hundreds of models and addresses make tens of thousands of lines.
+        # In a thread: hundreds of models and routes make tens of thousands of lines.
         text = await asyncio.to_thread(api.observer.render, [*figures, *mcp_gauges(api.tool_servers)], others)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -36,7 +36,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 async def stats_of_loaded(api: Api) -> dict[str, EngineStats]:
-    """A snapshot of each model that is in memory; the pool answers within a second at worst."""
+    """A snapshot of the statistics of each loaded model; the pool answers within a second at worst."""
     loaded = [state.id for state in api.service.pool.states() if is_loaded(state)]
     stats = await asyncio.gather(*(api.service.pool.stats(name) for name in loaded))
     return dict(zip(loaded, stats, strict=True))

@@ -1,4 +1,4 @@
-"""`/v1/models`: what can be asked for."""
+"""`/v1/models`: the models that can be requested."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ OWNERS: Final[dict[Compat, str]] = {
     "mlx-openai-server": "local",
     "vllm-mlx": "vllm-mlx",
 }
-"""What the replaced servers said for `owned_by`, of which some clients make groups."""
+"""The replaced servers' values of `owned_by`, by which some clients group models."""
 MOST = 1000  # models in one answer
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 
@@ -44,7 +44,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class HubSearch(Struct, kw_only=True):
-    """Words to look for on the hub."""
+    """A search on the hub."""
 
     search: Annotated[str, Meta(min_length=1, max_length=200, description="Words of a model's name.")]
     limit: Annotated[int, Meta(ge=1, le=100, description="How many, the most downloaded first.")] = 20
@@ -52,12 +52,12 @@ class HubSearch(Struct, kw_only=True):
 
 
 class FoundModel(Struct, kw_only=True):
-    """A repository of the hub."""
+    """A repository on the hub."""
 
     id: str
     downloads: int
     task: str | None
-    here: bool  # whether it is on the disk
+    here: bool  # whether it is downloaded
 
 
 class HubModels(Struct, kw_only=True):
@@ -76,7 +76,7 @@ class Listing:
             raise invalid(
                 "model_dir", "is not honoured: the operator names the folders of models, with --model-dir."
             )
-        found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
+        found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.missing)
         here = {info.id for info in found}
         shown = [info for info in [*found, *missing] if self._may_see(request, info)]
@@ -131,8 +131,8 @@ class Listing:
         return self._for_client(request, info, describe(info, state, fits))
 
     def _for_client(self, request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
-        """`capabilities` is an object of other values at Anthropic's, whose clients say by a header that they are its;
-        `owned_by` is the word of the profile's server."""
+        """Adapts a model to its client: Anthropic's clients, known by a header, get Anthropic's `capabilities`;
+        `owned_by` is the value of the profile's server."""
         compat = self.api.settings.settings.compat
         if compat in OWNERS:
             described |= {"owned_by": OWNERS[compat]}
@@ -142,8 +142,8 @@ class Listing:
 
 
 def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[ModelInfo], bool]:
-    """The part of a list that `after_id`, `before_id` and `limit` ask for, as Anthropic has them, and whether there are
-    more models beyond it. Raises `ServerError` naming one that can't be honoured."""
+    """The page of a list selected by Anthropic's `after_id`, `before_id` and `limit`, and whether there are more models
+    beyond it. Raises `ServerError` naming a parameter that can't be honoured."""
     ids = [info.id for info in found]
     places = {name: ids.index(asked[name]) for name in ("after_id", "before_id") if asked.get(name) in ids}
     for name in ("after_id", "before_id"):
@@ -164,8 +164,8 @@ def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[Mode
 def describe(
     info: ModelInfo, state: ModelState | None, fits: int = 0, *, downloaded: bool = True
 ) -> dict[str, Any]:
-    """A model in OpenAI's and Anthropic's shape, with what the replaced servers and clients look for. No paths: they
-    would tell of the operator's disk. `fits`: tokens for which there is memory; 0 where that is not known."""
+    """A model in OpenAI's and Anthropic's form, with the fields of the replaced servers. There are no paths, as they
+    would reveal the operator's disk. `fits` is the longest sequence in tokens that fits into memory; 0 if unknown."""
     length = min(filter(None, (info.context_window, fits)), default=None)
     loading = state is not None and state.state == "loading"
     return {

@@ -1,4 +1,4 @@
-"""`/api/*` as Ollama's clients ask for it, beside `/api/chat` and `/api/generate`: models, embeddings, pulling.
+"""Ollama's `/api/*`: models, embeddings, pulling, and loading by an empty `/api/chat` or `/api/generate`.
 
 Paths, fields and answers are those of Ollama's API reference, https://docs.ollama.com/api.
 """
@@ -38,16 +38,16 @@ from pippin.core.models import ModelInfo, ModelState
 from pippin.core.tasks import Embed
 
 API_VERSION: Final = "0.13.0"
-"""The version of Ollama whose API this is; clients ask for it to learn what they may send."""
+"""The version of Ollama whose API is implemented; clients query it to learn what they may send."""
 
 FOR_EVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
-"""When a model expires that never does."""
+"""The expiry time of models that never expire."""
 
 PULL_PAUSE: Final = 0.2  # seconds between two lines of a download
 
 
 class NamedModel(Struct, kw_only=True):
-    """A body that names a model; `name` is the older word."""
+    """A body that names a model; `name` is the older name of the field."""
 
     model: Name | None = None
     name: Name | None = None
@@ -158,7 +158,7 @@ def timestamp(seconds: float) -> str:
 
 
 def digest_of(info: ModelInfo) -> str:
-    """A name for this very model. Files are not read for it: another size or date gives another name."""
+    """A digest that identifies a model by its id, size and date, without reading its files."""
     return hashlib.sha256(repr((info.id, info.size_bytes, info.created)).encode()).hexdigest()
 
 
@@ -179,7 +179,7 @@ def capabilities_of(info: ModelInfo) -> list[str]:
 
 @dataclass(frozen=True)
 class OllamaModels:
-    """Models as they are listed, shown, fetched and deleted."""
+    """The endpoints that list, show, download, copy and delete models."""
 
     api: Api
 
@@ -256,7 +256,7 @@ class OllamaModels:
         return Response(status_code=200)
 
     async def _named(self, request: Request) -> tuple[str, bool]:
-        """The model that a body names, and whether a stream is wanted, which is so where nothing is said."""
+        """The model that a body names, and whether the answer is streamed, which is the default."""
         body = decode_json(await self._body(request), NamedModel)
         name = body.model or body.name
         if not name:
@@ -303,7 +303,7 @@ async def _nothing() -> None:
 
 
 async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:
-    """The lines of a download: what is done, how much of it, and at the end `success` or an error."""
+    """The lines of a download: its progress, and at the end `success` or an error."""
 
     def line(**fields: Any) -> bytes:
         return msgspec.json.encode(fields) + b"\n"
@@ -343,13 +343,13 @@ GENERATIONS: Final[Sequence[tuple[AnyDialect, str]]] = (
     (OllamaChatDialect(), "messages"),
     (OllamaGenerateDialect(), "prompt"),
 )
-"""Ollama's dialects, and the field without which a body of each says nothing."""
+"""Ollama's dialects, each with the field that makes a body a prompt."""
 
 
 def generation(
     handler: Handler, dialect: AnyDialect, said: str, load: Callable[[Request, bytes], Awaitable[Response]]
 ) -> Endpoint:
-    """What answers a dialect's requests; `load` answers one that says nothing, which stands for loading a model."""
+    """The endpoint of a dialect; `load` answers requests without a prompt, which ask to load the model."""
 
     async def generate(request: Request) -> Response:
         await handler.admit(exchange_of(request.scope))
@@ -364,12 +364,12 @@ def generation(
 
 @dataclass(frozen=True)
 class OllamaAnswers:
-    """What models answer: generations, which an empty prompt turns into loading, and embeddings."""
+    """The endpoints answered by models: generation, or loading if there is no prompt, and embeddings."""
 
     api: Api
 
     def generation(self, dialect: AnyDialect, said: str) -> Endpoint:
-        """The endpoint of a dialect whose body says nothing where `said` is empty: then a model is loaded."""
+        """The endpoint of a dialect. A body whose field `said` is empty has no prompt and loads the model."""
 
         async def load(request: Request, body: bytes) -> Response:
             handler = self.api.handler
@@ -420,7 +420,7 @@ class OllamaAnswers:
         return found
 
     async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:
-        """Load the model, or unload it where `keep_alive` is 0."""
+        """Load the model, or unload it if `keep_alive` is 0."""
         name, exchange = model_of(fields.model), exchange_of(request.scope)
         info = await self.api.service.find(name)
         check_model(exchange, name, info)

@@ -1,4 +1,4 @@
-"""`/` and `/page/...`: the page for people, and the files that it consists of."""
+"""`/` and `/page/...`: the web page for users, and its files."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,15 +20,15 @@ POLICY: Final = (
     "font-src 'self'; media-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
-"""What a browser lets the page do. A script that an answer of a model brings along is no file of ours and does
-not run; no text becomes HTML by any other way than DOMPurify; nothing is loaded from elsewhere or sent there."""
+"""What a browser lets the page do. A script in a model's answer is not a file of ours and does not run; text becomes
+HTML only through DOMPurify; nothing is loaded from or sent to other sites."""
 
 PERMISSIONS: Final = "microphone=(self), camera=(), display-capture=(), geolocation=(), payment=(), usb=()"
-"""What a browser may ask the person for: the microphone, for questions that are spoken, and nothing else."""
+"""The permissions that the page may request: only the microphone, for spoken questions."""
 
 HEADERS: Final = {
     "content-security-policy": POLICY,
-    "cache-control": "no-cache",  # asked for anew each time, and answered with 304 while nothing has changed
+    "cache-control": "no-cache",  # revalidated each time; the answer is 304 if nothing has changed
     "permissions-policy": PERMISSIONS,
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -46,7 +46,7 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-"""Said here, because what Python guesses depends on the machine. Files of other types are served as plain text."""
+"""Set explicitly because Python's guesses depend on the machine. Files of other types are served as plain text."""
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -70,7 +70,7 @@ class Page:
     files: StaticFiles
 
     async def first(self, request: Request) -> Response:
-        """The page for browsers, which ask for HTML by name; for all others what `/v1` answers."""
+        """The page for browsers, which explicitly accept HTML; for other clients the answer of `/v1`."""
         if "text/html" in request.headers.get("accept", ""):
             reply = await self._read("static/index.html", request)
         else:

@@ -1,4 +1,4 @@
-"""Stops running requests by their id."""
+"""Cancels running requests by id."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ def routes(api: Api) -> list[BaseRoute]:
     async def cancel(request: Request) -> Response:
         """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`).
 
-        A request of another caller is not found, but by an administrator.
+        Only an administrator can cancel another caller's request.
         """
         name = request.path_params["id"]
         exchange = exchange_of(request.scope)

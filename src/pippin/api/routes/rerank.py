@@ -1,4 +1,4 @@
-"""`/v1/rerank` (and `/v2/rerank`, Cohere's newer address) and `/v1/score`."""
+"""`/v1/rerank` (and `/v2/rerank`, Cohere's newer path) and `/v1/score`."""
 
 import time
 
@@ -15,7 +15,7 @@ from pippin.core.tasks import Rerank
 
 def routes(api: Api) -> list[BaseRoute]:
     async def run(request: Request, task: Rerank, model: str, operation: str) -> tuple[Ranked, str]:
-        """The scores, and the name of the model that gave them."""
+        """The scores, and the name of the model that computed them."""
         [*_, found] = await api.handler.perform(
             request, task, model=model, operation=operation, admitted=True
         )

@@ -1,4 +1,4 @@
-"""`/v1/responses` and what belongs to one response: it is created, read, followed, cancelled, deleted, counted."""
+"""`/v1/responses`: creates, reads, follows, cancels, deletes and compacts responses, and counts their input."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from pippin.api.storage.response_store import OwnedHistory, page_of
 from pippin.api.storage.saving import SavingDialect, SavingEncoder, saver
 from pippin.core.errors import ServerError
 
-LOOK: Final = 0.2  # seconds between looks at what another server does
+LOOK: Final = 0.2  # seconds between polls for another server's progress
 STOPPED: Final = {
     "code": "server_error",
     "message": "The server stopped before the response was complete.",
@@ -136,18 +136,18 @@ class Responses:
         return await asyncio.to_thread(page)
 
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
-        """The response object, read beside the event loop: it may be large, and the disk slow."""
+        """The stored response object, read in a thread: it may be large, and the disk slow."""
         turn = await asyncio.to_thread(history_of(self._api, request).response, name)
         if turn.response["status"] not in TERMINAL and self._anywhere is not None:
             if await asyncio.to_thread(self._anywhere.runs, name):
                 return turn.response
             turn = await asyncio.to_thread(
                 history_of(self._api, request).response, name
-            )  # it may just have ended
+            )  # it may have ended in the meantime
         return settled(turn.response)
 
     async def _cancel_elsewhere(self, response: dict[str, Any], request: Request) -> dict[str, Any]:
-        """Have another server cancel a response that it runs; what is stored of it then."""
+        """Ask another server to cancel a response that it runs. Returns the stored response afterwards."""
         name = response["id"]
         if response["status"] in TERMINAL or self._anywhere is None:
             return response
@@ -159,7 +159,7 @@ class Responses:
         return response
 
     async def _say(self, anywhere: RunningAnywhere) -> None:
-        """Tell the other servers what runs here, until nothing does."""
+        """Announce the responses that run here to the other servers, until none is left."""
         told: set[str] = set()
         while running := self._background.running():
             try:
@@ -170,7 +170,7 @@ class Responses:
                     await asyncio.to_thread(anywhere.ended, name)
                 told = set(running)
             except ServerError:
-                pass  # the database says in the log that it is away
+                pass  # the database logs that it is unreachable
             await asyncio.sleep(SAY_EVERY)
         with contextlib.suppress(ServerError):
             for name in told:
@@ -179,7 +179,7 @@ class Responses:
     async def _run_in_background(
         self, request: Request, prepared: Prepared, history: OwnedHistory
     ) -> Response:
-        await self._api.service.find(prepared.decoded.requests[0].model)  # an unknown one is told at once
+        await self._api.service.find(prepared.decoded.requests[0].model)  # refuses an unknown one at once
         assert isinstance(prepared.encoder, SavingEncoder)
         encoder: ResponsesEncoder = prepared.encoder.inner
         save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
@@ -189,7 +189,7 @@ class Responses:
         running = BackgroundResponse(answer, encoder, self._silence, self._api.handler.large, save)
         self._background.add(owner_of(request), response_id(prepared.run), running)
         if self._anywhere is not None:
-            await asyncio.to_thread(save, running.response)  # before another server can be asked for it
+            await asyncio.to_thread(save, running.response)  # before a client can ask another server for it
             if self._saying is None or self._saying.done():
                 self._saying = asyncio.create_task(self._say(self._anywhere), name="what runs here")
         if prepared.decoded.stream:
@@ -213,7 +213,7 @@ async def created(
     request: Request,
     in_background: InBackground,
 ) -> Response:
-    """Answer a request for a response, and store it. `in_background` answers one that is to run without its client."""
+    """Answer a request for a response, and store it. `in_background` answers requests for background responses."""
     prepared = await handler.prepare(request, SavingDialect(dialect, history), history=history)
     if prepared.decoded.shape.draft.background:
         return await in_background(request, prepared, history)
@@ -222,7 +222,7 @@ async def created(
 
 
 def owner_of(request: Request) -> str:
-    """Whose history a request may read."""
+    """The owner of the history that a request may read."""
     return exchange_of(request.scope).owner
 
 
@@ -241,7 +241,7 @@ def starting_after(request: Request) -> int:
 
 
 def settled(response: dict[str, Any]) -> dict[str, Any]:
-    """A stored response as it is told: one that nobody runs any more has failed, whatever it said last."""
+    """A stored response as shown to clients: if it is unfinished but no longer runs, it has failed."""
     if response["status"] in TERMINAL:
         return response
     return response | {"status": "failed", "error": STOPPED}

@@ -1,4 +1,4 @@
-"""`/v1/security`: what the settings of the running server mean for its security, for administrators."""
+"""`/v1/security`: security findings about the settings of the running server, for administrators."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""WebSockets: the addresses that speak them, and a refusal for all others."""
+"""The WebSocket routes, and a refusal for all other paths."""
 
 import asyncio
 

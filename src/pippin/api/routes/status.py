@@ -1,4 +1,4 @@
-"""`/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`: what goes on in the engines."""
+"""`/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`: the state of the engines."""
 
 import time
 from collections.abc import Callable
@@ -145,8 +145,8 @@ def experts_body(experts: ExpertStats) -> dict[str, Any]:
 
 
 def engine_status(states: list[ModelState]) -> str:
-    """vllm-mlx's words: `running` where a model is in memory, `stopped` where the last one died or could not be
-    loaded, else `not_loaded`."""
+    """The status in vllm-mlx's words: `running` if a model is loaded, `stopped` if one has failed, else
+    `not_loaded`."""
     if any(state.state == "loaded" for state in states):
         return "running"
     return "stopped" if any(state.state == "failed" for state in states) else "not_loaded"
@@ -155,7 +155,7 @@ def engine_status(states: list[ModelState]) -> str:
 def residency_body(
     states: list[ModelState], current: ModelState | None, options: ServerOptions
 ) -> dict[str, Any]:
-    """Whether the model that `default` means is in memory, in the words of vllm-mlx."""
+    """The state of the model that `default` means, in vllm-mlx's form."""
     name = name_of_default(current, options)
     state = current or next((each for each in states if each.id == name), None)
     own = options_of(options, name) if name is not None else options.model_defaults
@@ -175,8 +175,8 @@ def residency_body(
 def embedding_body(
     states: list[ModelState], options: ServerOptions, info_of: Callable[[str], ModelInfo | None]
 ) -> dict[str, Any] | None:
-    """The embedding model that was used last, of those in memory; None where there is none. `max_length` is what counts
-    for a text, `max_length_ceiling` what the operator asked for."""
+    """The last used of the loaded embedding models; None if there is none. `max_length` is the limit in force,
+    `max_length_ceiling` the operator's setting."""
     loaded = [state for state in states if state.kind == "embeddings" and state.state == "loaded"]
     if not loaded:
         return None
@@ -210,7 +210,7 @@ def speculation_body(total: EngineStats) -> dict[str, bool | int]:
 
 
 def cache_body(cache: CacheStats) -> dict[str, Any]:
-    """Figures of a prefix cache, under the names of both mlx-vlm and vllm-mlx."""
+    """Statistics of a prefix cache, under the names of both mlx-vlm and vllm-mlx."""
     return {
         "lookups_hit": cache.hits,
         "lookups_miss": cache.misses,
@@ -221,7 +221,7 @@ def cache_body(cache: CacheStats) -> dict[str, Any]:
         "lookup_tokens": cache.lookup_tokens,
         "token_hit_rate": cache.hit_ratio,
         "hit_rate": cache.hits / (cache.hits + cache.misses) if cache.hits + cache.misses else 0.0,
-        "type": "memory_aware_cache",  # vllm-mlx's word for one that is sized in bytes
+        "type": "memory_aware_cache",  # vllm-mlx's word for a cache sized in bytes
         "entries": cache.entries,
         "memory_mb": round(cache.bytes / MIB, 2),
         "evictions": cache.evictions,

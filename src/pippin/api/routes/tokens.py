@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize`, `/apply-template`: the models' own tokenizers, in vLLM's and llama.cpp's words."""
+"""`/tokenize`, `/detokenize`, `/apply-template`: the models' tokenizers, in vLLM's and llama.cpp's form."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
 
-ID_BYTES: Final = 8  # about what a token takes in an answer
+ID_BYTES: Final = 8  # approximate size of a token in an answer
 PIECE_BYTES: Final = 100
 
 TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=1_000_000)]
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """What is to be tokenized: a text (llama.cpp's `content`, else `prompt`), or a conversation."""
+    """The text to tokenize (llama.cpp's `content`, vLLM's `prompt`), or a conversation."""
 
     model: Name = "default"
     messages: list[dict[str, Any]] | None = None
@@ -129,7 +129,7 @@ class TokenRoutes:
 
 
 def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
-    """The fields of a body of `/tokenize`, and the conversation if it holds one instead of a text."""
+    """The fields of a body of `/tokenize`, and its conversation if it has one instead of a text."""
     fields = decode_json(body, TokenizeRequest)
     return fields, None if fields.messages is None else conversation_of(body)
 
@@ -155,7 +155,7 @@ def tokens_body(
 
 
 def _piece(raw: bytes) -> str | list[int]:
-    """The text of a token; the bytes of a part of a character as numbers, as llama.cpp has it."""
+    """The text of a token; a token that is not valid UTF-8 is a list of byte values, as in llama.cpp."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

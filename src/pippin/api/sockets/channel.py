@@ -1,4 +1,4 @@
-"""One WebSocket connection: messages are read while an answer is written, so that a client who leaves is noticed."""
+"""One WebSocket connection: messages are read while an answer is written, so that a disconnect is noticed at once."""
 
 import asyncio
 import contextlib
@@ -18,22 +18,22 @@ from pippin.core.decoding import from_json
 from pippin.core.errors import SHUTTING_DOWN, ServerError
 
 WAITING: Final = 16
-"""Messages that a client may send ahead of those that are being answered."""
-TOO_MANY: Final = 1008  # the code of a connection that is closed for breaking a rule
-SPENT: Final = 1001  # the code of a connection whose time is over, or whose server goes away
+"""Messages that a client may send ahead of the one being answered."""
+TOO_MANY: Final = 1008  # close code: policy violation
+SPENT: Final = 1001  # close code: the connection is too old or idle, or the server stops
 LONGEST_SECONDS: Final = 3600.0
-"""OpenAI's: a connection is closed after an hour, and the client opens another."""
+"""OpenAI's limit: a connection is closed after an hour, and the client opens another."""
 Task = asyncio.Task[None]
 
 REALTIME: Final = "realtime"
-"""The protocol that clients name beside a key, which browsers can send no other way."""
+"""The subprotocol that clients offer beside their key; browsers can't send a key in another way."""
 
 
 class Channel(Presence):
-    """An accepted connection. It is a `Presence`: an answer that is being written learns of a client who leaves."""
+    """An accepted connection. It is a `Presence`: a running answer is told when the client disconnects."""
 
     def __init__(self, socket: WebSocket, *, holds_back: bool = False) -> None:
-        """`holds_back`: who sends faster than is answered is read more slowly, and not closed."""
+        """With `holds_back`, a client that sends too fast is read more slowly instead of being disconnected."""
         self._socket = socket
         self._room = asyncio.Semaphore(WAITING) if holds_back else None
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
@@ -50,10 +50,10 @@ class Channel(Presence):
         self._socket.scope["state"][ARRIVING].on_stop(self._stop)
 
     async def messages(self, running: Callable[[], Collection[Task]] = tuple) -> AsyncIterator[str | bytes]:
-        """What the client sends, until it leaves, the connection's time is over, or the server stops.
+        """The client's messages, until it leaves, the connection is too old, or the server stops.
 
-        `running` tells what goes on beside the messages: a server that stops waits for that before it closes the
-        connection.
+        `running` returns the tasks that run beside the messages: a stopping server waits for them before it closes
+        the connection.
         """
         ends = time.monotonic() + LONGEST_SECONDS
         while not self._stopping and (left := ends - time.monotonic()) > 0:
@@ -79,25 +79,25 @@ class Channel(Presence):
         await self.end(SPENT, SHUTTING_DOWN.message)
 
     def hold(self, size: int) -> bool:
-        """Count `size` bytes until they are released: of messages that are kept after their answer. False where there
-        is no room for them."""
+        """Count `size` bytes of messages that are kept after their answer, until `release`. Returns False if there is
+        no room for them."""
         return self._held.take(size)
 
     def release(self, size: int) -> None:
-        """Count `size` bytes no longer."""
+        """Stop counting `size` bytes."""
         self._held.free(size)
 
     async def send(self, event: bytes) -> None:
-        """Send one event, as JSON. After the client has left nothing is sent."""
+        """Send one event, as JSON. Does nothing after the client has left."""
         if self.gone:
             return
         try:
             await self._socket.send_text(event.decode())
-        except (WebSocketDisconnect, RuntimeError):  # it closed meanwhile, which the reader has still to hear
+        except (WebSocketDisconnect, RuntimeError):  # it was closed, but the reader has not seen that yet
             self._left()
 
     async def end(self, code: int, reason: str) -> None:
-        """Close the connection from here, unless the client has left meanwhile."""
+        """Close the connection, unless the client has left meanwhile."""
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await self._socket.close(code, reason)
 
@@ -106,16 +106,16 @@ class Channel(Presence):
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    # As a presence
+    # The methods of `Presence`
 
     def on_gone(self, call: Callable[[], object]) -> None:
-        """Call `call` once when the client hangs up, in place of what was to be called before."""
+        """Call `call` once when the client disconnects; replaces the previous callback."""
         self._on_gone = call
         if self.gone:
             call()
 
     def stop(self) -> None:
-        """Nobody needs to be told any more; the connection stays."""
+        """Remove the callback; the connection stays open."""
         self._on_gone = None
 
     async def _read(self) -> None:
@@ -130,12 +130,12 @@ class Channel(Presence):
         self._left()
 
     def _stop(self) -> None:
-        """The server stops: what is being answered is answered, and nothing after it."""
+        """The server stops: finish the current answer, and answer nothing after it."""
         self._stopping = True
         self._messages.put_nowait(None)
 
     def _left(self) -> None:
-        """The client has left: tell whoever waits for that, once."""
+        """The client has left: call the callback once."""
         if self.gone:
             return
         self.gone = True
@@ -145,12 +145,12 @@ class Channel(Presence):
 
 
 def size_of(message: str | bytes) -> int:
-    """The bytes that a message took on its way."""
+    """The size of a message in bytes on the wire."""
     return len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
 
 
 def event_of(message: str | bytes) -> dict[str, Any]:
-    """An event that a client sent. Raises `ServerError`."""
+    """The event in a client's message. Raises `ServerError`."""
     if isinstance(message, bytes):
         raise ServerError("invalid_request", "Send events as text messages that hold JSON.")
     try:
@@ -163,7 +163,7 @@ def event_of(message: str | bytes) -> dict[str, Any]:
 
 
 def require_key(exchange: Exchange) -> None:
-    """Raises `ServerError` where the key with which a connection was opened was withdrawn, or has other rights now."""
+    """Raises `ServerError` if the key that opened the connection was withdrawn or has other rights now."""
     if exchange.key_now is not None and exchange.key_now() != exchange.key:
         raise ServerError(
             "authentication", "The API key of this connection was withdrawn or changed; connect again."
@@ -171,7 +171,7 @@ def require_key(exchange: Exchange) -> None:
 
 
 def asked_on(socket: HTTPConnection, path: str) -> Request:
-    """What stands for one request of a connection: with its headers, its rights, and an exchange of its own."""
+    """A stand-in for one request on a connection, with the connection's headers and rights, and its own exchange."""
     connection = exchange_of(socket.scope)
     exchange: Exchange = dataclasses.replace(
         connection,

@@ -1,7 +1,7 @@
 """The Responses API over a WebSocket: `response.create` events in, the events of a stream out.
 
-The protocol is that of https://developers.openai.com/api/docs/guides/websocket-mode. A connection answers one request
-after the other, and remembers its last response even where that is not stored.
+The protocol is https://developers.openai.com/api/docs/guides/websocket-mode. A connection answers one request after
+the other, and remembers its last response even if the response is not stored.
 """
 
 from typing import Any, Final
@@ -25,7 +25,7 @@ from pippin.core.events import Accepted, Finished
 PATH: Final = f"{VERSION}/responses"
 CREATE: Final = "response.create"
 WHOLE: Final = ("background", "stream", "generate")
-"""Fields of a `response.create` that say how the answer travels, and are not the dialect's."""
+"""Fields of a `response.create` that control the transport of the answer; the dialect does not see them."""
 
 
 class ErrorEvent(msgspec.Struct, kw_only=True):
@@ -35,13 +35,13 @@ class ErrorEvent(msgspec.Struct, kw_only=True):
 
 
 class ConnectionHistory(OwnedHistory):
-    """The caller's history, and the last response of the connection, whether it is stored or not."""
+    """The caller's history, plus the last response of the connection even if it is not stored."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         super().__init__(store, owner)
         self._last: tuple[str, StoredResponse] | None = None
         self.held = 0
-        """Bytes of the messages that the last response goes back to."""
+        """Bytes of all messages in the chain that the last response ends."""
 
     @property
     def last(self) -> str | None:
@@ -50,7 +50,7 @@ class ConnectionHistory(OwnedHistory):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the last response followed another."""
+        """Whether the last response continues another."""
         return self._last is not None and bool(self._last[1].before)
 
     def response(self, id: str) -> StoredResponse:
@@ -65,7 +65,7 @@ class ConnectionHistory(OwnedHistory):
         self._last = (id, StoredResponse(response=turn.response, input=turn.input, before=before))
 
     def forget(self, id: object) -> None:
-        """Drop what only this connection knows of a response: a turn that fails ends the chain that it went on with."""
+        """Drop the connection's copy of a response: a failed turn ends the chain that it continues."""
         if self._last is not None and self._last[0] == id:
             self._last = None
 
@@ -99,8 +99,8 @@ class ResponsesSocket:
             await self._channel.close()
 
     def _hold_history(self, before: str | None, size: int) -> None:
-        """Count what the connection remembers, if its last response is not the one of `before` the last message, which
-        took `size` bytes. What there is no room for is forgotten, and a request that goes on with it is told so."""
+        """Count the `size` bytes of the last message if it led to a new last response; `before` is the previous one. If
+        there is no room, the response is forgotten, and a request that continues it is refused."""
         history = self._history
         if history.last == before:
             return
@@ -143,7 +143,7 @@ class ResponsesSocket:
             await answer.close()
 
     def _event_of(self, message: str | bytes) -> dict[str, Any]:
-        """A `response.create` whose answer can travel on this connection."""
+        """The `response.create` in a message, if its answer can be sent on this connection."""
         most = self._api.options.max_body_mb
         if len(message) > most * MIB:
             raise ServerError("too_large", f"The event is larger than {most:g} MiB.")
@@ -168,12 +168,12 @@ class ResponsesSocket:
 
 
 def events_of(frames: bytes) -> list[bytes]:
-    """The JSON of server-sent events, without comments and without the mark of the end."""
+    """The JSON of server-sent events, without comments and without `[DONE]`."""
     lines = (line for line in frames.split(b"\n") if line.startswith(b"data: "))
     return [data for line in lines if (data := line.removeprefix(b"data: ")) != b"[DONE]"]
 
 
 def _begun_only(encoder: SavingEncoder) -> bytes:
-    """The events of a response that generates nothing: its input is there to go on with."""
+    """The events of a response that generates nothing; a later request can continue its input."""
     begun = encoder.start([Accepted(0)])
     return begun + encoder.event(Finished(0, "stop")) + encoder.end()

@@ -1,4 +1,4 @@
-"""Runs responses in the background: they go on when the client leaves, and are polled, followed and cancelled by id."""
+"""Runs responses in the background: they continue without the client, and are polled, followed and cancelled by id."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from pippin.api.http.body import LargeWork
 from pippin.core.errors import ErrorReport
 
 FINISHED_KEPT: Final = 64
-"""Finished responses of one owner whose events can still be followed; after that only the stored response is there."""
+"""Finished responses of one owner whose events can still be followed; of older ones only the stored response exists."""
 
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cancelled.")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
@@ -30,7 +30,7 @@ class BackgroundResponse:
         large: LargeWork,
         saved: Callable[[ResponseAnswer], None],
     ) -> None:
-        """`saved` is given the response object before the run begins and when it has ended, beside the event loop."""
+        """`saved` is called on a thread with the response object, before the run begins and when it has ended."""
         self._answer = answer
         self._encoder = encoder
         self._saved = saved
@@ -108,7 +108,7 @@ class BackgroundResponses:
             del self._responses[key]
 
     def running(self) -> dict[str, BackgroundResponse]:
-        """Those that run, by their ids."""
+        """The running responses, by id."""
         return {name: one for (_, name), one in self._responses.items() if not one.finished}
 
     def find(self, owner: str, id: str) -> BackgroundResponse | None:

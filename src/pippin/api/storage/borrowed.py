@@ -1,4 +1,4 @@
-"""The store of responses of another process, and the answers to who borrows it."""
+"""The first process's store of responses, as other processes use it, and the answers to their questions."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from pippin.service.lending.questions import Questions
 
 
 class BorrowedStore:
-    """The first process's store. Its methods wait for that process: they are called beside the event loop alone."""
+    """The first process's store. Its methods block until that process answers: call them only on a thread."""
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
@@ -47,7 +47,7 @@ class BorrowedStore:
 
 
 def told(store: ResponseStore, question: Keep | Recall) -> Told:
-    """What a store says to a question of another process."""
+    """The answer of a store to a question of another process."""
     match question:
         case Keep(serial, owner, id, kind, body, items, replaces):
             return Told(serial, done=store.put(owner, id, kind, body, items, replaces))

@@ -1,6 +1,7 @@
 """Which background responses run on any of several servers that share their state, and which are to be cancelled.
 
-The server that runs one says so again and again. Who has not said so for a while is gone, and its responses failed.
+The server that runs a response renews its entry regularly. A server that has not done so for a while is gone, and its
+responses have failed.
 """
 
 import time
@@ -15,11 +16,11 @@ CREATE TABLE IF NOT EXISTS background (
 ) WITHOUT ROWID;
 """
 SAY_EVERY: Final = 1.0  # seconds
-GONE_AFTER: Final = 15.0  # seconds, of which a database that is away for a moment takes some
+GONE_AFTER: Final = 15.0  # seconds; the database may be away for some of them
 
 
 class RunningAnywhere:
-    """Ids are those of responses, which are unique among all owners. Calls wait for a network."""
+    """Background responses by id; ids of responses are unique across all owners. Calls block on a network."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         """`database` has the table of `TABLE`."""
@@ -27,11 +28,11 @@ class RunningAnywhere:
         self._clock = clock
 
     def say(self, ids: Iterable[str]) -> list[str]:
-        """Say that these run here; those of them that are to be cancelled."""
+        """Record that these responses run here; returns those that are to be cancelled."""
         until = self._clock() + GONE_AFTER
         cancelled = []
         with self._database.transaction() as transaction:
-            for name in sorted(ids):  # in one order, so that two servers never wait for each other
+            for name in sorted(ids):  # in one order, so that two servers never deadlock
                 row = transaction.execute(
                     "INSERT INTO background VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE SET until = excluded.until "
                     "RETURNING cancelled",
@@ -52,7 +53,7 @@ class RunningAnywhere:
             return transaction.execute(query, (id, self._clock())).fetchone() is not None
 
     def cancel(self, id: str) -> bool:
-        """Have whoever runs a response cancel it; whether anybody does."""
+        """Ask the server that runs a response to cancel it; returns whether any server does."""
         with self._database.transaction() as transaction:
             change = "UPDATE background SET cancelled = 1 WHERE id = ? AND until >= ?"
             return transaction.execute(change, (id, self._clock())).rowcount > 0

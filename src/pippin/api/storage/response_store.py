@@ -1,7 +1,7 @@
-"""Keeps responses and conversations for later turns: bounded in entries, bytes and age, apart for each API key.
+"""Keeps responses and conversations for later turns: bounded in entries, bytes and age, separate for each API key.
 
-SQLite holds them, in a file where the operator names one, else in memory, or the database that several servers share;
-the code is the same. Calls may wait for a disk or a network, so they are made beside the event loop.
+They are kept in SQLite (in a file if the operator names one, else in memory) or in the database that several servers
+share; the code is the same. Calls may block on a disk or a network, so they are made on a thread.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ CREATE TABLE IF NOT EXISTS items (
 CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
 """
-# A response that is stored again, as one that has ended, keeps the time at which it was made.
+# A response that is stored again, for example when it has ended, keeps its time of creation.
 _PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
     SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
 
-# Version 1 had the name of a key as the owner, and the place of a key in the list as the name of one without: whoever
-# held that place next would have read what was stored. Names stay owners; of places nobody can tell whose they were.
+# In version 1 the owner was the name of a key, or for a key without a name its place in the list: whoever held that
+# place next would have read what was stored. Names stay owners; places are locked, since their owners are unknown.
 _OWNERS_OF_VERSION_2: Final = """
 UPDATE {table} SET owner = CASE
     WHEN owner = '' THEN ''
@@ -57,7 +57,7 @@ UPDATE {table} SET owner = CASE
 
 LARGEST_HEAD: Final = 64 << 10  # bytes of a conversation before its items; 16 pairs of metadata take 9 KiB
 BEFORE_ITEMS: Final = b',"items":['
-"""Stands in the JSON of a conversation once: quotes inside of texts are escaped, and metadata hold no lists."""
+"""Occurs at most once in the JSON of a conversation: quotes inside texts are escaped, and metadata hold no lists."""
 LARGEST_PAGE: Final = 100  # items
 
 
@@ -80,13 +80,13 @@ class StoredConversation(Struct, kw_only=True, omit_defaults=True):
 
 
 Change = Callable[[StoredConversation], object]
-"""Changes a conversation in place; what it raises leaves the conversation as it was."""
+"""Changes a conversation in place; if it raises, the stored conversation stays as it was."""
 
 Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
 class ResponseStore:
-    """The responses and conversations of all callers. `for_owner` gives one caller's view, the only way in."""
+    """The responses and conversations of all callers. `for_owner` returns the view of one caller."""
 
     def __init__(
         self,
@@ -120,14 +120,13 @@ class ResponseStore:
         items: Iterable[str],
         replaces: bytes | None = None,
     ) -> bool:
-        """Write an entry, then drop what is too old, and more until the bounds hold.
+        """Write an entry, then evict entries that are too old, and more until the bounds hold.
 
-        `replaces`: the `digest` of the entry's body as the caller has read it. Where it is another one by now, or there
-        is none any more, nothing is written, and the answer is False.
+        The least recently used entry of the owner who holds most is evicted first: an owner who holds less than an
+        equal share loses nothing to others. An entry that alone exceeds the bound is not kept.
 
-        That is the least recently used of the owner who holds most: who holds less than an equal share loses nothing
-        to others.
-        An entry that is larger than the bound alone is not kept. Raises `ServerError` where nothing can be written.
+        `replaces`: the `digest` of the entry's body as the caller has read it. If the entry has changed since, or is
+        gone, nothing is written, and the result is False. Raises `ServerError` if nothing can be written.
         """
         now = self._clock()
         with self._database.transaction() as transaction:
@@ -167,7 +166,7 @@ class ResponseStore:
         return None if row is None else bytes(row[0])
 
     def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
-        """The entry that holds an item."""
+        """The id and the kind of the entry that holds an item."""
         query = """SELECT entries.id, entries.kind FROM items JOIN entries
             ON entries.owner = items.owner AND entries.id = items.entry
             WHERE items.owner = ? AND items.item = ? ORDER BY entries.used DESC LIMIT 1"""
@@ -203,15 +202,15 @@ class ResponseStore:
 
 
 def _still_is(transaction: Transaction, owner: str, id: str, kind: Kind, known: bytes) -> bool:
-    """Whether an entry's body has this digest; if so, it stays that until the transaction ends."""
-    # An update, not a query: other servers wait for the row from here on.
+    """Whether an entry's body has this digest; the entry is locked until the transaction ends."""
+    # An update, not a query, because it locks the row against other servers.
     lock = "UPDATE entries SET used = used WHERE owner = ? AND id = ? AND kind = ? RETURNING body"
     row = transaction.execute(lock, (owner, id, kind)).fetchone()
     return row is not None and digest(bytes(row[0])) == known
 
 
 def _remove_oldest(transaction: Transaction, owner: str) -> int:
-    """Delete the entry that this owner has not used for longest; its bytes."""
+    """Delete the least recently used entry of this owner; returns its bytes."""
     query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
     oldest, size = transaction.execute(query, (owner,)).fetchone()
     _remove(transaction, owner, oldest)
@@ -219,14 +218,14 @@ def _remove_oldest(transaction: Transaction, owner: str) -> int:
 
 
 def _remove(transaction: Transaction, owner: str, id: str) -> bool:
-    """Delete an entry; whether there was one."""
+    """Delete an entry; returns whether there was one."""
     removed = transaction.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
     transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
     return removed.rowcount > 0
 
 
 class Store(Protocol):
-    """What a caller's history needs of a store, be it this process's or another's; see `ResponseStore`."""
+    """What `OwnedHistory` needs of a store, of this process or another one; see `ResponseStore`."""
 
     def put(
         self,
@@ -244,14 +243,14 @@ class Store(Protocol):
 
 
 class OwnedHistory:
-    """One caller's responses and conversations. Those of other callers are unknown here."""
+    """One caller's responses and conversations. Those of other callers are not found here."""
 
     def __init__(self, store: Store, owner: str) -> None:
         self._store = store
         self._owner = owner
 
     def keep(self, id: str, turn: StoredResponse) -> None:
-        """Store a response and the turn that it ends, where that is possible."""
+        """Store a response and the turn that it ends; a failure is only logged."""
         items = [*turn.input, *turn.response["output"]]
         with _answered_all_the_same("response", id):
             self._put(id, "response", msgspec.json.encode(turn), items)
@@ -264,14 +263,14 @@ class OwnedHistory:
             raise not_found("response", id)
 
     def save_conversation(self, conversation: StoredConversation) -> None:
-        """Store a new conversation; one that there is already is changed by `change_conversation`."""
+        """Store a new conversation; `change_conversation` changes an existing one."""
         self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
 
     def change_conversation(self, id: str, change: Change) -> StoredConversation:
-        """The conversation after `change`, which is stored; what others do to it at the same time is kept.
+        """Change a conversation, store it and return it; concurrent changes of others are kept.
 
-        `change` is called again where they were quicker. Raises `ServerError` where there is no such conversation, and
-        what `change` raises.
+        `change` is called again if another change came first. Raises `ServerError` if there is no such conversation,
+        and whatever `change` raises.
         """
         while True:
             body = self._store.get(self._owner, id, "conversation")
@@ -284,8 +283,8 @@ class OwnedHistory:
                 return conversation
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
-        """Add the items of an answer that a conversation does not have yet, where that is possible. One that was
-        deleted meanwhile stays deleted."""
+        """Add the items of an answer that a conversation does not have yet; a failure is only logged. A conversation
+        that was deleted meanwhile stays deleted."""
         given = list(items)
 
         def add(conversation: StoredConversation) -> None:
@@ -299,7 +298,7 @@ class OwnedHistory:
         return self._get(id, "conversation", StoredConversation)
 
     def conversation_head(self, id: str) -> StoredConversation:
-        """A conversation without its items, which may be many megabytes and stand last in what is stored."""
+        """A conversation without its items, which may be many megabytes and come last in the stored JSON."""
         begun = self._store.begin(self._owner, id, "conversation", LARGEST_HEAD)
         if begun is None:
             raise not_found("conversation", id)
@@ -311,12 +310,12 @@ class OwnedHistory:
             raise not_found("conversation", id)
 
     def items(self, response_id: str) -> list[Item]:
-        """Every item of the conversation up to and with that response, oldest first."""
+        """Every item of the conversation up to and including that response, oldest first."""
         turn = self.response(response_id)
         return [*self.input_items(turn), *turn.response["output"]]
 
     def input_items(self, turn: StoredResponse) -> list[Item]:
-        """What the model was given for a response: all turns before it, and its own input."""
+        """The model's input for a response: all earlier turns, and the input of its own turn."""
         turns = [turn]
         while (previous := turns[-1].previous) is not None:
             turns.append(self.response(previous))
@@ -359,13 +358,13 @@ class OwnedHistory:
 
 
 def digest(body: bytes) -> bytes:
-    """What tells one body of an entry from another."""
+    """A digest that tells whether the body of an entry has changed."""
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
 @contextlib.contextmanager
 def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
-    """A full disk, or a database that is away, must not cost the client its answer."""
+    """Log storage errors: a full disk or an unreachable database must not cost the client its answer."""
     try:
         yield
     except ServerError as error:
@@ -374,7 +373,7 @@ def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
 
 
 def open_store(options: ServerOptions, shared: Postgres | None = None) -> ResponseStore:
-    """The store that the options name; it is kept in `shared` where servers share their state. Raises `ServerError`."""
+    """The store that the options name, in `shared` if servers share their state. Raises `ServerError`."""
     file = options.response_store
     own = None if file is None or shared is not None else open_file(Path(file), SCHEMA)
     return ResponseStore(
@@ -392,7 +391,7 @@ def not_found(what: str, id: str) -> ServerError:
 
 
 def _to_version_2(database: sqlite3.Connection) -> None:
-    """Give what version 1 stored to the owners of this version, or to nobody."""
+    """Assign the entries of version 1 to the owners of this version, or to nobody."""
     for table in ("entries", "items"):
         database.execute(_OWNERS_OF_VERSION_2.format(table=table))
     locked = "SELECT COUNT(*) FROM entries WHERE owner GLOB 'locked:*'"

@@ -25,7 +25,7 @@ class SavingDialect:
     """The Responses dialect of one caller, whose responses go into that caller's history."""
 
     def __init__(self, dialect: ResponsesDialect, history: OwnedHistory, *, keep_all: bool = False) -> None:
-        """`keep_all`: the history is given those responses too that are not to be stored."""
+        """`keep_all`: the history also keeps responses that are not to be stored."""
         self._keep_all = keep_all
         self._dialect = dialect
         self._history = history
@@ -76,7 +76,7 @@ class SavingDialect:
 
 
 class SavingEncoder:
-    """Encodes a response, and knows which of what it drew is not stored yet."""
+    """Encodes a response, and tracks whether it has ended without being stored yet."""
 
     def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
         self.inner = encoder
@@ -107,9 +107,9 @@ class SavingEncoder:
         return self.inner.whole(completions)
 
     async def save(self) -> None:
-        """Store what was drawn since the last call.
+        """Store the response if it has ended since the last call.
 
-        That is done beside the event loop, for the input may be large and the disk slow.
+        This is done on a thread, because the input may be large and the disk slow.
         """
         if self._unsaved:
             self._unsaved = False

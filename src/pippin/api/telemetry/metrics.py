@@ -1,6 +1,6 @@
-"""Figures for Prometheus: requests as they were counted and timed, and the state of models as each scrape finds it.
+"""Metrics for Prometheus: counts and times of requests, and the state of models at each scrape.
 
-Only imported where the operator enables metrics: the library takes a fifth of a second to import.
+Only imported if the operator enables metrics: the library takes a fifth of a second to import.
 """
 
 import time
@@ -19,10 +19,10 @@ from pippin.service.lending.counts import added
 from pippin.service.lending.messages import Family, Sample
 
 LABELS: Final = 200
-"""Values that a label may take; what comes later counts as `other`."""
+"""The most values of a label; later ones count as `other`."""
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Of HTTP; every other word counts as `other`."""
+"""Methods of HTTP; any other word counts as `other`."""
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -54,7 +54,7 @@ VLLM_MLX_NAMES: Final = {
     "pippin_models_known": "vllm_mlx_model_registry_entries",
     "pippin_model_active_requests": "vllm_mlx_model_registry_active_owners",
 }
-"""The same figures under the names that vllm-mlx documents."""
+"""The names that vllm-mlx documents for the same metrics."""
 
 
 class Metrics:
@@ -93,14 +93,14 @@ class Metrics:
         self.http_seconds.labels(method, path).observe(seconds)
 
     def render(self, gauges: Iterable[Metric] = (), others: Sequence[list[Family]] = ()) -> bytes:
-        """Prometheus text of everything counted, and of `gauges` that were read just now. `others`: what other
-        processes of the server have counted, which is added."""
+        """Prometheus text of all counts, and of `gauges` that were read just now. `others`: the counts of the server's
+        other processes, which are added."""
         own = as_metrics(added([self.families(), *others])) if others else self.registry.collect()
         return generate_latest(_Families([*own, *gauges]))
 
     def families(self) -> list[Family]:
-        """Everything counted, as it is told to another process. When a counter was made is left out: a sum of several
-        has no such time."""
+        """All counts, as they are sent to another process. The creation times of counters are left out: a sum of
+        several has none."""
         return [
             Family(
                 metric.name,
@@ -122,7 +122,7 @@ class Metrics:
         return Histogram(f"pippin_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def _bounded(self, model: str) -> str:
-        """The model as a label. Clients name models as they like; a label for each name would be a leak."""
+        """The model as a label. Clients name models as they like; a label for each name would leak memory."""
         if model not in self._labels and len(self._labels) >= LABELS:
             return "other"
         self._labels.add(model)
@@ -198,7 +198,7 @@ class MeteredRequest:
 
 
 class _Families:
-    """What `generate_latest` reads: each family, and again under its other name."""
+    """What `generate_latest` reads: each family, and a copy under vllm-mlx's name."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -215,7 +215,7 @@ class _Families:
 
 Stats = TypeVar("Stats")
 Figures = tuple[tuple[str, str, Callable[[Stats], float]], ...]
-"""Names of gauges, what they tell, and where it is read."""
+"""Names of gauges, their help texts, and the functions that read them."""
 
 STATES: Final = ("unloaded", "loading", "loaded", "unloading", "failed")
 
@@ -234,7 +234,7 @@ def gauges(states: Sequence[ModelState], stats: Mapping[str, EngineStats], uptim
 
 
 def _only(name: str, text: str, value: str) -> Metric:
-    """A gauge of vllm-mlx that names which of several holds, as `label="value"` with 1; here it is always the same."""
+    """A gauge of vllm-mlx that tells which of several values holds, as `label="value"` with 1; constant here."""
     label = name.removeprefix("vllm_mlx_")
     family = GaugeMetricFamily(name, text, labels=[label])
     family.add_metric([value], 1)

@@ -1,7 +1,7 @@
-"""The one seam through which requests of every dialect and kind are observed, and OpenTelemetry's place at it.
+"""The one interface through which requests of every dialect and kind are observed, and tracing with OpenTelemetry.
 
-Traces are made where the library is installed and its SDK set up by the operator. Spans carry names and figures, never
-what was asked or answered. Attribute names are those of the semantic conventions for generative AI
+Traces are made if the library is installed and the operator has set up its SDK. Spans carry names and figures, never
+prompts or answers. Attribute names are those of the semantic conventions for generative AI
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/).
 """
 
@@ -14,12 +14,12 @@ from pippin.core.events import Accepted, Event, Finished, PartDelta
 
 
 class RequestObserver(Protocol):
-    """Told of one request's life, in order; `closed` is always the last call."""
+    """Is told of one request's life, in order; `closed` is always the last call."""
 
     def accepted(self, accepted: Sequence[Accepted]) -> None: ...
 
     def events(self, events: Sequence[Event]) -> None:
-        """Events have come: all that one wake-up of the event loop brought."""
+        """Events have come: all those of one wake-up of the event loop."""
         ...
 
     def failed(self, kind: ErrorKind) -> None: ...
@@ -38,7 +38,7 @@ class Observer(Protocol):
 
 
 class Unobserved:
-    """The observer, of the server and of each request, where nothing is counted."""
+    """The observer of the server and of each request if nothing is counted."""
 
     def request(self, operation: str, model: str, *, stream: bool) -> "Unobserved":
         return self
@@ -60,11 +60,11 @@ class Unobserved:
 
 
 def traced(observer: Observer) -> Observer:
-    """An observer that makes traces beside `observer`, where they can be made; else `observer` itself."""
+    """An observer that adds traces to `observer` if OpenTelemetry's SDK is installed; else `observer` itself."""
     try:
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             return observer
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # not even the parent package is there
         return observer
     from opentelemetry import trace
 
@@ -72,7 +72,7 @@ def traced(observer: Observer) -> Observer:
 
 
 class TracingObserver:
-    """Makes a span for each request, and tells another observer too."""
+    """Makes a span for each request, and forwards each call to another observer."""
 
     def __init__(self, inner: Observer, tracer: Any) -> None:
         self.inner = inner

@@ -1,6 +1,6 @@
-"""The last requests and their sums as JSON, in the words of mlx_vlm.server's `/metrics`.
+"""The last requests and totals as JSON, with the field names of mlx_vlm.server's `/metrics`.
 
-What it has there and not here: what each request asked for.
+Unlike there, what each request asked for is left out.
 """
 
 import time
@@ -14,7 +14,7 @@ from pippin.core.models import EngineStats
 
 KEPT: Final = 32
 WINDOWS: Final = (32, 64)
-"""Tokens of a choice at whose start and end the speed is told apart."""
+"""Sizes, in tokens, of the windows at the start and the end of a choice for which the speed is reported."""
 
 
 class RecentRequests:
@@ -86,7 +86,7 @@ class RecentRequest:
         self._first: float | None = None
         self._error: ErrorKind | None = None
         self._finished: list[Finished] = []
-        self._passed: list[tuple[int, float]] = []  # tokens of the first choice, and when they were there
+        self._passed: list[tuple[int, float]] = []  # tokens of the first choice so far, and the time
 
     def accepted(self, accepted: Sequence[Accepted]) -> None:
         pass
@@ -141,14 +141,14 @@ class RecentRequest:
 
 
 def rate(tokens: int, seconds: float) -> float:
-    """Tokens a second; 0 where nothing was measured."""
+    """Tokens a second; 0 if nothing was measured."""
     return round(tokens / seconds, 2) if seconds > 0 else 0.0
 
 
 def window_rate(passed: Sequence[tuple[int, float]], window: int, *, last: bool = False) -> float | None:
-    """Tokens a second over the first or last `window` tokens, or all where there are fewer; None for less than two.
+    """Tokens a second over the first or last `window` tokens, or over all if there are fewer; None for fewer than two.
 
-    `passed` has numbers of tokens and when they were there, in seconds. Several tokens may come at one time.
+    `passed` holds counts of tokens and the times in seconds at which they were reached. Several may come at once.
     """
     if len(passed) < 2:
         return None

@@ -1,8 +1,8 @@
 """Turns GGUF files into MLX model folders. Begin with `importer.py`.
 
-`reader.py` finds tensors and metadata in a file that nobody trusts, and `metadata.py` reads the metadata by type.
-`architectures.py` knows how each architecture's tensors are called in MLX and what its config.json says;
-`tokenizer.py` makes tokenizer.json; `weights.py` makes MLX's arrays of one tensor; `safetensors_writer.py` writes them.
+`reader.py` finds tensors and metadata in an untrusted file, and `metadata.py` reads the metadata by type.
+`architectures.py` maps each architecture's tensors to MLX's names and makes its config.json; `tokenizer.py` makes
+tokenizer.json; `weights.py` turns a tensor into MLX's arrays; `safetensors_writer.py` writes them.
 """
 
 from pippin.catalog.gguf.importer import import_gguf

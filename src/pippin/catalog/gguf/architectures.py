@@ -1,4 +1,4 @@
-"""What Pippin knows of each GGUF architecture: how its tensors are called in MLX, and its config.json."""
+"""The GGUF architectures that Pippin knows: MLX's names for their tensors, and their config.json."""
 
 import math
 import re
@@ -13,8 +13,8 @@ from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
 
 Treatment = Literal["as_it_is", "plus_one", "rotary_q", "rotary_k"]
-"""What llama.cpp's converter did to a tensor, which the import undoes: Gemma's norms are stored plus one;
-llama's rotary rows of q and k are interleaved."""
+"""What llama.cpp's converter did to a tensor and the import undoes: Gemma's norms are stored plus one; llama's rotary
+rows of q and k are interleaved."""
 
 Config = dict[str, Any]
 
@@ -42,8 +42,8 @@ GEMMA_NORMS: Final = {
 }
 TENSOR_NAME: Final = re.compile(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)")
 ROPE_FACTORS: Final = "rope_freqs.weight"
-"""The tensor in which llama.cpp's converter keeps what Llama 3's rope scaling divides each frequency by."""
-LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # of every Llama 3.1, 3.2 and 3.3
+"""The tensor in which llama.cpp's converter stores the divisor of each frequency in Llama 3's rope scaling."""
+LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # in every Llama 3.1, 3.2 and 3.3
 FACTOR_TOLERANCE: Final = 1e-4
 
 
@@ -57,7 +57,7 @@ class Architecture:
     norms_plus_one: bool = False
 
     def target(self, name: str, layers: int) -> tuple[str, Literal["weight", "bias"]] | None:
-        """MLX's module for a GGUF tensor and which of its arrays it is; None if there is no such module."""
+        """MLX's module for a GGUF tensor, and which of its arrays the tensor is; None if there is no such module."""
         found = TENSOR_NAME.fullmatch(name)
         if found is None:
             return None
@@ -127,7 +127,7 @@ def _check(metadata: Metadata, config: Config) -> None:
 
 def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
     method = metadata.find_text("{arch}.rope.scaling.type")
-    # Files older than the type's key say linear by this one alone.
+    # Older files have no key for the type; this key implies linear.
     factor = metadata.find_real("{arch}.rope.scaling.factor") or metadata.find_real(
         "{arch}.rope.scale_linear"
     )
@@ -179,7 +179,7 @@ def _gemma3(metadata: Metadata) -> Config:
         "gemma3.attn_logit_softcapping"
     ):
         raise metadata.unsupported("a Gemma 3 model with capped logits is not understood")
-    # The file does not hold the divisor of attention; only the 27B model's is not the length of a head.
+    # The file lacks the attention divisor; it equals the head length in all models but the 27B.
     head = config["hidden_size"] // config["num_attention_heads"]
     return {
         "model_type": "gemma3_text",
@@ -222,10 +222,10 @@ def architecture(metadata: Metadata) -> Architecture:
 
 
 def llama3_scaling(factors: NDArray[np.float32], theta: float) -> dict[str, Any] | None:
-    """`rope_scaling` for config.json, or None if the factors do not come from Llama 3's formula.
+    """`rope_scaling` for config.json; None if the factors do not follow Llama 3's formula.
 
     llama.cpp's converter writes the factor of each frequency, [head_dim / 2], and drops the parameters that they were
-    computed from; MLX wants the parameters.
+    computed from; MLX needs the parameters.
     """
     factor = float(f"{float(factors.max()):.6g}")
     if not math.isfinite(factor) or factor < 1:
@@ -242,7 +242,7 @@ def llama3_scaling(factors: NDArray[np.float32], theta: float) -> dict[str, Any]
 
 
 def llama3_factors(dimensions: int, theta: float, factor: float) -> NDArray[np.float64]:
-    """What each frequency is divided by, [dimensions / 2].
+    """The divisor of each frequency, [dimensions / 2].
 
     Formula: transformers, modeling_rope_utils.py, `_compute_llama3_parameters`.
     """

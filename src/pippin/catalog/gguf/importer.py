@@ -1,4 +1,5 @@
-"""Imports a GGUF file as an MLX model folder: planned before anything is written, and written whole or not at all."""
+"""Imports a GGUF file as an MLX model folder: everything is checked before anything is written, and writes are
+atomic."""
 
 import json
 import math
@@ -35,7 +36,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 
 Progress = Callable[[int, int, str], None]
-"""Told of `done` of `total` bytes of the file, and the module at hand."""
+"""Called with `done` and `total` bytes of the file, and the current module."""
 
 PROVENANCE: Final = "pippin.json"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -51,8 +52,8 @@ def import_gguf(
 ) -> ModelInfo:
     """Write the model in the GGUF file `path` to the folder `destination_root / name`.
 
-    `dense_type` is what K-quants are rounded to: bfloat16 for Gemma, whose activations outgrow float16, else
-    float16. Holds one tensor in memory at a time. Raises `ServerError`, and then leaves nothing behind.
+    K-quants are rounded to `dense_type`: by default bfloat16 for Gemma, whose activations overflow float16, else
+    float16. Holds one tensor in memory at a time. Raises `ServerError`, leaving nothing behind.
     """
     if NAME.fullmatch(name) is None:
         raise ServerError(
@@ -82,7 +83,7 @@ def import_gguf(
 
 
 class Conversion:
-    """A GGUF file that has been found fit for import: its plan, and all documents beside the weights."""
+    """A GGUF file that was found fit for import: the plan for its weights, and all other documents."""
 
     def __init__(self, file: GgufFile, dense_type: DenseType | None) -> None:
         self._file = file
@@ -96,7 +97,7 @@ class Conversion:
         self._complete_config()
 
     def check_room(self, root: Path) -> None:
-        """Raise if the disk cannot take the model. The estimate is above what will be written."""
+        """Raise `ServerError` if the disk cannot hold the model. The estimate exceeds what will be written."""
         needed = 16 * 1024**2 + sum(
             tensor.size * 10 // 8
             if tensor.type in QUANTIZED_BITS
@@ -131,7 +132,7 @@ class Conversion:
             (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
 
     def _assign(self) -> dict[tuple[str, str], Tensor]:
-        """Which tensor fills which array, in the order of the file."""
+        """Map each array to the tensor that fills it, in file order."""
         plan: dict[tuple[str, str], Tensor] = {}
         for name, tensor in self._file.tensors.items():
             if name == ROPE_FACTORS:
@@ -183,7 +184,7 @@ class Conversion:
             )
 
     def _complete_config(self) -> None:
-        """What the tensors and the tokenizer say about the model."""
+        """Add what the tensors and the tokenizer reveal about the model."""
         config = self._config
         config["vocab_size"] = self._plan["model.embed_tokens", "weight"].shape[0]
         config["tie_word_embeddings"] = ("lm_head", "weight") not in self._plan
@@ -209,7 +210,7 @@ class Conversion:
         return scaling
 
     def _quantization(self) -> dict[str, Any] | None:
-        """As mlx-lm reads it: the most common form, and by name the modules that differ."""
+        """The `quantization` entry that mlx-lm reads: the most common form, and by name the modules that differ."""
         bits = {
             module: QUANTIZED_BITS[tensor.type]
             for (module, _), tensor in self._plan.items()
@@ -254,9 +255,9 @@ def _values(tensor: Tensor) -> int:
 
 
 def _uninterleaved(raw: NDArray[np.uint8], shape: tuple[int, ...], heads: int) -> NDArray[np.uint8]:
-    """The rows as transformers and MLX order them. A row's bytes move whole, packed or not.
+    """The rows in the order of transformers and MLX. A row's bytes move as a whole, packed or not.
 
-    Undoes `permute` of llama.cpp's convert_hf_to_gguf.py: there, row 2i + j of a head was row j * half + i.
+    Undoes `permute` in llama.cpp's convert_hf_to_gguf.py: there, row 2i + j of a head was row j * half + i.
     """
     if len(shape) == 1:  # a bias: its values are the rows
         raw = raw.reshape(shape[0], -1)

@@ -1,4 +1,4 @@
-"""Typed reading of a GGUF file's metadata, with errors that name the key."""
+"""Typed access to a GGUF file's metadata, with errors that name the key."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata of the file called `file`; keys written `{arch}.x` are read under its architecture's name."""
+    """The metadata of the file called `file`. In keys, `{arch}` stands for the architecture's name."""
 
     file: str
     values: Mapping[str, Value]
@@ -33,7 +33,7 @@ class Metadata:
         return self._required(key, self.find_text(key))
 
     def find_count(self, key: str) -> int | None:
-        """A whole number from 0 to 2^31."""
+        """An integer from 0 to below 2^31."""
         value = self._find(key)
         if value is None:
             return None
@@ -53,7 +53,7 @@ class Metadata:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self.wrong(key, value, "a number")
-        # The file keeps float32: 9.999999747378752e-06 stands for 1e-05.
+        # The file stores float32: 9.999999747378752e-06 stands for 1e-05.
         return float(f"{value:.7g}")
 
     def real(self, key: str) -> float:

@@ -1,9 +1,9 @@
-"""Reads a GGUF file's header and finds its tensors, trusting nothing that the file says.
+"""Reads a GGUF file's header and locates its tensors, trusting nothing in the file.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little-endian). Every count,
-length and offset is held against the size of the file before anything is allocated for it. The codes of value types and
-tensor types, and the sizes of blocks, are the `gguf` library's; its own reader believes what a file claims
-(docs/architecture.md, "Libraries that were tried").
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little-endian). Every count, length
+and offset is checked against the file's size before anything is allocated for it. The codes of value and tensor types
+and the block sizes come from the `gguf` library; its own reader believes what a file claims (docs/architecture.md,
+"Libraries that were tried").
 """
 
 import math
@@ -29,7 +29,7 @@ Value = Scalar | Sequence[Scalar]
 
 MOST_KEYS: Final = 65_536
 MOST_TENSORS: Final = 65_536
-MOST_ELEMENTS: Final = 4_194_304  # of one metadata array; the largest vocabularies have a sixteenth of it
+MOST_ELEMENTS: Final = 4_194_304  # per metadata array; the largest vocabularies have a sixteenth of it
 LONGEST_STRING: Final = 8 * 1024 * 1024
 LONGEST_NAME: Final = 256
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -45,7 +45,7 @@ NUMBERS: Final = {
     GGUFValueType.INT64: "q",
     GGUFValueType.FLOAT64: "d",
 }
-"""How `struct` writes each type of number."""
+"""`struct` format of each number type."""
 TENSOR_TYPES: Final = frozenset(
     {
         TensorType.F32,
@@ -63,12 +63,12 @@ TENSOR_TYPES: Final = frozenset(
         TensorType.Q6_K,
     }
 )
-"""The types whose tensors can be imported."""
+"""The tensor types that can be imported."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies. `shape` is in row-major order (GGUF itself writes it the other way round)."""
+    """The location of a tensor. `shape` is in row-major order (GGUF itself stores it reversed)."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,9 +78,9 @@ class Tensor:
 
 
 class GgufFile:
-    """An open GGUF file: its metadata, its tensors by name, and their bytes mapped on demand.
+    """An open GGUF file: its metadata, its tensors by name, and their bytes, mapped on demand.
 
-    Raises `ServerError` for whatever is wrong with the file. Close it, or use it in a `with`.
+    Raises `ServerError` for any fault in the file. Close it, or use it in a `with`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,7 +111,7 @@ class GgufFile:
         self._map.close()
 
     def read(self, tensor: Tensor) -> NDArray[np.uint8]:
-        """The tensor's bytes, copied out of the file: one row of the array for each row of the tensor."""
+        """The tensor's bytes, copied out of the file, with one row of the array per row of the tensor."""
         raw = np.frombuffer(self._map[tensor.start : tensor.start + tensor.size], dtype=np.uint8)
         rows = math.prod(tensor.shape[:-1])
         return raw.reshape(rows, tensor.size // rows)
@@ -124,7 +124,7 @@ def malformed(path: Path, reason: str) -> ServerError:
 
 
 class _Header:
-    """A cursor over the header: what it reads is checked before it moves on."""
+    """A cursor over the header that checks each value before it moves on."""
 
     def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
         self._path = path
@@ -228,7 +228,7 @@ class _Header:
                 "path",
             )
         tensor_type = TensorType(code)
-        # In Python's integers, so nothing overflows; what does not fit the file is refused in `_place`.
+        # Python integers do not overflow; sizes beyond the file are refused in `_place`.
         block, _ = GGML_QUANT_SIZES[tensor_type]
         if min(shape) < 1 or shape[-1] % block:
             raise self._malformed(

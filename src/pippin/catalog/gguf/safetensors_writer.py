@@ -1,7 +1,7 @@
 """Writes arrays one by one into safetensors files, without ever holding them all.
 
-Format: https://github.com/huggingface/safetensors#format. The header stands before the data and needs their
-offsets, so arrays are first spooled behind a gap that is filled at the end.
+Format: https://github.com/huggingface/safetensors#format. The header precedes the data and contains its offsets, so
+arrays are written after a gap, which is filled in at the end.
 """
 
 import json
@@ -14,11 +14,11 @@ import numpy as np
 from pippin.catalog.gguf.weights import WIDTH, StoredArray
 
 SHARD_BYTES: Final = 5 * 1024**3
-HEADER_BYTES: Final = 1024 * 1024  # of the gap; the format pads headers with spaces
+HEADER_BYTES: Final = 1024 * 1024  # size of the gap; the format pads headers with spaces
 
 
 class SafetensorsWriter:
-    """Fills `model.safetensors`, or numbered shards and their index if there is more than a shard's worth."""
+    """Writes `model.safetensors`, or numbered shards and an index if there is more than one shard's worth of data."""
 
     def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class SafetensorsWriter:
         self.total_bytes += size
 
     def finish(self) -> None:
-        """Write the last header, give the shards their names, write the index."""
+        """Write the last header, name the shards and write the index."""
         self._close_shard()
         count = len(self._shards)
         names = [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
@@ -58,7 +58,7 @@ class SafetensorsWriter:
             (self._folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
 
     def close(self) -> None:
-        """Let go of an unfinished shard."""
+        """Close the file of an unfinished shard."""
         if self._file is not None:
             self._file.close()
             self._file = None

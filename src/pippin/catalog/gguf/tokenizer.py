@@ -11,10 +11,10 @@ from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
 
 Json = dict[str, Any]
-SPACE: Final = "▁"  # what SentencePiece writes for a space
+SPACE: Final = "▁"  # SentencePiece's substitute for a space
 TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LONGEST_MERGED: Final = 256
-"""Characters of a token that merges are looked for; the work grows with the square."""
+"""Longest token, in characters, for which merges are searched; the work grows with the square of the length."""
 
 CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -30,11 +30,11 @@ TEKKEN: Final = (
 class PreTokenizer:
     steps: tuple[Json, ...]
     nfc: bool = False
-    """Text is brought to Unicode's form NFC first."""
+    """Text is first normalised to Unicode's NFC."""
     ignore_merges: bool = False
-    """A word that is a token is taken whole, whatever the merges say."""
+    """A word that is a token is kept whole, whatever the merges say."""
     bos: bool = False
-    """A text begins with the BOS token where the file does not say."""
+    """Text begins with the BOS token if the file does not say."""
 
 
 def _byte_step(cut: bool) -> Json:
@@ -67,9 +67,9 @@ PRE_TOKENIZERS: Final = {
     "deepseek-r1-qwen": PreTokenizer(_QWEN2_STEPS, bos=True),
     "tekken": PreTokenizer(_split(TEKKEN), ignore_merges=True, bos=True),
 }
-"""How a byte-level tokenizer cuts text before merging, for each name that `tokenizer.ggml.pre` may have.
+"""How a byte-level tokenizer splits text before merging, for each value of `tokenizer.ggml.pre`.
 
-The values are `normalizer` and `pre_tokenizer` of tokenizer.json as the models' own publishers ship them.
+The values are `normalizer` and `pre_tokenizer` of tokenizer.json as published with the models.
 """
 
 
@@ -82,7 +82,7 @@ class TokenizerFiles:
 
 
 def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
-    """Raises `ServerError` for tokenizers that are not byte-level BPE or SentencePiece's BPE."""
+    """Convert the file's tokenizer. Raises `ServerError` unless it is byte-level BPE or SentencePiece's BPE."""
     vocabulary = _Vocabulary(metadata)
     match metadata.text("tokenizer.ggml.model"):
         case "gpt2":
@@ -107,7 +107,7 @@ def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
 
 
 class _Vocabulary:
-    """The tokens by id, and what is special about some."""
+    """The tokens by id, and the special ones among them."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -131,7 +131,7 @@ class _Vocabulary:
         return None if number is None else (self.tokens[number], number)
 
     def added(self) -> list[Json]:
-        """Tokens that are cut out of a text before anything else."""
+        """Tokens that are matched in a text before anything else."""
         return [
             {
                 "id": number,
@@ -214,10 +214,10 @@ def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, b
 
 
 def _merges_from_scores(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """All pairs of tokens whose union is a token: best score first, equal scores in order of ids.
+    """All pairs of tokens whose concatenation is a token: best score first, equal scores in order of ids.
 
-    SentencePiece joins, at each moment, the neighbours whose union has the highest score. A list of merges in order of
-    those scores makes a rank-based BPE do the same.
+    SentencePiece always merges the neighbours whose concatenation has the highest score. A rank-based BPE does the same
+    if its merges are listed in order of those scores.
     """
     found: list[tuple[float, int, int, int, str, str]] = []
     for token, number in ids.items():
@@ -261,7 +261,7 @@ def _document(
 
 
 def _template(bos: tuple[str, int] | None) -> Json | None:
-    """The post-processor that puts the BOS token in front."""
+    """The post-processor that prepends the BOS token."""
     if bos is None:
         return None
     token, number = bos
@@ -310,7 +310,7 @@ def _named_templates(metadata: Metadata) -> list[Json]:
 
 
 def _generation(vocabulary: _Vocabulary) -> Json:
-    """Every token that ends an answer: the end of the text, of a turn, of a message."""
+    """Generation settings: every token that ends an answer (end of text, of turn, of message), BOS and padding."""
     ends = [vocabulary.find(role) for role in ("eos", "eot", "eom")]
     unique = list(dict.fromkeys(end for end in ends if end is not None))
     generation: Json = {"eos_token_id": unique[0] if len(unique) == 1 else unique} if unique else {}

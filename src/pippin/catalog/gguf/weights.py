@@ -1,8 +1,8 @@
 """Turns one GGUF tensor into the arrays that MLX loads for it.
 
-Q4_0, Q4_1 and Q8_0 become MLX's affine form (weight = scale * q + bias, groups of 32) value for value. F16 and BF16
-stay. A float32 tensor is written in a 16-bit type if that loses nothing, else as it is. Everything else
-(Q5_0, Q5_1 and the K-quants) is dequantised and rounded to `dense`.
+Q4_0, Q4_1 and Q8_0 become MLX's affine form (weight = scale * q + bias, groups of 32) exactly. F16 and BF16 are kept. A
+float32 tensor is written in a 16-bit type if that loses nothing, else as float32. Everything else (Q5_0, Q5_1 and the
+K-quants) is dequantised and rounded to `dense`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ WIDTH: Final[dict[Dtype, int]] = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array as it goes into a safetensors file; bfloat16 travels as its uint16 bits."""
+    """An array for a safetensors file; bfloat16 is held as its uint16 bits."""
 
     data: NDArray[np.generic]
     dtype: Dtype
@@ -33,7 +33,7 @@ class StoredArray:
 def quantized(
     raw: NDArray[np.uint8], tensor_type: TensorType, shape: tuple[int, ...]
 ) -> dict[str, StoredArray]:
-    """`weight`, `scales` and `biases` of a Q4_0, Q4_1 or Q8_0 tensor, from its bytes row by row."""
+    """`weight`, `scales` and `biases` of a Q4_0, Q4_1 or Q8_0 tensor, from its bytes, one row per row."""
     _, block_bytes = gguf.GGML_QUANT_SIZES[tensor_type]
     blocks = raw.reshape(-1, block_bytes)
     scales = blocks[:, :2].copy().view(np.float16)
@@ -45,7 +45,7 @@ def quantized(
             biases = _times(scales, -8.0)
             packed = _pack_nibbles(blocks[:, 2:])
         case _:
-            # Q8_0, whose values are signed; MLX's are unsigned.
+            # Q8_0: its values are signed, MLX's are unsigned.
             biases = _times(scales, -128.0)
             packed = blocks[:, 2:] ^ np.uint8(0x80)
     if biases.dtype != scales.dtype:
@@ -63,7 +63,7 @@ def quantized(
 
 
 def _times(scales: NDArray[np.float16], factor: float) -> NDArray[np.floating]:
-    """The product in float16 if it is exact there (all but extreme scales), else in float32."""
+    """The product in float16 if that is exact (all but extreme scales), else in float32."""
     wide = scales.astype(np.float32) * np.float32(factor)
     with np.errstate(over="ignore"):
         narrow = wide.astype(np.float16)
@@ -71,7 +71,7 @@ def _times(scales: NDArray[np.float16], factor: float) -> NDArray[np.floating]:
 
 
 def _pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """GGUF keeps values i and i + 16 in one byte, MLX values 2i and 2i + 1."""
+    """Repack 4-bit codes: GGUF stores values i and i + 16 in one byte, MLX values 2i and 2i + 1."""
     values = np.concatenate([codes & 0x0F, codes >> 4], axis=1)
     packed: NDArray[np.uint8] = values[:, 0::2] | (values[:, 1::2] << 4)
     return packed
@@ -86,7 +86,7 @@ def floats(raw: NDArray[np.uint8], tensor_type: TensorType, shape: tuple[int, ..
 def dense(
     raw: NDArray[np.uint8], tensor_type: TensorType, shape: tuple[int, ...], target: DenseType
 ) -> StoredArray:
-    """A tensor that is not kept quantised."""
+    """The array of a tensor that is not kept quantised."""
     match tensor_type:
         case TensorType.F16:
             return StoredArray(raw.view("<f2"), "F16", shape)
@@ -99,7 +99,7 @@ def dense(
 
 
 def rounded(values: NDArray[np.float32], target: DenseType) -> StoredArray:
-    """Values in the nearest numbers of the target type."""
+    """The values, rounded to the nearest numbers of the target type."""
     match target:
         case "float32":
             return StoredArray(values.astype("<f4"), "F32", values.shape)
@@ -113,10 +113,10 @@ def rounded(values: NDArray[np.float32], target: DenseType) -> StoredArray:
 
 
 def lossless(values: NDArray[np.float32], target: DenseType, stored_plus_one: bool = False) -> StoredArray:
-    """Float32 values in the target type if that keeps every one of them, else in float32.
+    """Float32 values in the target type if every value survives, else in float32.
 
-    One float32 norm makes MLX compute in float32 from there on, which halves the speed of a 16-bit model on a GPU.
-    With `stored_plus_one` the file holds each value plus one (Gemma's norms), and that sum is what must survive.
+    A single float32 norm makes MLX compute in float32 from there on, which halves the speed of a 16-bit model on a GPU.
+    With `stored_plus_one` the file holds each value plus one (Gemma's norms), and that sum must survive.
     """
     wanted = values - np.float32(1) if stored_plus_one else values
     candidate = rounded(wanted, target)
@@ -128,7 +128,7 @@ def lossless(values: NDArray[np.float32], target: DenseType, stored_plus_one: bo
 
 
 def widened(array: StoredArray) -> NDArray[np.float32]:
-    """A dense array in float32."""
+    """A dense array as float32."""
     if array.dtype == "BF16":
         return (array.data.astype(np.uint32) << 16).view(np.float32)
     return array.data.astype(np.float32)

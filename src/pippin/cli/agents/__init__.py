@@ -1,5 +1,5 @@
-"""`pippin agent`: coding agents pointed at a server of Pippin.
+"""`pippin agent`: coding agents pointed at a Pippin server.
 
-Begin with `table.py`, which knows each agent as data: its command, its variables, its files and its arguments.
-`setup.py` fills a row of the table in for one server and model, and writes its files into Pippin's own folder.
+Begin with `table.py`, which describes each agent as data: its command, variables, files and arguments. `setup.py` fills
+in a row of the table for one server and model, and writes the files into Pippin's own folder.
 """

@@ -1,4 +1,4 @@
-"""Fills a row of the table in for one server and model, and starts the agent with it."""
+"""Fills in a row of the table for one server and model, and starts the agent."""
 
 import json
 import os
@@ -19,19 +19,19 @@ from pippin.core.errors import ServerError
 
 WORD: Final = re.compile(r"\{(address|model|window|output|key|folder)\}")
 NUMBERS: Final = ("{window}", "{output}")
-MOST_OUTPUT: Final = 16_384  # tokens of one answer, of which an agent keeps room in the window
+MOST_OUTPUT: Final = 16_384  # most tokens of one answer, for which an agent reserves room in the window
 NO_KEY: Final = "none"
 
 
 @dataclass(frozen=True)
 class Target:
-    """The server and model that an agent is to use. `window` counts tokens of prompt and answer."""
+    """The server and the model for an agent. `window` counts tokens of prompt and answer."""
 
     address: str  # without /v1
     model: str
     window: int
     key: str | None
-    folder: Path  # the agent's own among Pippin's
+    folder: Path  # the agent's folder inside Pippin's
 
     @property
     def words(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Setup:
-    """All that is done to start an agent."""
+    """Everything needed to start an agent."""
 
     command: tuple[str, ...]
     variables: dict[str, str]
@@ -55,7 +55,7 @@ class Setup:
     files: dict[Path, str]
 
     def shown(self, key: str | None) -> str:
-        """As a shell would do it; a key is named by its variable."""
+        """The setup as shell commands; the key is replaced by its variable."""
 
         def hidden(text: str) -> str:
             return text.replace(key, "$PIPPIN_API_KEY") if key else text
@@ -71,7 +71,7 @@ class Setup:
 
 
 def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Setup:
-    """What starting the agent takes, without doing it."""
+    """The setup of an agent, without carrying it out."""
     words = target.words
     return Setup(
         command=(agent.command, *(_filled(text, words) for text in agent.arguments), *arguments),
@@ -82,7 +82,7 @@ def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Se
 
 
 def start(agent: Agent, setup: Setup, environment: Mapping[str, str]) -> int:
-    """Write the files and run the agent to its end; gives its exit status. Raises `ServerError` if it isn't there."""
+    """Write the files, run the agent, and return its exit status. Raises `ServerError` if it is not installed."""
     program = shutil.which(agent.command, path=environment.get("PATH"))
     if program is None:
         raise ServerError(
@@ -90,7 +90,7 @@ def start(agent: Agent, setup: Setup, environment: Mapping[str, str]) -> int:
         )
     for path, text in setup.files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # some hold the key
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it may contain the key
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     inherited = {name: value for name, value in environment.items() if name not in setup.unset}
@@ -131,7 +131,7 @@ def _text(file: File, words: dict[str, str]) -> str:
 
 
 def _tree(value: Any, words: dict[str, str]) -> Any:
-    """The same tree with its words filled in."""
+    """The tree with its placeholders filled in."""
     match value:
         case str() if value in NUMBERS:
             return int(_filled(value, words))
@@ -146,7 +146,7 @@ def _tree(value: Any, words: dict[str, str]) -> Any:
 
 
 def _toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    """Lines of TOML: strings, whole numbers, booleans and tables. JSON writes the first three as TOML does."""
+    """Lines of TOML with strings, integers, booleans and tables. The first three are written as in JSON."""
     plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
     lines = [f"[{'.'.join(path)}]"] if path and plain else []
     lines += [f"{name} = {json.dumps(value)}" for name, value in plain.items()]

@@ -1,8 +1,8 @@
 """Every agent that `pippin agent` knows, as data.
 
-Texts may hold `{address}` (without `/v1`), `{model}`, `{window}` and `{output}` (tokens), `{key}` and `{folder}` (the
-agent's own folder among Pippin's); nothing else in them is replaced. A value of a file that is one such word alone and
-counts tokens becomes a number.
+Texts may contain `{address}` (without `/v1`), `{model}`, `{window}` and `{output}` (tokens), `{key}` and `{folder}`
+(the agent's folder inside Pippin's); nothing else is replaced. A value in a file that is only `{window}` or `{output}`
+becomes a number.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ PATIENCE_MS: Final = "2000000"  # milliseconds that an agent may wait for a long
 
 @dataclass(frozen=True)
 class File:
-    """A file that an agent reads, in its folder of Pippin's. `content` is a tree, or the text itself."""
+    """A file that an agent reads, in its folder inside Pippin's. `content` is a tree, or plain text."""
 
     name: str
     format: FileFormat
@@ -24,16 +24,16 @@ class File:
 
 @dataclass(frozen=True)
 class Agent:
-    """One agent: how it is installed, and how it is told of a server without the user's files."""
+    """One agent: how to install it, and how to point it at a server without touching the user's files."""
 
     command: str
     install: str
-    window: int  # tokens; with fewer its first prompts leave no room to work
+    window: int  # tokens; in a smaller window, its first prompts leave no room to work
     variables: dict[str, str]
     arguments: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
     tools: bool = True  # whether it needs a model that calls tools
-    unset: tuple[str, ...] = ()  # variables of the user's that would lead it elsewhere
+    unset: tuple[str, ...] = ()  # the user's variables that would point it elsewhere
     notes: tuple[str, ...] = field(default=())
 
 
@@ -54,7 +54,7 @@ _CLAUDE: Final = Agent(
         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "{window}",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "{output}",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        # Both of these change the prompt near its start in each turn, behind which nothing would be found in the cache.
+        # Both features change the prompt near its start in each turn, so the prefix cache would not be hit after that.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
     },
@@ -142,7 +142,7 @@ _AIDER: Final = Agent(
         "{folder}/settings.yml",
         "--timeout",
         "2000",
-        "--no-analytics",  # `--analytics-disable` would write a file of the user's
+        "--no-analytics",  # `--analytics-disable` would write one of the user's files
         "--no-show-release-notes",
         "--no-check-update",
         "--no-show-model-warnings",
@@ -160,7 +160,7 @@ _AIDER: Final = Agent(
                 }
             },
         ),
-        # Else its rules move behind the last question in each turn, and the prompts differ from the first question on.
+        # Otherwise the rules move after the last question in each turn, and prompts differ from the first question on.
         File("settings.yml", "yaml", [{"name": "openai/{model}", "reminder": "none"}]),
     ),
     tools=False,

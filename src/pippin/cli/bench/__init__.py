@@ -1,1 +1,1 @@
-"""`pippin bench`: how fast a running server is. Begin with `sweep.py`; `scenarios.py` sends requests and times them."""
+"""`pippin bench`: measures a running server. Begin with `sweep.py`; `scenarios.py` sends requests and times them."""

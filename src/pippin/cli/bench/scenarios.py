@@ -1,4 +1,4 @@
-"""Requests to the running server, timed; and the scenarios of docs/measurements/servers.md as a table of them."""
+"""Sends timed requests to the running server, and measures the scenarios of docs/measurements/servers.md."""
 
 import asyncio
 import random
@@ -32,20 +32,20 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that a client of the benchmark sends."""
+    """A request of a benchmark client."""
 
     words: str
     tokens: int
     delay: float = 0.0  # seconds before it is sent
-    counts: bool = True  # its first token is part of the figure
-    exact: bool = False  # whether the answer has just so many tokens
-    schema: dict[str, Any] | None = None  # that the answer is held to
+    counts: bool = True  # whether the time to its first token is counted
+    exact: bool = False  # whether the answer must have exactly `tokens` tokens
+    schema: dict[str, Any] | None = None  # JSON schema of the answer
 
 
 @dataclass(frozen=True)
 class Scenario:
     what: str
-    clients: tuple[tuple[Ask, ...], ...]  # each one's conversation
+    clients: tuple[tuple[Ask, ...], ...]  # one conversation per client
     system: str | None = None
 
 
@@ -56,13 +56,13 @@ class Reply:
     arrivals: list[float] = field(default_factory=list)
     text: str = ""
     tokens: int = 0
-    accepted: int = 0  # tokens that speculation proposed and the model took
+    accepted: int = 0  # proposed tokens that the model accepted
     rejected: int = 0
 
 
 @dataclass
 class Run:
-    """The replies of a scenario, and the CPU time and memory that it took, where those can be read."""
+    """The replies of a scenario, and the CPU time and memory that it took, if these can be read."""
 
     seconds: float
     replies: list[Reply]
@@ -75,13 +75,13 @@ class Run:
 
 
 def text(words: int, seed: int) -> str:
-    """Plain words, about one token each."""
+    """Random words of about one token each."""
     chooser = random.Random(seed)
     return " ".join(chooser.choice(WORDS) for _ in range(words))
 
 
 def scenarios(fresh: int) -> Iterator[Scenario]:
-    """`fresh` makes prompts that the server's cache does not know yet."""
+    """The scenarios. `fresh` makes prompts unique, so that the server's prefix cache does not have them."""
 
     def short(client: int) -> Ask:
         return Ask(f"Write a long story about the {WORDS[client % len(WORDS)]} number {fresh + client}.", 64)
@@ -98,7 +98,7 @@ def scenarios(fresh: int) -> Iterator[Scenario]:
 
 
 def bench_table(parsed: Namespace, model: str) -> Iterator[str]:
-    """Measure all scenarios and give the lines of the table, each as soon as it is measured."""
+    """Measure all scenarios and yield the lines of the table, each as soon as it is measured."""
     with asyncio.Runner() as runner:
         warm = Scenario("", ((Ask("Count from one to ten in words.", 8),),))
         runner.run(run_scenario(parsed, model, warm))
@@ -129,7 +129,7 @@ def _row(scenario: Scenario, run: Run) -> str:
 
 
 async def run_scenario(parsed: Namespace, model: str, scenario: Scenario) -> Run:
-    """Send what each client of a scenario asks, all clients at once."""
+    """Run the conversations of all clients of a scenario concurrently."""
     import httpx
     import psutil
 
@@ -165,12 +165,12 @@ def _cpu_seconds(server: "psutil.Process | None") -> float:
 
 
 def _resident(server: "psutil.Process") -> float:
-    """Bytes."""
+    """Resident memory of the server and its workers, in bytes."""
     return sum(_read(each, lambda process: float(process.memory_info().rss)) for each in _family(server))
 
 
 def _read(process: "psutil.Process", what: "Callable[[psutil.Process], float]") -> float:
-    """0 of a process that has ended meanwhile, such as the program that keeps the machine awake."""
+    """The result of `what`, or 0 for a process that has ended, such as the program that keeps the machine awake."""
     import psutil
 
     try:
@@ -223,7 +223,7 @@ async def _answer(client: "httpx.AsyncClient", model: str, messages: list[Messag
 
 
 def note(reply: Reply, line: str) -> None:
-    """Take in one line of the stream of server-sent events."""
+    """Record one line of a stream of server-sent events."""
     data = line.removeprefix("data: ")
     if data == line or data == "[DONE]":
         return

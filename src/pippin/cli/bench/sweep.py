@@ -1,4 +1,4 @@
-"""A sweep over lengths of prompts, lengths of answers and numbers of clients, and what was measured."""
+"""Sweeps over prompt lengths, answer lengths and numbers of clients, and reports the measurements."""
 
 import asyncio
 import csv
@@ -25,21 +25,21 @@ HEADINGS: Final = ("PROMPT", "ANSWER", "CLIENTS", "TOKENS/S", "FIRST MS", "P99",
 
 
 class Point(Struct, frozen=True):
-    """One measurement. Times are milliseconds; a quantile of nothing is None."""
+    """One measurement. Times are in milliseconds; quantiles without data are None."""
 
-    prompt_words: int  # about one token each; 0 where the prompts are of a file
+    prompt_words: int  # about one token each; 0 if the prompts are from a file
     answer_tokens: int
     clients: int
     requests: int
     seconds: float
     tokens: int  # of all answers
-    rate: float  # tokens of all clients in a second
+    rate: float  # tokens per second of all clients together
     first_ms: float | None
     first_p99_ms: float | None
     gap_ms: float | None
     gap_p99_ms: float | None
-    proposed: int = 0  # tokens, by speculation
-    accepted: int = 0  # of those
+    proposed: int = 0  # tokens proposed by speculative decoding
+    accepted: int = 0  # proposed tokens that were accepted
 
     @property
     def name(self) -> tuple[int, int, int]:
@@ -47,7 +47,7 @@ class Point(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """A run of `pippin bench`, as its JSON file holds it."""
+    """A run of `pippin bench`, as saved in its JSON file."""
 
     model: str
     address: str
@@ -55,7 +55,7 @@ class Report(Struct, frozen=True):
 
 
 class Sweep(Struct, frozen=True):
-    """What is measured: each combination of the three, `requests` for each client. `prompts` replace made-up ones."""
+    """The combinations to measure, with `requests` requests per client. `prompts` replace generated prompts."""
 
     prompts_of: Sequence[int]
     answers_of: Sequence[int]
@@ -66,7 +66,7 @@ class Sweep(Struct, frozen=True):
 
 
 def measure(parsed: Namespace, model: str, sweep: Sweep) -> Iterator[Point]:
-    """The points, each as soon as it is measured; prompts differ, so that none is found in the prefix cache."""
+    """Yields the points, each as soon as it is measured. Generated prompts are unique, so that none is cached."""
     fresh = itertools.count(random.randrange(10**6))
     lengths = [0] if sweep.prompts else sweep.prompts_of
     with asyncio.Runner() as runner:
@@ -122,7 +122,7 @@ def _p99(ordered: Sequence[float]) -> float | None:
 
 
 def read_prompts(path: Path, most: int) -> list[str]:
-    """First questions of a ShareGPT-like file, or of lines of JSON or text. Raises `ConfigError`."""
+    """The first questions in a ShareGPT-like file, or in lines of JSON or text. Raises `ConfigError`."""
     try:
         written = path.expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -160,7 +160,7 @@ def _prompt(item: Any) -> str | None:
 
 
 def shown(points: Sequence[Point]) -> str:
-    """A table, and bars of the rate. What became of speculation's proposals is a column where there were any."""
+    """A table, and bars of the rate. Acceptance of proposed tokens is a column if there were any."""
     speculated = any(each.proposed for each in points)
     rows = [
         (
@@ -209,7 +209,7 @@ def read_report(path: Path) -> Report:
 
 
 def compared(before: Report, after: Report) -> str:
-    """The points that both have, side by side, with the ratio of the second to the first."""
+    """The points that both reports have, side by side, with the ratio of the second to the first."""
     earlier = {each.name: each for each in before.points}
     rows = [
         (

@@ -1,8 +1,8 @@
-"""Makes message parts of the files that a prompt names.
+"""Turns files that a prompt names into message parts.
 
-A picture, a recording or a clip is attached where its path stands in the prompt, as terminals write it when a file is
-dropped on them: bare, in quotes, or with escaped blanks. Any other file is attached as text where `@`
-precedes its path.
+A picture, a recording or a clip is attached if the prompt contains its path, in the forms that terminals write when a
+file is dropped on them: bare, in quotes, or with escaped spaces. Any other file is attached as text if `@` precedes
+its path.
 """
 
 import base64
@@ -20,7 +20,7 @@ from pippin.config.errors import ConfigError
 SOUNDS: Final = {".wav": "wav", ".mp3": "mp3", ".flac": "flac", ".ogg": "ogg", ".m4a": "m4a"}
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 CLIPS: Final = (".mp4", ".mov", ".webm", ".mkv", ".avi")
-MOST_TEXT: Final = 2_000_000  # bytes of a file that is attached as text
+MOST_TEXT: Final = 2_000_000  # most bytes of a file attached as text
 WORD: Final = re.compile(r"""(?<!\S)(@?)(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s\\])+))""")
 
 
@@ -29,14 +29,14 @@ PATH: Final = re.compile(r"/|\.\w{1,5}$")
 
 @dataclass(frozen=True)
 class Attached:
-    """A file with the part of a message that it becomes."""
+    """A file and its message part."""
 
     path: Path
     part: dict[str, Any]
 
 
 def attach(path: Path) -> Attached:
-    """The part for a file. Raises `ConfigError` where it cannot be read or is nothing that a model can be shown."""
+    """The message part for a file. Raises `ConfigError` if it can't be read or is of no supported type."""
     try:
         data = path.expanduser().read_bytes()
     except OSError as error:
@@ -64,9 +64,9 @@ def attach(path: Path) -> Attached:
 
 
 def read_prompt(text: str, more: tuple[Path, ...] = (), behind: str = "") -> tuple[Content, tuple[Path, ...]]:
-    """The content of a message, and the files that it holds: those the text names, and `more`.
+    """The content of a message, and its attached files: `more`, and the files that the text names.
 
-    What comes `behind` the text was written by others and is taken as it is: no name in a log attaches a file.
+    `behind` is text appended as it is. It may be written by others, such as a log, so names in it attach no files.
     """
     attached = [*(attach(path) for path in more), *(attach(path) for path in named_files(text))]
     said = "\n\n".join(each for each in (text, behind) if each)
@@ -77,7 +77,7 @@ def read_prompt(text: str, more: tuple[Path, ...] = (), behind: str = "") -> tup
 
 
 def named_files(text: str) -> Iterator[Path]:
-    """The files that a prompt names, each once. A word behind `@` that is no file is an ordinary word."""
+    """The files that a prompt names, each once. A word after `@` that is not a file is an ordinary word."""
     seen: set[Path] = set()
     for at, candidates in _words(text):
         wanted = (path for path in candidates if at or path.suffix.lower() in (*PICTURES, *SOUNDS, *CLIPS))
@@ -88,14 +88,14 @@ def named_files(text: str) -> Iterator[Path]:
 
 
 def missing_files(text: str) -> Iterator[Path]:
-    """What stands behind `@`, looks like a path and leads to no file: somebody may have mistyped it."""
+    """Words after `@` that look like paths but are not files, and may be typos."""
     for at, candidates in _words(text):
         if at and PATH.search(str(candidates[-1])) and not any(map(_is_file, candidates)):
             yield candidates[-1]
 
 
 def _words(text: str) -> Iterator[tuple[bool, tuple[Path, ...]]]:
-    """Whether `@` precedes a word, and the paths that it may be: all of it, or all but a mark at its end."""
+    """For each word, whether `@` precedes it, and the paths it may be: with or without punctuation at its end."""
     for found in WORD.finditer(text):
         at, *quoted, bare = found.groups()
         word = next((each for each in quoted if each), None) or re.sub(r"\\(.)", r"\1", bare or "")
@@ -106,7 +106,7 @@ def _words(text: str) -> Iterator[tuple[bool, tuple[Path, ...]]]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a long word is no name of a file
+    except (OSError, ValueError):  # a long word can't be the name of a file
         return False
 
 

@@ -1,4 +1,4 @@
-"""Which model to talk to where none is named: of those that are here, one that chats and fits."""
+"""Chooses a model if none is named: one on this machine that chats and fits into memory."""
 
 import sys
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ class Candidate:
     id: str
     footprint: int  # bytes in memory
     window: int | None
-    words: str  # of its weights
+    words: str  # its quantisation or dtype
 
     def fits(self, memory: int) -> bool:
         return self.footprint <= memory
 
 
 def candidates(catalog: "Catalog") -> list[Candidate]:
-    """The models here that chat, in the catalog's order."""
+    """The models on this machine that chat, in the catalog's order."""
     from pippin.catalog import footprint
 
     return [
@@ -40,9 +40,9 @@ def candidates(catalog: "Catalog") -> list[Candidate]:
 
 
 def choose(found: Sequence[Candidate], memory: int) -> str:
-    """The model to talk to: the only one that fits, or the one that the person picks.
+    """The model to talk to: the only one that fits, or the one that the user picks.
 
-    Raises `ServerError` where there is none, or nobody to ask.
+    Raises `ServerError` if none fits, or if there is no terminal to ask on.
     """
     fitting = [each for each in found if each.fits(memory)]
     if not fitting:

@@ -1,4 +1,4 @@
-"""Answers of a server, streamed by its Chat Completions API."""
+"""Streams answers from a server through its Chat Completions API."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """Some more of an answer."""
+    """A piece of an answer."""
 
     kind: Literal["text", "reasoning"]
     text: str
@@ -21,7 +21,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Called:
-    """Some more of a call of a tool; the name comes with the first piece."""
+    """A piece of a tool call; the first piece has the name."""
 
     name: str | None
     arguments: str
@@ -29,7 +29,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of an answer, and what it took. Rates are tokens a second."""
+    """The end of an answer, with its usage. Rates are in tokens per second."""
 
     reason: str | None
     prompt_tokens: int = 0
@@ -44,13 +44,13 @@ Part = Piece | Called | Ended
 
 @dataclass(frozen=True)
 class ChatClient:
-    """A server and the key that is shown to it."""
+    """A server's address and the API key for it."""
 
     address: str
     key: str | None = None
 
     def get(self, path: str) -> Any:
-        """The server's answer to a GET. Raises `ServerError`, with kind `model_not_found` for a 404."""
+        """The server's answer to a GET. Raises `ServerError`, of the kind `model_not_found` for a 404."""
         import httpx
 
         try:
@@ -66,7 +66,7 @@ class ChatClient:
         return response.json()
 
     def answer(self, body: Json, headers: dict[str, str]) -> Iterator[Part]:
-        """Ask for an answer; leaving the iterator stops the model. Raises `ServerError` where the server refuses."""
+        """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
         import httpx
 
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}

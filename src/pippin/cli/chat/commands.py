@@ -1,4 +1,4 @@
-"""The words behind a slash that `pippin run` understands."""
+"""The slash commands of `pippin run`."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -55,9 +55,9 @@ class Command:
 
 
 def read_command(line: str) -> Command | None:
-    """The command of a line, or None for one that is said to the model: `/etc/hosts is ...` is none.
+    """The command in a line; None if the line is for the model, such as `/etc/hosts is ...`.
 
-    Raises `ConfigError` for a word that is no command.
+    Raises `ConfigError` for an unknown command.
     """
     if not line.startswith("/"):
         return None

@@ -1,4 +1,4 @@
-"""What was said in a conversation, as messages of Chat Completions; kept in files as JSON."""
+"""The messages of a conversation, in the form of Chat Completions; saved in JSON files."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Content = str | list[dict[str, Any]]
 
 @dataclass
 class Conversation:
-    """Turns of user and assistant, behind a system prompt. `messages` alternate, beginning with the user's."""
+    """A system prompt, and the turns after it. `messages` alternate between user and assistant; the user begins."""
 
     model: str
     system: str | None = None
@@ -26,20 +26,20 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": text})
 
     def undo(self) -> bool:
-        """Forget the last question and its answer. False where there is none."""
+        """Remove the last question and its answer. Returns False if there is none."""
         while self.messages:
             if self.messages.pop()["role"] == "user":
                 return True
         return False
 
     def take_back_answer(self) -> bool:
-        """Forget the last answer, so that it can be asked for again. False where nothing was asked."""
+        """Remove the last answer, so that it can be generated again. Returns False if there is no question."""
         while self.messages and self.messages[-1]["role"] == "assistant":
             self.messages.pop()
         return bool(self.messages)
 
     def prompt(self) -> list[Message]:
-        """All messages, as the server is given them."""
+        """All messages, as sent to the server."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *self.messages]
 
@@ -50,7 +50,7 @@ class Conversation:
 
     @classmethod
     def load(cls, path: Path) -> "Conversation":
-        """Read what `save` wrote. Raises `ConfigError` for any other file."""
+        """Read a file that `save` wrote. Raises `ConfigError` for any other file."""
         try:
             saved = json.loads(path.read_text("utf-8"))
             messages = [{"role": each["role"], "content": each["content"]} for each in saved["messages"]]

@@ -1,4 +1,4 @@
-"""Shows an answer as it comes: drawn as markdown on a terminal, and as it is where the output goes elsewhere."""
+"""Shows an answer as it arrives: rendered as markdown on a terminal, or as plain text if the output goes elsewhere."""
 
 import contextlib
 import re
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.markdown import Markdown
 
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What could move the cursor or rename the window: a model's words are words alone."""
-FRAMES: Final = 12  # a second
+"""Control characters, which could move the cursor or rename the window; they are removed from a model's text."""
+FRAMES: Final = 12  # per second
 
 
 class Display(Protocol):
-    """Where the parts of an answer are shown, between entering and leaving it as a context."""
+    """Shows the parts of an answer, inside the context of `opened_display`."""
 
     def show(self, part: Part) -> None: ...
 
@@ -31,9 +31,9 @@ def clean(text: str) -> str:
 
 
 def split_blocks(text: str) -> list[str]:
-    """The blocks of a markdown text: more text can change the last of them alone.
+    """The blocks of a markdown text, of which further text can only change the last.
 
-    A paragraph may go on, and a list or a fence is open until something else follows.
+    A paragraph may continue, and a list or a fence is open until something else follows.
     """
     tokens = _parser().parse(text)
     starts = [
@@ -45,7 +45,7 @@ def split_blocks(text: str) -> list[str]:
 
 
 def _parser() -> "MarkdownIt":
-    """Reads markdown. Tags of HTML are text like the rest: rich would leave them out."""
+    """A markdown parser that treats HTML tags as text, because rich would drop them."""
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
@@ -60,7 +60,7 @@ def _drawn(text: str) -> "Markdown":
 
 
 class PlainDisplay:
-    """Writes text as it comes, for pipes. Reasoning is left out, so that what is read is the answer alone."""
+    """Writes text as it arrives, for pipes. Reasoning is left out, so that readers get only the answer."""
 
     def show(self, part: Part) -> None:
         match part:
@@ -74,8 +74,8 @@ class PlainDisplay:
 
 
 class MarkdownDisplay:
-    """Draws markdown block by block. Blocks that are finished are printed for good; the last one is drawn anew with
-    each piece, as many of its last lines as the screen has."""
+    """Renders markdown block by block. Finished blocks are printed permanently; the last one is redrawn with each
+    piece, cut to its last lines that fit on the screen."""
 
     def __init__(self, console: "Console", live: "Live", *, show_reasoning: bool) -> None:
         self._console = console
@@ -100,7 +100,7 @@ class MarkdownDisplay:
                 pass
 
     def flush(self) -> None:
-        """Print what is left for good."""
+        """Print the rest permanently."""
         self._end_thought()
         rest, self._open = self._open, ""
         self._live.update("")
@@ -160,7 +160,7 @@ class MarkdownDisplay:
 
 @contextlib.contextmanager
 def opened_display(*, plain: bool, show_reasoning: bool) -> Iterator[Display]:
-    """A display for one answer; what it holds is shown to its end however the context is left."""
+    """A display for one answer; it is flushed however the context is left."""
     if plain:
         yield PlainDisplay()
         return

@@ -1,4 +1,4 @@
-"""Reads what a person types: history, completion of commands, and texts of several lines."""
+"""Reads the user's input, with history, completion of commands, and multi-line texts."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ QUOTES: Final = '"""'
 
 
 def line_reader(history: Path) -> Callable[[str], str]:
-    """Reads a line after a mark. Raises `EOFError` at ctrl-D, `KeyboardInterrupt` at ctrl-C."""
+    """A function that reads a line after a prompt. It raises `EOFError` at ctrl-D, `KeyboardInterrupt` at ctrl-C."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
     from prompt_toolkit.completion import WordCompleter
@@ -29,7 +29,7 @@ def line_reader(history: Path) -> Callable[[str], str]:
         event.current_buffer.insert_text("\n")
 
     history.parent.mkdir(parents=True, exist_ok=True)
-    history.touch(mode=0o600)  # what people ask is their own
+    history.touch(mode=0o600)  # questions are private
     session: PromptSession[str] = PromptSession(
         history=FileHistory(str(history)),
         auto_suggest=AutoSuggestFromHistory(),
@@ -42,10 +42,10 @@ def line_reader(history: Path) -> Callable[[str], str]:
 
 
 def heed_interrupts() -> None:
-    """Ctrl-C raises `KeyboardInterrupt`, for the main thread of a conversation on a terminal.
+    """Make ctrl-C raise `KeyboardInterrupt` in the main thread of a conversation on a terminal.
 
-    Shells start what they put into the background with the signal ignored, and a script or a launcher that was started
-    so hands that on: Python then installs no handler of its own, and an answer could not be stopped.
+    Shells start background jobs with SIGINT ignored, and their children inherit that. Python then installs no handler,
+    and an answer could not be stopped.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,8 +53,8 @@ def heed_interrupts() -> None:
 
 @contextlib.contextmanager
 def unseen_keys() -> Iterator[None]:
-    """Keys pressed while an answer is drawn are not shown: they would stand in the drawing, and move it by a line where
-    one ends. The next prompt gets them; ctrl-C stops the answer and drops them, as on any terminal."""
+    """Do not echo keys while an answer is drawn: they would appear inside it, and a line break would shift it. The next
+    prompt gets the keys; ctrl-C stops the answer and drops them, as on any terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -72,7 +72,7 @@ def unseen_keys() -> Iterator[None]:
 
 
 def read_entry(read: Callable[[str], str]) -> str:
-    """One entry: a line, or all lines between two `\"\"\"`."""
+    """Read one entry: a line, or all lines between two `\"\"\"`."""
     text = read(MARK)
     if not text.lstrip().startswith(QUOTES):
         return text.strip()

@@ -1,4 +1,4 @@
-"""Finds the server that a conversation is held with, or starts one that leaves with it."""
+"""Finds the server for a conversation, or starts one that ends with it."""
 
 import asyncio
 import contextlib
@@ -23,12 +23,12 @@ from pippin.config import environment
 from pippin.core.errors import ServerError
 
 LOOK_EVERY: Final = 0.2  # seconds
-GRACE: Final = 20.0  # seconds for a server to end by itself
+GRACE: Final = 20.0  # seconds for a server to end after SIGTERM
 
 
 @dataclass(frozen=True)
 class Reached:
-    """A server that answers, and the model there that is meant."""
+    """A reachable server, and the chosen model on it."""
 
     client: ChatClient
     model: str
@@ -40,13 +40,13 @@ def client_of(parsed: Namespace) -> ChatClient:
 
 
 def model_on(client: ChatClient, name: str) -> Reached:
-    """The model that a server means by a name. Raises `ServerError`."""
+    """The server's model with that name or alias. Raises `ServerError`."""
     facts = client.get(f"/v1/models/{quote(name, safe='/')}")
     return Reached(client, str(facts["id"]), facts)
 
 
 def find(parsed: Namespace, model: str | None) -> Reached | None:
-    """The running server, where there is one that knows the model; one that was named by address must know it."""
+    """The running server if it knows the model, else None. A server named by address must know the model."""
     if not is_there(parsed):
         return None
     try:
@@ -59,9 +59,9 @@ def find(parsed: Namespace, model: str | None) -> Reached | None:
 
 @contextlib.contextmanager
 def reached(parsed: Namespace, model: str | None, flags: Sequence[str] = ()) -> Iterator[Reached]:
-    """The running server if it knows the model, else one of our own, which is given `flags`.
+    """The running server if it knows the model, else a new server with `flags`.
 
-    A server with flags of its own is always our own. A model that is missing is downloaded first.
+    If there are `flags`, a new server is always started. A missing model is downloaded first.
     """
     found = None if flags else find(parsed, model)
     if found is not None:
@@ -74,7 +74,7 @@ def reached(parsed: Namespace, model: str | None, flags: Sequence[str] = ()) -> 
 
 
 def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
-    """Name of a model on this machine, and what to serve it by; downloaded first if it is missing."""
+    """The name of a model on this machine, and the argument to serve it by. A missing model is downloaded first."""
     import psutil
 
     from pippin.catalog.entry import is_script
@@ -92,8 +92,8 @@ def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def started(model: str, name: str, flags: Sequence[str], *, keep: bool) -> Iterator[Reached]:
-    """A server of our own for a model, which is called `name` there. It ends with the context, or with this process,
-    unless it is kept."""
+    """Start a server for a model, which is called `name` there. Unless `keep` is set, it ends with the context or with
+    this process."""
     folder = environment.home() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"run-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
@@ -143,7 +143,7 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
 
 
 def _reason(reached: Reached, log: Path) -> str:
-    """Why a load failed, which the server's health tells."""
+    """Why a load failed, according to the server's `/health`."""
     workers = reached.client.get("/health").get("workers") or ()
     said = next((each.get("last_error") for each in workers if each.get("id") == reached.model), None)
     return f"{said or 'The model could not be loaded.'} The log: {log}"
@@ -161,7 +161,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @contextlib.contextmanager
 def _signals_as_exits() -> Iterator[None]:
-    """A closed window or `kill` unwinds the stack, so that the server is ended on the way."""
+    """Let a closed window or `kill` unwind the stack, so that the server is stopped."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""A conversation: does what is typed, asks the model for the rest."""
+"""An interactive conversation: runs the user's commands, and sends other input to the model."""
 
 import sys
 from collections.abc import Callable
@@ -22,9 +22,9 @@ EFFORTS: Final = ("low", "medium", "high")
 
 @dataclass(frozen=True)
 class Wishes:
-    """How answers are asked for and shown."""
+    """The user's settings for requests and for showing answers."""
 
-    fields: dict[str, Any] = field(default_factory=dict)  # of the request: sampling, schema
+    fields: dict[str, Any] = field(default_factory=dict)  # request fields: sampling, schema
     tools: str | None = None  # MCP servers whose tools are offered; `*` is all
     think: bool | None = None
     effort: str | None = None
@@ -45,18 +45,18 @@ class Wishes:
 
 
 class Session:
-    """One conversation with one server. `kept` is the folder of saved conversations."""
+    """One conversation on one server. `kept` is the folder of saved conversations."""
 
     def __init__(self, reached: Reached, conversation: Conversation, wishes: Wishes, kept: Path) -> None:
         self.conversation = conversation
         self.wishes = wishes
         self._reached = reached
         self._kept = kept
-        self._waiting: list[Path] = []  # files that go with the next question
+        self._waiting: list[Path] = []  # files for the next question
         self._last: Ended | None = None
 
     def talk(self, read: Callable[[str], str]) -> None:
-        """Until the person leaves. A refusal is a line, and the conversation goes on."""
+        """Read and handle input until the user leaves. An error is printed, and the conversation goes on."""
         while True:
             try:
                 entry = read_entry(read)
@@ -76,9 +76,9 @@ class Session:
                 say(error.report.message, sys.stderr)
 
     def ask(self, text: str, files: tuple[Path, ...] = (), behind: str = "") -> None:
-        """Ask and show the answer. Raises `ServerError`, and then the question is taken back, to be asked otherwise.
+        """Ask and show the answer. If it raises `ServerError`, the question is removed, so that it can be rephrased.
 
-        Files that `text` names are attached; `behind` it stands a text that names none.
+        Files that `text` names are attached; names in `behind`, which is appended to it, attach nothing.
         """
         content, attached = read_prompt(text, files, behind)
         for path in missing_files(text):
@@ -93,14 +93,14 @@ class Session:
             raise
 
     def enclose(self, path: Path) -> None:
-        """Send a file with the next question. Raises `ConfigError` where it cannot be sent."""
+        """Send a file with the next question. Raises `ConfigError` if it can't be sent."""
         path = path.expanduser()
         attach(path)
         self._waiting.append(path)
         say(f"{path.name} goes with the next question.", sys.stderr)
 
     def _do(self, entry: str) -> bool:
-        """False where the person leaves."""
+        """Handle an entry. Returns False if the user leaves."""
         command = read_command(entry)
         if command is None:
             files, self._waiting = tuple(self._waiting), []
@@ -138,7 +138,7 @@ class Session:
         self._comment(stopped=stopped)
 
     def _comment(self, *, stopped: bool) -> None:
-        """What there is to say of an answer beside its text."""
+        """Print remarks about an answer: stopped, truncated, or its statistics."""
         if stopped:
             say("(stopped; /retry asks again, /undo takes the question back)", sys.stderr)
         elif self._last is not None and self._last.reason == "length":
@@ -202,7 +202,7 @@ class Session:
         say(f"Kept: {path}. Go on with it: /load {name}")
 
     def open(self, name: str) -> None:
-        """Go on with a conversation that was kept; without a name, show those that are."""
+        """Continue a saved conversation; without a name, list the saved ones."""
         if not name:
             names = sorted(path.stem for path in self._kept.glob("*.json"))
             say("\n".join(names) if names else "None is kept yet: /save NAME keeps this one.")

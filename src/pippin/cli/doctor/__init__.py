@@ -1,4 +1,4 @@
-"""What `pippin doctor` finds. Begin with `checks.py`; `security.py` is asked for by a flag of its own.
+"""The checks of `pippin doctor`. Begin with `checks.py`; `security.py` runs if its flag is given.
 
-`findings.py` says what single facts of a machine mean.
+`findings.py` interprets single facts about a machine.
 """

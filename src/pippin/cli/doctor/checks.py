@@ -1,4 +1,4 @@
-"""Checks that this machine can run models, each with what to do where it cannot."""
+"""Checks that this machine can run models, each with advice if it can't."""
 
 import json
 import platform
@@ -30,7 +30,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_arrays() -> Iterator[Finding]:
-    """MLX is imported in a process of its own: a broken one may end its process."""
+    """Imports MLX in a child process, because a broken MLX may crash its process."""
     command = [sys.executable, "-m", "pippin.engines.device"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -49,7 +49,7 @@ def check_arrays() -> Iterator[Finding]:
 
 
 def check_mac() -> Iterator[Finding]:
-    """What only a Mac has: panics, power and heat, wired memory and the GPU's watchdog."""
+    """Checks of Macs only: kernel panics, power and heat, wired memory and the GPU's watchdog."""
     if platform.system() != "Darwin":
         return
     yield from findings.panics(
@@ -64,7 +64,7 @@ def check_mac() -> Iterator[Finding]:
 
 
 def _said(*command: str) -> str:
-    """What a program of the system prints; nothing where it is missing or fails."""
+    """The output of a system program; empty if it is missing or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -117,7 +117,7 @@ def check_configuration() -> Iterator[Finding]:
 
 
 def _settings() -> Settings:
-    """The defaults where the configuration can't be understood, which `check_configuration` tells."""
+    """The settings, or the defaults if the configuration is invalid, which `check_configuration` reports."""
     try:
         return load(Sources())
     except ConfigError:

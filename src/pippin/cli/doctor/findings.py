@@ -1,4 +1,4 @@
-"""What `pippin doctor` says of a machine, from facts that tests can make up."""
+"""The findings of `pippin doctor`, from facts about a machine that tests can make up."""
 
 import re
 import time
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
-BUSY: Final = 0.3  # of the processors, used by others
+BUSY: Final = 0.3  # share of the processors used by other programs
 PANIC_DAYS: Final = 7.0
-REPORT_BYTES: Final = 1 << 20  # of a report that are looked at
-NEURAL_ACCELERATORS: Final = 17  # the first generation of GPUs that has them, M5's, as MLX counts
+REPORT_BYTES: Final = 1 << 20  # bytes of a report that are searched
+NEURAL_ACCELERATORS: Final = 17  # first GPU generation with neural accelerators, the M5's, as MLX counts
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Finding:
 
 
 def products(report: dict[str, Any]) -> Finding:
-    """What the speed of matrix products means: `report` is that of `pippin.engines.device`."""
+    """Judges the speed of matrix products; `report` is the output of `pippin.engines.device`."""
     by = f" with {report['blas']}" if report["blas"] else ""
     found = f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}"
     if report["gigaflops"] > SLOW_PRODUCTS:
@@ -38,7 +38,7 @@ def products(report: dict[str, Any]) -> Finding:
 
 
 def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
-    """Whether MLX has the kernels of this Mac's GPU: one of its wheels came without those of the M5."""
+    """Whether MLX has the kernels for this Mac's GPU: one of its wheels lacks the kernels for the M5."""
     found = re.fullmatch(r"applegpu_g(\d+)\w*", report.get("architecture") or "")
     if found is None or int(found[1]) < NEURAL_ACCELERATORS or report.get("nax_kernels") is not False:
         return
@@ -50,7 +50,7 @@ def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def cpu_kernels(report: dict[str, Any]) -> Iterator[Finding]:
-    """Whether models on this CPU can be computed in their packed weights."""
+    """Whether models on this CPU can run on their packed weights."""
     if report.get("kernels"):
         amx = ". This CPU has AMX: --cpu-activations int8-amx uses it, untested" if report.get("amx") else ""
         yield Finding("ok", f"Kernels for CPUs with {report['kernels']}{amx}")
@@ -94,7 +94,7 @@ def _names_the_gpu(report: Path) -> bool:
 
 
 def power(settings: str, thermal: str) -> Iterator[Finding]:
-    """What slows a Mac down: `settings` is what `pmset -g` prints, `thermal` what `pmset -g therm` does."""
+    """Conditions that slow a Mac down. `settings` is the output of `pmset -g`, `thermal` that of `pmset -g therm`."""
     if re.search(r"^\s*lowpowermode\s+1\b", settings, re.MULTILINE):
         yield Finding("warning", "Low Power Mode is on: models run at about half their speed")
     limits = [int(found) for found in re.findall(r"(?:CPU_Speed_Limit|GPU_Speed_Limit)\s*=\s*(\d+)", thermal)]
@@ -106,8 +106,8 @@ def power(settings: str, thermal: str) -> Iterator[Finding]:
 
 
 def wired_memory(wanted: Sequence[float], system_limit: str) -> Finding:
-    """How much memory may be wired: `wanted` are the options' GB of each model that has them, `system_limit` is what
-    `sysctl -n iogpu.wired_limit_mb` prints, in MiB, where 0 leaves it to macOS."""
+    """How much memory may be wired. `wanted` are the models' `wired_limit_gb`; `system_limit` is the output of
+    `sysctl -n iogpu.wired_limit_mb`, in MiB, where 0 leaves the limit to macOS."""
     digits = system_limit.strip()
     given = f"{digits} MiB" if digits.isdigit() and int(digits) else "what macOS chooses"
     most = f"the GPU may wire {given}"
@@ -121,7 +121,7 @@ def wired_memory(wanted: Sequence[float], system_limit: str) -> Finding:
 
 
 def watchdog(environment_value: str | None) -> Finding:
-    """How macOS bounds the GPU's work, and the way round: `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` as it is set."""
+    """macOS's time limit on GPU work, and how to relax it. The value is that of `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`."""
     name = "AGX_RELAX_CDM_CTXSTORE_TIMEOUT"
     if environment_value not in (None, "", "0"):
         return Finding("ok", f"{name} is set: macOS lets work on the GPU last longer")

@@ -1,4 +1,4 @@
-"""Checks what the configuration opens, and what a running server lets strangers do."""
+"""Checks what the configuration exposes, and what a running server allows strangers to do."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ FOREIGN: Final = "https://pippin-doctor.invalid"
 
 
 def check_security() -> Iterator[Finding]:
-    """What the configuration means: options of a command line that started a server are that server's to tell."""
-    from pippin.api.access.posture import security_findings  # not for every run of the doctor
+    """Findings about the configuration. Flags that a running server was started with are reported by that server."""
+    from pippin.api.access.posture import security_findings  # not needed in every run
 
     try:
         options = load(Sources()).server
@@ -31,7 +31,7 @@ def check_security() -> Iterator[Finding]:
 
 
 def check_running_security(parsed: Namespace) -> Iterator[Finding]:
-    """What the server says of itself to an administrator, and what it says to a stranger."""
+    """The server's own findings, which it tells administrators, and its answers to strangers."""
     if not is_there(parsed):
         yield Finding("ok", "No server runs here; name one with --server.")
         return
@@ -48,7 +48,7 @@ def check_running_security(parsed: Namespace) -> Iterator[Finding]:
 
 
 def _probes(base: str, *, is_keyed: bool) -> Iterator[Finding]:
-    """Try what must not work. None of it changes anything where it does."""
+    """Try requests that must be refused. They change nothing even if they are not."""
     import httpx
 
     try:

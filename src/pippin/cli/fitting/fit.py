@@ -1,4 +1,4 @@
-"""Adds up what a model takes with its clients, and compares it with the memory that models may have."""
+"""Adds up the memory of a model and its clients, and compares it with the memory that models may use."""
 
 import subprocess
 import sys
@@ -16,12 +16,12 @@ from pippin.core.decoding import from_json
 
 ESTIMATE: Final = "pippin.engines.language.kv_cache.estimate"
 SECONDS: Final = 120.0
-USUAL_WINDOW: Final = 8192  # tokens, where a model tells none
+USUAL_WINDOW: Final = 8192  # tokens, for models that do not state a window
 RunDtype = Literal["float32", "float16", "bfloat16"]
 
 
 class Contexts(Struct, frozen=True):
-    """What the estimating process answers; its words are there."""
+    """The answer of the estimating process, which documents the fields."""
 
     context_bytes: int
     longest: int
@@ -29,7 +29,7 @@ class Contexts(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Fit:
-    """What a model takes, in bytes, and whether that is there. `contexts` is None where it cannot be told."""
+    """The memory that a model needs, in bytes, and whether it is available. `contexts` is None if unknown."""
 
     source: Source
     context: int
@@ -47,14 +47,14 @@ class Fit:
 
 
 def budget_of(options: ServerOptions) -> int:
-    """Bytes that models may take together, as the server decides it."""
+    """Bytes that all models together may use, as the server computes it."""
     if options.memory_budget_gb is not None:
         return int(options.memory_budget_gb * 1e9)
     return int(device_memory() * options.memory_percent)
 
 
 def measure(source: Source, context: int | None, clients: int, budget: int) -> Fit:
-    """Ask a process of its own, which may import MLX, what the contexts take."""
+    """Measure a model. A child process, which may import MLX, estimates the memory of contexts."""
     window = source.window or USUAL_WINDOW
     context = min(context or min(window, USUAL_WINDOW), window)
     contexts = None
@@ -79,7 +79,7 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
 
 
 def sequence_memory(free: int, options: ModelOptions) -> int:
-    """Bytes for running sequences of what the weights leave: the prefix cache may have a share, and gives way first."""
+    """Bytes that the weights leave for running sequences, less the prefix cache's share, which is reclaimed first."""
     if not options.prefix_cache:
         return free
     wanted = options.cache_memory_mb
@@ -88,7 +88,7 @@ def sequence_memory(free: int, options: ModelOptions) -> int:
 
 
 def run_dtype(options: ModelOptions, config: dict[str, Any]) -> RunDtype:
-    """The type that keys and values are kept in."""
+    """The dtype of keys and values."""
     match options.dtype:
         case "float32" | "float16" | "bfloat16":
             return options.dtype

@@ -15,15 +15,15 @@ PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 FLOAT32_BYTES: Final = 4
 CONTEXT: Final = 32 * 1024  # tokens of one client
 LISTED: Final = "November 2026"
-"""When the list was last looked through. Each name and each shape was found in several public repositories then; sizes
-are reckoned from the shapes."""
+"""When the list was last reviewed. Each name and shape was then found in several public repositories; sizes are
+computed from the shapes."""
 
 
 class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"}):
-    """A line of the list."""
+    """An entry of the list."""
 
     id: str
-    purposes: tuple[Purpose, ...]  # what it is made for comes first
+    purposes: tuple[Purpose, ...]  # the main purpose comes first
     tools: bool
     architecture: str  # `model_type` in its config.json
     why: str
@@ -31,13 +31,13 @@ class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"})
 
     @property
     def stored(self) -> int:
-        """Bytes of its weights, as they are downloaded."""
+        """Bytes of its weights as downloaded."""
         return self.shape.stored_bytes
 
     def needed(self, *, on_cpu: bool) -> int:
-        """Bytes of weights and process, and of one client's context where it keeps one.
+        """Bytes of the weights, the process, and one client's context if the model keeps one.
 
-        On a CPU the kernels hold some models as they are stored, others become float32; keys and values are float32.
+        On a CPU, the kernels use some models as stored, and others become float32; keys and values are float32.
         """
         context = 0 if self.purposes[0] == "embed" else self.shape.context_bytes(CONTEXT)
         if not on_cpu:
@@ -56,6 +56,6 @@ def recommended() -> list[Recommended]:
 
 
 def pick(listed: list[Recommended], purpose: Purpose, memory: int, *, on_cpu: bool) -> list[Recommended]:
-    """The models for a purpose that fit into so many bytes, the largest first; models made for it before others."""
+    """The models for a purpose that fit into `memory` bytes, the largest first; models made for the purpose lead."""
     fitting = [each for each in listed if purpose in each.purposes and each.needed(on_cpu=on_cpu) <= memory]
     return sorted(fitting, key=lambda each: (each.purposes[0] != purpose, -each.stored))

@@ -1,4 +1,4 @@
-"""What is known of a model without its weights: of a folder here, or of a repository of the hub."""
+"""Facts about a model without its weights, from a folder on this machine or a repository on the hub."""
 
 import json
 import math
@@ -31,13 +31,13 @@ SMALL_FILES: Final = (
 
 @dataclass(frozen=True)
 class Source:
-    """A model as far as its size is concerned. Sizes are bytes."""
+    """The facts about a model that determine its size. Sizes are in bytes."""
 
     id: str
     here: bool
     kind: str
     config: dict[str, Any]
-    weights: str  # their quantisation or dtype, for people
+    weights: str  # their quantisation or dtype, for display
     stored: int  # as downloaded
     loaded: int  # weights and process in memory
     window: int | None
@@ -45,7 +45,7 @@ class Source:
 
 
 def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source:
-    """A model that is here, else a repository of the hub. Raises `ServerError`."""
+    """A model on this machine, else a repository on the hub. Raises `ServerError`."""
     try:
         info = catalog.resolve(name, by_operator=True)
     except ServerError as error:
@@ -74,7 +74,7 @@ def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source
 
 @dataclass(frozen=True)
 class _Headers:
-    """What a repository of the hub says of itself in its small files and the headers of its weights."""
+    """The facts in a repository's small files and in the headers of its weights."""
 
     config: dict[str, Any]
     kind: ModelKind
@@ -83,7 +83,7 @@ class _Headers:
 
 
 def _remote(repository: str, options: ModelOptions) -> Source:
-    """A repository of the hub, of which no weights are fetched. Raises `ServerError`."""
+    """A repository on the hub; no weights are downloaded. Raises `ServerError`."""
     with _hub_in_words(repository):
         found = _headers(repository)
     config, arrays = found.config, found.arrays
@@ -101,7 +101,7 @@ def _remote(repository: str, options: ModelOptions) -> Source:
 
 
 def _headers(repository: str) -> _Headers:
-    """Raises what the hub's client does."""
+    """Raises the exceptions of the hub's client."""
     from huggingface_hub import HfApi
 
     api = HfApi()
@@ -123,7 +123,7 @@ def _headers(repository: str) -> _Headers:
 
 @contextmanager
 def _hub_in_words(repository: str) -> Iterator[None]:
-    """Raises `ServerError` for what the hub's client raises, in words that say what to do."""
+    """Turns exceptions of the hub's client into `ServerError` with advice."""
     from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
 
     try:
@@ -142,7 +142,7 @@ def _hub_in_words(repository: str) -> Iterator[None]:
             "`pippin search` finds models.",
         ) from None
     except Exception as error:
-        # Which HTTP library the client uses depends on its version.
+        # The client's HTTP library, and so the type of its errors, depends on its version.
         if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
             raise
         raise ServerError(

@@ -1,1 +1,1 @@
-"""The verbs: a shelf with one module for each command, listed in `main.VERBS`. They share nothing with each other."""
+"""The verbs: one module for each command, listed in `main.VERBS`. They are independent of each other."""

@@ -1,4 +1,4 @@
-"""`pippin agent`: starts a coding agent that uses a model of Pippin's."""
+"""`pippin agent`: starts a coding agent that uses one of Pippin's models."""
 
 import shutil
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pippin.cli.chat.server import Reached
 
 SEPARATOR: Final = "--"
-FALLBACK_WINDOW: Final = 8_192  # tokens, where a model tells none
+FALLBACK_WINDOW: Final = 8_192  # tokens, for models that do not state a window
 EPILOG: Final = (
     "What an agent must be told of the server lies in Pippin's own folder and in variables of its process; your own "
     'files are not written. Words behind -- are the agent\'s: pippin agent claude -- -p "Fix the tests."'
@@ -105,7 +105,7 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
 
 
 def check(name: str, agent: "Agent", server: "Reached") -> None:
-    """Raise `ServerError` if the model lacks what the agent needs, with the models here that have it."""
+    """Raise `ServerError` if the model lacks what the agent needs, naming suitable models on this server."""
     lacking = lacks(agent, server.facts)
     if lacking is None:
         return
@@ -126,7 +126,7 @@ def check(name: str, agent: "Agent", server: "Reached") -> None:
 
 
 def lacks(agent: "Agent", facts: dict[str, Any]) -> str | None:
-    """What a model lacks for an agent, as the rest of a sentence; None where it has all."""
+    """What a model lacks for an agent, as the rest of a sentence; None if it lacks nothing."""
     if agent.tools and not (facts.get("capabilities") or {}).get("tools"):
         return "doesn't call tools"
     window = facts.get("context_window")

@@ -100,7 +100,7 @@ def _sweep(parsed: Namespace, server: "Reached") -> int:
 
 
 def counts(flag: str, text: str) -> list[int]:
-    """Whole numbers from 1, with commas. Raises `ConfigError`."""
+    """Positive whole numbers separated by commas. Raises `ConfigError`."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() and int(word) > 0 for word in words):
         raise ConfigError(f"{flag} {text}: takes whole numbers from 1, with commas, as in {flag} 1,4,16.")

@@ -1,4 +1,4 @@
-"""`pippin cache`: the prefix caches of the running server, and the files that they leave on the disk."""
+"""`pippin cache`: the prefix caches of the running server, and their files on disk."""
 
 import json
 import time
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _folders(parsed: Namespace) -> list[Path]:
-    """The folders of the disk tier: the one that was given, or all that are configured."""
+    """The folders of the disk tier: the given one, or all configured ones."""
     if parsed.cache_dir is not None:
         folder = Path(parsed.cache_dir).expanduser()
         if not folder.is_dir():

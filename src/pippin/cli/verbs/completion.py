@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def flags_of(name: str, module: str) -> list[str]:
-    """The flags that a verb's own help names."""
+    """The flags in a verb's help."""
     shown = io.StringIO()
     with redirect_stdout(shown), redirect_stderr(io.StringIO()), suppress(SystemExit):
         importlib.import_module(f"pippin.cli.verbs.{module}").run(["--help"])
@@ -71,7 +71,7 @@ def flags_of(name: str, module: str) -> list[str]:
 
 
 def _words() -> dict[str, Sequence[str]]:
-    """What a verb's first word may be, where that is one of a few."""
+    """The choices for a verb's first argument, for verbs with few choices."""
     from pippin.cli.agents.table import AGENTS
 
     return {"agent": sorted(AGENTS), "completion": SHELLS}

@@ -1,4 +1,4 @@
-"""`pippin config show`: every option's value, and who gave it."""
+"""`pippin config show`: the value of every option, and where it came from."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _rows(settings: Settings, *, changed: bool) -> list[tuple[str, Any, str]]:
-    """Name, value and origin of each option; models after them."""
+    """Name, value and origin of each option, followed by the models."""
     server = msgspec.structs.asdict(settings.server)
     defaults = msgspec.structs.asdict(settings.server.model_defaults)
     rows: list[tuple[str, Any, str]] = []

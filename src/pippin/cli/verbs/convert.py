@@ -29,8 +29,8 @@ from pippin.core.models import ModelInfo, WorkerSpec
 
 DTYPE_BITS: Final = {"float32": 32, "float16": 16, "bfloat16": 16, None: 32}
 MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}
-"""Bits and group size of each mode; only affine has others."""
-MUCH_WORSE: Final = 1.25  # times the perplexity of the original
+"""Bits and group size of each mode; only affine allows other values."""
+MUCH_WORSE: Final = 1.25  # ratio to the perplexity of the original
 
 
 def _parsed(arguments: Sequence[str]) -> Namespace:
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _quantization(parsed: Namespace) -> Quantization | None:
-    """How matrices are to be packed; None where only a dtype is asked for. Raises `ConfigError`."""
+    """How to quantise matrices; None if only a dtype is requested. Raises `ConfigError`."""
     if parsed.mode != "affine":
         given = [flag for flag in ("bits", "group_size", "mixed") if getattr(parsed, flag) is not None]
         if given:
@@ -112,7 +112,7 @@ def _quantization(parsed: Namespace) -> Quantization | None:
 
 
 def _source(info: ModelInfo) -> Path:
-    """The folder of a checkpoint that can be converted. Raises `ServerError`."""
+    """The folder of the checkpoint. Raises `ServerError` if it can't be converted."""
     if info.kind == "scripted" or info.path is None:
         raise ServerError("unsupported", f"{info.id} is a script and has no weights to convert.")
     if info.kind != "language":
@@ -131,7 +131,7 @@ def _source(info: ModelInfo) -> Path:
 
 
 def _name(id: str, wanted: Quantization | None, dtype: str | None) -> str:
-    """Such as `qwen3-8b-4bit`."""
+    """The default name of the result, such as `qwen3-8b-4bit`."""
     base = id.rpartition("/")[2]
     if wanted is None:
         return f"{base}-{dtype}"

@@ -1,4 +1,4 @@
-"""`pippin doctor`: checks that this machine can run models, and says what to do where it cannot."""
+"""`pippin doctor`: checks that this machine can run models, and gives advice if it can't."""
 
 import json
 from collections.abc import Sequence

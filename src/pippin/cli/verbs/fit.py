@@ -1,4 +1,4 @@
-"""`pippin fit`: whether a model fits this machine, told without its weights."""
+"""`pippin fit`: tells whether a model fits this machine, without downloading its weights."""
 
 import json
 from collections.abc import Sequence

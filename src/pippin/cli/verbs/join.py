@@ -1,4 +1,4 @@
-"""`pippin join`: this machine takes replicas, and parts of models, of a server elsewhere in a Ray cluster."""
+"""`pippin join`: adds this machine to a Ray cluster, where it runs replicas and parts of models for a server."""
 
 import os
 import shutil
@@ -23,15 +23,15 @@ DESCRIPTION: Final = (
     "Without an address a new cluster begins here. Ray does it (the extra `cluster`): the same versions of Pippin, "
     "Python and Ray must be on every machine, and the cluster's token."
 )
-KEPT: Final = 2 << 30  # bytes that the machine's own programs need
+KEPT: Final = 2 << 30  # bytes reserved for the machine's other programs
 OBJECTS: Final = 128 << 20
-"""Bytes of Ray's object store, which workers do not use: their frames go past it."""
+"""Bytes of Ray's object store, which workers do not use: their frames bypass it."""
 OF_RAY: Final = (8265, range(10_001, 20_000), 52_365)
-"""Ports that Ray takes for its own, on every machine: the dashboard, its processes, and their agents."""
+"""Ports that Ray uses on every machine, for the dashboard, its processes, and their agents."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Does not return: Ray takes the process over."""
+    """Does not return on success: the process is replaced by Ray's."""
     parser = Parser(prog="pippin join", description=DESCRIPTION)
     parser.add_argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given")
     parser.add_argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)")
@@ -79,16 +79,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _program() -> str:
-    """Ray's command, of the environment that Pippin runs in."""
+    """Ray's command, preferably from the Python environment that Pippin runs in."""
     beside = Path(sys.executable).parent / "ray"
     return str(beside) if beside.exists() else shutil.which("ray") or str(beside)
 
 
 def _address() -> str:
-    """This machine's address, as the others most probably reach it."""
+    """The address at which other machines most probably reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of no network (RFC 5737); nothing is sent
+            probe.connect(("192.0.2.1", 9))  # a documentation address (RFC 5737); nothing is sent
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -12,7 +12,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--pin", action="store_true", help="keep it: never unload it to make room")
     parsed = parser.parse(arguments)
     answer = ask(parsed, "POST", "/v1/models/load", {"model": parsed.model})
-    name = answer["model"]  # the whole one, where a part was given
+    name = answer["model"]  # the full name, even if only a part was given
     if parsed.pin:
         answer = ask(parsed, "POST", f"/v1/models/{name}/pin", {"pinned": True})
     print(json.dumps(answer, indent=2) if parsed.json else f"{name} is loaded.")

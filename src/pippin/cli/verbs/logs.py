@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _log() -> Path:
-    """The newest log: of a running server, or that a server of `pippin run` left."""
+    """The newest log: of a running server, or left behind by a server that `pippin run` started."""
     servers = running_servers()
     for server in servers:
         if server.log is not None and Path(server.log).is_file():

@@ -1,4 +1,4 @@
-"""`pippin mcp`: logs in at the MCP servers of the operator's file that ask for it, and forgets logins."""
+"""`pippin mcp`: lists the MCP servers in the operator's file, logs in at them, and forgets logins."""
 
 import asyncio
 import webbrowser
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pippin.mcp.authorization import Person
 
 PASTED_PORT: Final = 8765
-"""Of the address that nobody listens on, when it is copied from another machine's browser."""
+"""The port of the redirect address if it is pasted from another machine's browser; nothing listens on it."""
 ACTIONS: Final = ("list", "login", "logout")
 
 
@@ -100,7 +100,7 @@ async def _connect(server: McpServer, person: "Person") -> int:
     try:
         async with connection.connected():
             count = len(connection.tools)
-    except Exception as error:  # of as many kinds as the library has; each means that the login failed
+    except Exception as error:  # the library raises many types; each means that the login failed
         raise ServerError(
             "load_failed", f"The login at {server.name} failed: {connection.reason(error)}"
         ) from error

@@ -1,4 +1,4 @@
-"""`pippin open`: the running server's page in a browser."""
+"""`pippin open`: opens the running server's page in a browser."""
 
 import webbrowser
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--print", action="store_true", help="say the address alone")
     parsed = parser.parse(arguments)
     page = reachable(address(parsed)) + "/"
-    ask(parsed, "GET", "/health")  # says where to begin if no server answers
+    ask(parsed, "GET", "/health")  # raises with advice if no server answers
     if parsed.print or not webbrowser.open(page):
         say(page)
     return 0

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def speculation(status: dict[str, Any]) -> str | None:
-    """What became of proposed tokens since the models were loaded; None where there were none."""
+    """How many proposed tokens were accepted since the models were loaded; None if there were no proposals."""
     proposed, accepted = status["mtp"]["drafts"], status["mtp"]["accepted"]
     if not proposed:
         return None

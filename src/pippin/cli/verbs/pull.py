@@ -1,4 +1,4 @@
-"""`pippin pull`: downloads a model into the cache that all tools share."""
+"""`pippin pull`: downloads a model into the hub cache that all tools share."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from pippin.core.models import ModelInfo
 
 
 async def _pull(catalog: Catalog, name: str, on_progress: DownloadProgress) -> ModelInfo:
-    """The model, and what it needs beside it."""
+    """Download a model, and the other files that it needs."""
     info = await catalog.ensure(name, on_progress, by_operator=True)
     await catalog.complete(info, on_progress, by_operator=True)
     return info
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     told = False
 
     def announce(total: int) -> None:
-        """Once it is known: how much comes, and how much disk there is for it."""
+        """Print the size of the download and the free disk space once, when the size is known."""
         nonlocal told
         if total and not told:
             told = True

@@ -26,5 +26,5 @@ def run(arguments: Sequence[str]) -> int:
 
 def _agreed(name: str) -> bool:
     if not sys.stdin.isatty():
-        return True  # a script asks for what it wants
+        return True  # scripts are not asked
     return input(f"Delete {name}? [y/N] ").strip().lower() in ("y", "yes")

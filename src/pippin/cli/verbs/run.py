@@ -26,11 +26,11 @@ EPILOG: Final = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What the words of the command line mean."""
+    """The model and the prompt on the command line."""
 
     model: str | None
     prompt: str | None
-    piped: str = ""  # stands behind the prompt
+    piped: str = ""  # text from standard input, appended to the prompt
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -119,7 +119,7 @@ def _wishes(parsed: Namespace) -> "Wishes":
 
 
 def read_schema(text: str) -> Any:
-    """A JSON schema of a file, or written on the command line."""
+    """A JSON schema from a file or from the command line."""
     source = text
     if not text.lstrip().startswith("{"):
         try:
@@ -138,7 +138,7 @@ def _mcp_file(parsed: Namespace) -> str | None:
 
 
 def _understood(parsed: Namespace, piped: str | None) -> Asked:
-    """A first word is a model where it can be one; else it begins the prompt."""
+    """The first word is the model if it can be one; otherwise it begins the prompt."""
     from pippin.cli.chat.attachments import named_files
 
     model, words = parsed.model, list(parsed.prompt)

@@ -1,4 +1,4 @@
-"""`pippin search`: MLX models on the hub."""
+"""`pippin search`: finds MLX models on the hub."""
 
 import asyncio
 import json

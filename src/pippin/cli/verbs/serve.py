@@ -1,4 +1,4 @@
-"""`pippin serve`: starts the server, and tells the person who started it how it goes."""
+"""`pippin serve`: starts the server, and reports its progress to the user who started it."""
 
 import contextlib
 import faulthandler
@@ -43,7 +43,7 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
     parsed = option_parser(program, description).parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
-    faulthandler.enable()  # a crash in a library says where it was
+    faulthandler.enable()  # a crash in a library then prints its traceback
     settings = load(Sources(flags=tuple(parsed.given), compat=compat))
     try:
         configure_logging(settings.server)
@@ -63,8 +63,8 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
 
 
 def check_models(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
-    """Raises `ConfigError` where none of the models that are named can be had: a typo, most likely. Where some can, the
-    server starts for those, and says of the others that they are not ready: a disk may come back."""
+    """Raises `ConfigError` if none of the named models is available, most likely because of a typo. If some are, the
+    server starts and reports the others as not ready: a disk may come back."""
     named = [entry for entry in models if entry.listed]
     faults = [fault for entry in named if (fault := _fault_of(entry, catalog)) is not None]
     if named and len(faults) == len(named):
@@ -72,15 +72,15 @@ def check_models(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
 
 
 def _fault_of(entry: ModelEntry, catalog: "Catalog") -> str | None:
-    """Why a model that the operator named is not here and won't be fetched; None where it may yet be served.
+    """Why a model that the operator named is not here and can't be downloaded; None if it may still be served.
 
-    A name may lead to a model that comes later where it is looked for at the first request alone.
+    The name of a model that is not preloaded may refer to one that is added before its first request.
     """
     try:
         catalog.resolve(entry.path, by_operator=True)
     except ServerError as error:
         is_path = entry.path.startswith(("/", "~", "./", "../"))
-        damaged = error.report.kind == "load_failed"  # a model of the hub's, which is fetched again
+        damaged = error.report.kind == "load_failed"  # a model from the hub, which is downloaded again
         if is_path or (entry.preload and not damaged and not catalog.can_be_had(entry.path)):
             return error.report.message
     return None
@@ -90,8 +90,8 @@ BESIDE: Final = ("draft_model_path", "specprefill_draft_model", "adapter_path")
 
 
 def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
-    """Raises `ConfigError` where a model's options name a draft model or an adapter that is not here and cannot be
-    fetched: its load could only fail."""
+    """Raises `ConfigError` if a model's options name a draft model or an adapter that is not here and can't be
+    downloaded: loading the model would fail."""
     for options in (server.model_defaults, *(entry.options for entry in server.models)):
         named = [(name, getattr(options, name)) for name in BESIDE]
         named += [(f"adapters[{name}]", folder) for name, folder in options.adapters.items()]
@@ -121,7 +121,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
         word = RunningServer(pid=os.getpid(), address=address, started=time.time(), log=log_path)
         try:
             until_the_end.enter_context(announced(word))
-        except OSError as error:  # a service may have no folder that it can write
+        except OSError as error:  # a service may have no writable folder
             log.warning("`pippin ps` and `stop` can't find this server by themselves: %s.", error)
 
     try:

@@ -44,7 +44,7 @@ def manager() -> Manager:
 
 
 def _install(words: Sequence[str]) -> int:
-    """The arguments are checked now, so that the service does not fail at the next login."""
+    """Install the service. The arguments are checked now, so that it does not fail at the next login."""
     dry = "--dry-run" in words
     arguments = [word for word in words if word != "--dry-run"]
     parsed = option_parser("pippin service install", "Run `pippin serve` at login.").parse(arguments)
@@ -60,9 +60,9 @@ def _install(words: Sequence[str]) -> int:
         print(f"# {path}\n{text}", end="")
         return 0
     if path.is_file():
-        _stop(own, path)  # it would go on as it was
+        _stop(own, path)  # it would keep its old configuration
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600, exist_ok=True)  # it may hold a key
+    path.touch(mode=0o600, exist_ok=True)  # it may contain a key
     path.chmod(0o600)
     path.write_text(text)
     for command in own.start(path):
@@ -108,7 +108,7 @@ def _stop(own: Manager, path: Path) -> None:
 
 
 def _without_keys(arguments: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments without API keys, and these as a variable: everyone on the machine can read a command line."""
+    """The arguments without API keys, and the keys as a variable: all users of a machine can read command lines."""
     kept: list[str] = []
     found: list[str] = []
     for word in arguments:
@@ -126,8 +126,8 @@ def _without_keys(arguments: Sequence[str], keys: Sequence[str]) -> tuple[list[s
 
 
 def _check_text(words: Sequence[str]) -> None:
-    """Raises `ConfigError` for what a service file can't hold: to systemd a carriage return ends a line as a line feed
-    does, and what comes after it is a setting of its own."""
+    """Raises `ConfigError` for characters that a service file can't contain. To systemd, a carriage return ends a line
+    like a line feed, so the text after it would be a separate setting."""
     for word in words:
         if any(ord(sign) < 32 or ord(sign) == 127 or 0xD800 <= ord(sign) < 0xE000 for sign in word):
             raise ConfigError(
@@ -137,7 +137,7 @@ def _check_text(words: Sequence[str]) -> None:
 
 
 def _absolute(arguments: Sequence[str]) -> list[str]:
-    """Paths as seen from here: a service starts in another folder."""
+    """The arguments with absolute paths, because a service starts in another folder."""
     found = []
     for word in arguments:
         name, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)

@@ -1,4 +1,4 @@
-"""`pippin show`: what is known of a model, and the defaults that its requests get."""
+"""`pippin show`: facts about a model, and the sampling defaults of its requests."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pippin.core.models import ModelInfo
 
 SECONDS = 60.0
-"""For MLX to import and to look at a model's configuration."""
+"""Time for MLX to be imported and to read a model's configuration."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -66,7 +66,7 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
 
 
 def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
-    """How a model writes calls and reasoning: as the operator says, else as its chat template shows."""
+    """A model's formats of tool calls and reasoning: set by the operator, else detected from its chat template."""
     if info.kind != "language" or not info.path:
         return {}
     from pippin.catalog.folder_files import find_json, find_text
@@ -105,7 +105,7 @@ def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, s
 
 
 def _way(folder: Path, kind: str) -> str:
-    """How a CPU will compute a model. MLX is imported in a process of its own: a broken one may end its process."""
+    """How a CPU will run a model. MLX is imported in a child process, because a broken MLX may crash its process."""
     command = [sys.executable, "-m", "pippin.engines.cpu_way", str(folder), kind]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -117,7 +117,7 @@ def _way(folder: Path, kind: str) -> str:
 
 
 def _packed_layers(folder: Path) -> str:
-    """The layers whose keys and values `kv_bits` keeps in few bits."""
+    """The layers whose keys and values `kv_bits` quantises."""
     from pippin.catalog.info import full_attention_layers
 
     try:
@@ -134,7 +134,7 @@ def _packed_layers(folder: Path) -> str:
 
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
-    """The defaults that a request gets, each with who gave it."""
+    """The sampling defaults of a request, each with its origin."""
     from pippin.service.service import explain_sampling
 
     defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)

@@ -1,4 +1,4 @@
-"""`pippin stop`: ends the running server, as Ctrl-C once does: requests finish first."""
+"""`pippin stop`: stops the running server like a single Ctrl-C, so that requests finish first."""
 
 import os
 import signal

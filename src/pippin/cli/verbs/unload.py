@@ -1,4 +1,4 @@
-"""`pippin unload`: takes a model, or all, out of the running server's memory."""
+"""`pippin unload`: unloads one model, or all, from the running server."""
 
 import json
 from collections.abc import Sequence

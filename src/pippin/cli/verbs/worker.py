@@ -1,4 +1,4 @@
-"""`pippin worker`: a model, or a part of one, for a server on another machine that starts this (through ssh)."""
+"""`pippin worker`: runs a model, or a part of one, for a server on another machine, which starts it through ssh."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ DESCRIPTION: Final = (
     "Run a model, or a part of one, for a server on another machine (`pippin serve --machines`, `--replica-machines`). "
     "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
 )
-TELL_EVERY: Final = 10.0  # seconds of a download
+TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def fetched(model: str) -> Path:
     told = time.monotonic()
 
     def tell(done: int, total: int, what: str) -> None:
-        """To the server's log, which what a worker says on its errors goes to."""
+        """Print progress to standard error, which goes to the server's log."""
         nonlocal told
         if time.monotonic() - told > TELL_EVERY:
             told = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the flags, variables and keys of the replaced servers do in Pippin: one file for each server.
+"""How the flags, variables and keys of the replaced servers work in Pippin: one file per server.
 
-Begin with `terms.py`, the words of a description and their translation; `servers.py` lists the servers.
+Begin with `terms.py`, which describes and translates them; `servers.py` lists the servers.
 """

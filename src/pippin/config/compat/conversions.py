@@ -1,4 +1,4 @@
-"""Values of the replaced servers in Pippin's words."""
+"""Converts values of the replaced servers to Pippin's options."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def truth(value: Any) -> bool:
 
 
 def set_to(option: str, value: Any) -> Convert:
-    """A switch that stands for a fixed value; as a key or variable, only where it is true."""
+    """A switch that stands for a fixed value; a key or variable applies only if true."""
 
     def convert(given: Any) -> Converted:
         return Converted({option: value} if truth(given) else {})
@@ -48,12 +48,12 @@ def opposite(option: str) -> Convert:
 
 
 def off_at_zero(option: str) -> Convert:
-    """0 meant that there is no limit, or that nothing is done: Pippin's word for it is to leave it unset."""
+    """0 meant unlimited, or off; in Pippin the option is left unset for that."""
     return lambda value: Converted({} if number(value) == 0 else {option: value})
 
 
 def sequences(value: Any) -> Converted:
-    """0 meant that a batch has no limit; Pippin's has one, and others wait their turn."""
+    """0 meant an unlimited batch; Pippin's is always limited, and further requests wait."""
     if number(value) != 0:
         return Converted({"max_num_seqs": value})
     return Converted(
@@ -62,7 +62,7 @@ def sequences(value: Any) -> Converted:
 
 
 def block_of_drafts(value: Any) -> Converted:
-    """A block of mlx-vlm's drafters is the last token and what is drafted after it: one token at least."""
+    """A drafter block in mlx-vlm is the last token plus the draft; at least one token is drafted."""
     size = number(value)
     if size != int(size) or size < 1:
         raise Refused("a whole number from 1 on")
@@ -74,7 +74,7 @@ KV_BITS = (2, 3, 4, 5, 6, 8)
 
 
 def bits_of(option: str) -> Convert:
-    """Bits of the KV cache, or of its keys or values. Another number is refused, never rounded."""
+    """Bits of the KV cache, or of its keys or values. Unsupported numbers are refused, never rounded."""
 
     def convert(value: Any) -> Converted:
         bits = number(value)
@@ -93,7 +93,7 @@ kv_bits = bits_of("kv_bits")
 
 
 def kv_bits_or_half(value: Any) -> Converted:
-    """As `kv_bits`. In mlx-vlm halves of bits mean TurboQuant: keys in the bits below, values in those above."""
+    """As `kv_bits`, but half bits select TurboQuant as in mlx-vlm: keys rounded down, values rounded up."""
     bits = number(value)
     if not math.isfinite(bits):
         return kv_bits(value)
@@ -111,7 +111,7 @@ def kv_scheme(value: Any) -> Converted:
 
 
 def kv_scheme_of_one(value: Any) -> Converted:
-    """Of keys or of values alone, which batches of mlx-vlm cannot mix either."""
+    """The scheme of keys or of values alone; batches of mlx-vlm cannot mix schemes either."""
     if str(value).strip().lower() != "uniform":
         raise Refused("uniform: keys and values are kept by one scheme, which kv_quant_scheme sets")
     return Converted({})
@@ -138,7 +138,7 @@ def model_kind(option: str) -> Convert:
 
 
 def max_bytes(value: Any) -> Converted:
-    """Bytes of a prompt cache as MiB; astronomical ones meant that there is no limit."""
+    """A prompt cache's bytes as MiB; astronomical sizes meant unlimited."""
     size = number(value)
     return Converted({} if size >= 1 << 60 else {"cache_memory_mb": int(size) >> 20})
 
@@ -153,17 +153,17 @@ def no_log_file(value: Any) -> Converted:
 
 
 def idle_seconds(value: Any) -> Converted:
-    """0 meant never."""
+    """0 meant never unload."""
     return Converted({} if number(value) == 0 else {"idle_timeout": value})
 
 
 def cache_entries(value: Any) -> Converted:
-    """No entries meant no cache."""
+    """0 entries meant no cache."""
     return Converted({"prefix_cache": False} if number(value) == 0 else {"prompt_cache_size": value})
 
 
 def cap_to_window(option: str) -> Convert:
-    """Limits far beyond any window meant the window itself."""
+    """A limit far beyond any window meant the window itself."""
     return lambda value: Converted({option: None if number(value) >= 1_000_000 else value})
 
 
@@ -182,7 +182,7 @@ def json_object(option: str) -> Convert:
 
 
 def debug_of_one(value: Any) -> Converted:
-    """One model's: the log has one level for all."""
+    """One model's debug switch; Pippin's log has one level for all models."""
     if truth(value):
         return Converted({}, "the log has one level for all models: set `server.log_level: DEBUG`")
     return Converted({})
@@ -200,12 +200,12 @@ def gibibytes(option: str) -> Convert:
 
 
 def unless_auto(option: str) -> Convert:
-    """`auto` and 0 leave it to Pippin."""
+    """`auto` and 0 leave the value to Pippin."""
     return lambda value: Converted({} if str(value).strip().lower() in ("auto", "0") else {option: value})
 
 
 def apc_enabled(value: Any) -> Converted:
-    """mlx-vlm's cache has a tier on disk unless it is told otherwise, in its own folder and of its own size."""
+    """mlx-vlm's cache has a disk tier by default, with its own folder and size."""
     if not truth(value):
         return Converted({"prefix_cache": False})
     return Converted(
@@ -222,13 +222,13 @@ def disk_enabled(value: Any) -> Converted:
 
 
 def folders(value: Any) -> Converted:
-    """A search path, parted as the system parts them, or by commas."""
+    """A search path, separated as on this system, or by commas."""
     parts = str(value).replace(os.pathsep, ",").split(",")
     return Converted({"model_dirs": [part.strip() for part in parts if part.strip()]})
 
 
 def on_demand(value: Any) -> Converted:
-    """Loaded at the first request, and unloaded after a minute if the entry says nothing else."""
+    """Load on the first request, and unload after an idle minute unless the entry says otherwise."""
     return Converted({"preload": False, "idle_timeout": 60.0} if truth(value) else {"preload": True})
 
 

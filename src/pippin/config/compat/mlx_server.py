@@ -1,4 +1,4 @@
-"""The small "MLX Server" (MLXServer, its Python form)."""
+"""The small "MLX Server" (MLXServer, its Python version)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""mlx_vlm.server 0.7.10: its flags, its variables, how it starts, and the settings that it changes while running."""
+"""mlx_vlm.server 0.7.10: its flags, its variables, its start, and the settings that it changes at run time."""
 
 from typing import Final
 
@@ -251,7 +251,7 @@ _KNOBS = {
 }
 
 _LIVE = _BY_NAME | {
-    # A setting of a running server moves no files.
+    # A setting of a running server does not move the cache's files.
     "APC_ENABLED": same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin, in memory")
 }
 SETTINGS = tuple(replace(_LIVE[variable], name=knob) for knob, variable in _KNOBS.items())

@@ -1,4 +1,4 @@
-"""The replaced servers, and what a name means under the profile of one of them or of none."""
+"""The replaced servers, and the meaning of a foreign name with or without a profile."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -18,13 +18,13 @@ SERVERS: Final[dict[Compat, Server]] = {
 
 
 def in_order(compat: Compat | None) -> Iterable[Server]:
-    """The profile's server first: where two give a name different meanings, its meaning counts."""
+    """The servers, the profile's first: its meaning counts where two servers give a name different meanings."""
     return sorted(SERVERS.values(), key=lambda server: server.name != compat)
 
 
 @cache
 def flag_terms(compat: Compat | None) -> dict[str, Term]:
-    """The term of each foreign flag. Where several servers have the flag, a term that converts is preferred."""
+    """The term of each foreign flag. Where several servers have a flag, a term with a conversion is preferred."""
     terms: dict[str, Term] = {}
     for server in in_order(compat):
         for term in server.flags:
@@ -42,7 +42,7 @@ def _says_more(term: Term, known: Term, compat: Compat | None) -> bool:
 
 @cache
 def variable_terms(compat: Compat | None) -> dict[str, Term]:
-    """The term of each foreign variable. Common names (`PORT`) are read under their server's profile alone."""
+    """The term of each foreign variable. Common names such as `PORT` are read only under their server's profile."""
     return {
         term.name: term
         for server in reversed(list(in_order(compat)))

@@ -1,4 +1,4 @@
-"""The words in which a replaced server's configuration is described, and how they are read as Pippin's options."""
+"""Describes a replaced server's configuration, and translates it to Pippin's options."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -17,25 +17,25 @@ Takes = Literal["value", "switch", "list"]
 
 
 class Converted(Struct, frozen=True):
-    """Options that a foreign value stands for, and a warning where it is not quite what was asked."""
+    """The options for a foreign value, and a warning if they do not match it exactly."""
 
     options: Mapping[str, Any]
     warning: str | None = None
 
 
 class Refused(ValueError):
-    """The replaced server would have refused the value too. The message is what it should have been."""
+    """The replaced server would have refused the value too. The message states what it should have been."""
 
 
 Convert = Callable[[Any], Converted]
 
 
 class Term(Struct, frozen=True, kw_only=True):
-    """One flag, variable or YAML key: what it does in Pippin.
+    """One flag, variable or YAML key, and its effect in Pippin.
 
-    `same`: it is Pippin's option, perhaps under another name (without one, it is read where it is used).
-    `equivalent`: an option that does the same job in another way. `needless`: Pippin always does it, or needs
-    no setting; one line in the log. `refused`: Pippin does not have it, and does not start with it.
+    `same`: Pippin's option, perhaps under another name (without an option, it is read where it is used). `equivalent`:
+    an option that does the same job differently. `needless`: Pippin always does it, or needs no setting; logs one line.
+    `refused`: Pippin does not have it, and does not start with it.
     """
 
     name: str
@@ -45,36 +45,36 @@ class Term(Struct, frozen=True, kw_only=True):
     default: str = ""  # of the replaced server
     takes: Takes = "value"
     convert: Convert | None = None
-    requires: str | None = None  # another name without which this one had no effect there
+    requires: str | None = None  # another name without which it has no effect
 
 
 class KnownModel(Struct, frozen=True, kw_only=True):
-    """A model that the replaced server fetched and loaded when a request named it, without being told of it."""
+    """A model that the replaced server fetched and loaded by itself when a request named it."""
 
     path: str  # the repository
     name: str | None = None
     kind: ModelKind | None = None
-    listed: bool = False  # by /v1/models, before it is on the disk
+    listed: bool = False  # in /v1/models, before it is on disk
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    name: str  # as --compat takes it
+    name: str  # for --compat
     title: str
-    command: str  # how it was started, and how Pippin is
+    command: str  # how the server was started, and how Pippin is
     flags: tuple[Term, ...]
     variables: tuple[Term, ...]
     keys: tuple[Term, ...]
-    settings: tuple[Term, ...] = ()  # names that its PATCH /v1/settings took
-    mcp_keys: tuple[Term, ...] = ()  # of its MCP file, which Pippin reads as it is
+    settings: tuple[Term, ...] = ()  # names accepted by its PATCH /v1/settings
+    mcp_keys: tuple[Term, ...] = ()  # of its MCP file, which Pippin reads unchanged
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
-    fallbacks: Mapping[str, Any] = {}  # defaults of sampling that rank below the checkpoint's own
+    fallbacks: Mapping[str, Any] = {}  # sampling defaults that rank below the checkpoint's own
     known_models: tuple[KnownModel, ...] = ()
     profile_notes: tuple[str, ...] = ()
     general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
     differences: tuple[
         tuple[str, str], ...
     ] = ()  # endpoints and behaviour that are another here, or not at all
-    other: tuple[tuple[str, str], ...] = ()  # further commands, and what takes their place
+    other: tuple[tuple[str, str], ...] = ()  # further commands and their replacements
 
 
 def same(
@@ -122,20 +122,20 @@ def refused(name: str, default: str, note: str, takes: Takes = "value") -> Term:
 
 
 ENTRY_FIELDS = ("path", "name", "kind", "preload")
-"""Parts of a model's entry that are no options."""
+"""Fields of a model's entry that are not options."""
 
 
 def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[Note]]:
-    """The value of a foreign name as Pippin's options, and what the operator is told of it in the log.
+    """Translate a foreign name's value to Pippin's options, with notes for the operator's log.
 
-    `where` names the place of the value in messages. Raises `ConfigError` for a value that the replaced server would
+    `where` gives the place of the value in messages. Raises `ConfigError` for a value that the replaced server would
     have refused as well.
     """
     match term.effect:
         case "needless":
             return {}, [Note("info", f"{where} is accepted and not needed: {term.note}.")]
         case "refused" if str(value).strip().lower() in FALSE:
-            return {}, []  # a switch that is off asks for nothing
+            return {}, []  # a switch that is off requests nothing
         case "refused":
             raise ConfigError(f"{where} is not supported: {term.note}.")
         case "same" | "equivalent":

@@ -1,4 +1,4 @@
-"""Every option as a typed field with its default and help, in three structs: start, server, model.
+"""Every option as a typed field with default and help, in three structs: start, server, model.
 
-Begin with `declaration.py`, which reads flags, variables and help from the structs.
+Begin with `declaration.py`, which derives flags, variables and help from the structs.
 """

@@ -1,4 +1,4 @@
-"""Every option as a value, read from the option structs: the source of flags, variables, keys and docs."""
+"""Every option as a value, derived from the option structs: the source of flags, variables, keys and docs."""
 
 from functools import cache
 from typing import Any, Literal
@@ -15,7 +15,7 @@ Scope = Literal["start", "server", "model"]
 Shape = Literal["switch", "value", "range", "list", "mapping"]
 
 STRUCTS: dict[Scope, type[Struct]] = {"start": StartOptions, "server": ServerOptions, "model": ModelOptions}
-STRUCTURAL = ("models", "model_defaults", "fallbacks")  # what the other options, and profiles, fill in
+STRUCTURAL = ("models", "model_defaults", "fallbacks")  # filled in from other options and profiles
 
 SECTIONS: dict[str, str] = {
     "config": "Where options come from",
@@ -39,7 +39,7 @@ SECTIONS: dict[str, str] = {
     "pinned": "Life in the pool",
     "ranks": "One model over several processes or machines",
 }
-"""Titles of the groups, by the option that opens each."""
+"""Group titles, keyed by the first option of each group."""
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
 @cache
 def options() -> dict[str, Option]:
-    """All options by name, in the order of their declaration. Names are unique across the structs."""
+    """All options by name, in order of declaration. Names are unique across the structs."""
     found: dict[str, Option] = {}
     section = ""
     for scope, struct in STRUCTS.items():

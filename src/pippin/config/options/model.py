@@ -1,4 +1,4 @@
-"""The options of one model: what its worker is told, and how the pool keeps it."""
+"""The options of one model: those of its worker, and those for the pool."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -24,7 +24,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `PIPPIN_*` variables. A default for all models may be overridden per model in the YAML file."""
 
     fallbacks: Sampling = field(default_factory=Sampling)
-    """A profile's defaults of sampling, which rank below the checkpoint's own."""
+    """A profile's sampling defaults, which rank below the checkpoint's own."""
 
     # How weights run
     dtype: Annotated[
@@ -373,23 +373,23 @@ LOOPBACK: Final = ("127.0.0.1", "localhost")
 
 
 def machines_of(options: ModelOptions) -> tuple[str, ...]:
-    """The address of each rank's machine; one alone where the model is not split."""
+    """The address of each rank's machine; a single address if the model is not split."""
     return options.machines or LOOPBACK[:1] * options.ranks
 
 
 def ranks_here(options: ModelOptions) -> int:
-    """How many of the ranks run on this machine."""
+    """Number of ranks on this machine."""
     first, *others = machines_of(options)
     return 1 + sum(each == first or each in LOOPBACK for each in others)
 
 
 def replicas_of(options: ModelOptions) -> tuple[str, ...]:
-    """The address of each replica's machine, for those that a load begins with."""
+    """The address of each replica's machine, for the replicas that a load starts with."""
     return options.replica_machines or LOOPBACK[:1] * bounds(options.replicas)[0]
 
 
 def replicas_here(options: ModelOptions) -> int:
-    """How many of the replicas run on this machine at most. Those of a cluster take no memory that is planned here."""
+    """The most replicas on this machine. Those in a cluster take no memory that is planned here."""
     if options.cluster is not None:
         return 0
     if options.replica_machines:
@@ -398,5 +398,5 @@ def replicas_here(options: ModelOptions) -> int:
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
-    """The bits of keys and of values in the KV cache, None for what is not quantised."""
+    """Bits of keys and of values in the KV cache; None for what is not quantised."""
     return options.kv_key_bits or options.kv_bits, options.kv_value_bits or options.kv_bits

@@ -1,4 +1,4 @@
-"""An option that is a number, or a range of them from least to most that follows the load: `3`, `1-6`."""
+"""An option that is a number, or a range within which it follows the load: `3`, `1-6`."""
 
 from typing import Annotated, Final
 
@@ -11,7 +11,7 @@ NumberOrRange = Annotated[int, Meta(ge=1, le=MOST)] | Annotated[str, Meta(patter
 
 
 def bounds(value: NumberOrRange) -> tuple[int, int]:
-    """The least and the most of a value; for a number both are the number."""
+    """The lower and upper end of a range; both are the number itself for a number."""
     if isinstance(value, int):
         return value, value
     least, _, most = value.partition("-")
@@ -19,6 +19,6 @@ def bounds(value: NumberOrRange) -> tuple[int, int]:
 
 
 def is_rising(value: NumberOrRange) -> bool:
-    """Whether a range ends where it began or above, and not above what any number may be."""
+    """Whether a range does not decrease, and stays within the allowed maximum."""
     least, most = bounds(value)
     return least <= most <= MOST

@@ -21,17 +21,17 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None  # served name; the catalog's id if not set
     kind: str | None = None
     preload: bool = True
-    listed: bool = True  # False: known to a profile, and named to nobody before it is on the disk
-    options: ModelOptions = field(default_factory=ModelOptions)  # complete: the entry's over `model_defaults`
-    given: tuple[str, ...] = ()  # names of options that the entry itself says, be it the ordinary value
+    listed: bool = True  # False: known to a profile, and not listed before it is on the disk
+    options: ModelOptions = field(default_factory=ModelOptions)  # complete: `model_defaults` and the entry's
+    given: tuple[str, ...] = ()  # names of the options that the entry sets, even to the default value
 
     @property
     def called(self) -> str:
-        """The name by which the catalog finds it."""
+        """The name under which the catalog finds the model."""
         return self.name or self.path
 
     def is_of(self, id: str) -> bool:
-        """Whether a model with this id is the one that the operator named; a folder's id is its last part."""
+        """Whether a model with this id is the one that the operator named; the id of a folder is its last part."""
         return id in (self.name, self.path) or (self.name is None and id == Path(self.path).name)
 
 

@@ -1,4 +1,4 @@
-"""The options that a start reads first: where the others come from, and short ways to name models."""
+"""The options that are read first at the start: where the others come from, and shorthands for naming models."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Compat = Literal["mlx-vlm", "mlx-server", "mlx-openai-server", "vllm-mlx", "mlx-
 
 
 class StartOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Resolved into `ServerOptions.models` and gone after the start."""
+    """Resolved into `ServerOptions.models`, and not needed after the start."""
 
     config: Annotated[str | None, Meta(description="YAML file of options and models.")] = None
     models_config: Annotated[

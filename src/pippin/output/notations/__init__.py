@@ -1,1 +1,1 @@
-"""The notations in which models write calls and values, shared by the formats. Begin with `json_calls.py`."""
+"""The notations of calls and values that several formats share. Begin with `json_calls.py`."""

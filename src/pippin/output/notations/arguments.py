@@ -1,4 +1,4 @@
-"""Arguments that are not JSON on the wire, written as one JSON object, typed by the tool's schema."""
+"""Converts arguments that the model does not write as JSON into one JSON object, typed by the tool's schema."""
 
 import json
 from typing import Any, Final, Literal
@@ -8,10 +8,10 @@ from pippin.output.schemas import property_schema, type_of, types_of
 from pippin.output.stream import Malformed, Put, Source
 
 Untyped = Literal["string", "json"]
-"""What a value is whose type the schema does not say: a string, or JSON if it reads as such."""
+"""How to read a value whose type the schema does not say: as a string, or as JSON if it parses."""
 
 _NAMES: Final = {"true": "true", "false": "false", "null": "null", "none": "null"}
-LITERAL_LIMIT: Final = 1 << 16  # characters of a value that is read as a Python literal
+LITERAL_LIMIT: Final = 1 << 16  # most characters of a value that is parsed as a Python literal
 
 
 def quoted(text: str) -> str:
@@ -19,7 +19,7 @@ def quoted(text: str) -> str:
 
 
 def _parse(text: str) -> tuple[str, str] | None:
-    """The type of a text that is one JSON value, and its JSON. Only the type counts here."""
+    """The type of a text that is one JSON value, and the text. Only the type of the parsed value is used."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_int=len)
     except (ValueError, RecursionError):
@@ -33,7 +33,7 @@ def _refuse(name: str) -> Any:
 
 
 def convert(text: str, types: frozenset[str]) -> str:
-    """The JSON of a value whose text is complete: as one of `types` if it can be, else as a string."""
+    """The JSON of a complete value: of one of `types` if the text parses as such, else a string."""
     bare = text.strip()
     parsed = _parse(_NAMES.get(bare.lower(), bare)) or _parse_literal(bare)
     if parsed is None:
@@ -44,7 +44,7 @@ def convert(text: str, types: frozenset[str]) -> str:
 
 
 def _parse_literal(text: str) -> tuple[str, str] | None:
-    """A list or dict in Python's notation, as JSON. Nothing is evaluated: the text is read, with limits."""
+    """A Python list, tuple or dict as JSON. Nothing is evaluated: the text is parsed, within limits."""
     if not text.startswith(("[", "{", "(")) or len(text) > LITERAL_LIMIT:
         return None
     source = Source()
@@ -59,7 +59,7 @@ def _parse_literal(text: str) -> tuple[str, str] | None:
 
 
 class ArgumentsWriter:
-    """One JSON object, argument by argument; strings go out as they come, other values at their end."""
+    """Writes one JSON object, argument by argument; strings are streamed, other values are written at their end."""
 
     def __init__(self, put: Put, schema: dict[str, Any] | None, untyped: Untyped) -> None:
         self._put, self._schema, self._untyped = put, schema, untyped
@@ -67,15 +67,15 @@ class ArgumentsWriter:
         self._types: frozenset[str] = frozenset()
         self._streams = False
         self._held: list[str] = []
-        self._opened = False  # a string's opening quote is out
+        self._opened = False  # a string's opening quote was written
 
     def begin(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
-        """A value of this key follows. `kind` is what the wire itself says of it."""
+        """Begin the value of this key. `kind` is its type as the model wrote it, if it did."""
         self.begin_value(key, kind=kind)
         self.member(key)
 
     def begin_value(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
-        """Begin an argument whose key is not to be written."""
+        """Begin a value without writing its key."""
         types = types_of(property_schema(self._schema, key), self._schema or {})
         if kind == "string" or (not types and kind is None and self._untyped == "string"):
             types = frozenset({"string"})
@@ -84,12 +84,12 @@ class ArgumentsWriter:
         self._held, self._opened = [], False
 
     def member(self, key: str) -> None:
-        """The key of a value that is written by `raw`."""
+        """Write the key of a value."""
         self._put(("{" if not self._count else ", ") + quoted(key) + ": ")
         self._count += 1
 
     def put(self, text: str) -> None:
-        """More of the value's text."""
+        """Add more of the value's text."""
         if self._streams:
             self._put(('"' if not self._opened else "") + quoted(text)[1:-1])
             self._opened = True
@@ -103,7 +103,7 @@ class ArgumentsWriter:
         self._put(text)
 
     def end(self) -> None:
-        """The value is complete."""
+        """End the value."""
         if self._streams:
             self._put('"' if self._opened else '""')
         else:

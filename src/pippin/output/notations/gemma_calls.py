@@ -1,4 +1,4 @@
-"""Calls in Gemma's own notation: `call:f{k:<|"|>v<|"|>}`, strings between fences of one token."""
+"""Calls in Gemma's notation: `call:f{k:<|"|>v<|"|>}`. Strings are between fences, which are single tokens."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _BARE_END = re.compile(r"[,}\]]")
 
 @dataclass(frozen=True, kw_only=True)
 class GemmaCalls(ToolFormat):
-    """`fence` stands on both sides of a string."""
+    """`fence` encloses a string on both sides."""
 
     fence: str
 
@@ -49,8 +49,8 @@ class GemmaCalls(ToolFormat):
             found = yield from source.literal("call:", *self.closers)
 
     def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
-        """After the opening brace, up to and with the closing one. A fenced value that is no string by the tool's
-        schema is what its text says."""
+        """Read from after the opening brace through the closing one. A fenced value is converted if the tool's schema
+        says that it is not a string."""
         source = calls.source
         arguments = ArgumentsWriter(calls.writer.arguments, calls.schema(name), "string")
         yield from source.space()

@@ -11,7 +11,7 @@ from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 @dataclass(frozen=True, kw_only=True)
 class InvokeCalls(ToolFormat):
-    """`invoke` begins a call inside one of `openers`; `typed`: parameters say whether they are strings."""
+    """`invoke` begins a call inside one of `openers`; if `typed`, parameters state whether they are strings."""
 
     invoke: str
     tags: Tags

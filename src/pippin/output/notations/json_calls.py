@@ -1,4 +1,4 @@
-"""Reading calls that are JSON objects: a name, and arguments that are handed on as they come."""
+"""Reads calls that are JSON objects: a name, and arguments that are passed on as they arrive."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ from pippin.output.tool_format import Calls
 
 NAMES = ("name", "tool_name", "function", "function_name")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
-HELD_LIMIT = 1 << 20  # characters of arguments that stand before their name
+HELD_LIMIT = 1 << 20  # most characters of arguments held until the name comes
 
 
 class _Call:
-    """One call while its object is read: arguments wait for the name if they come first.
+    """One call while its object is read. Arguments that come before the name are held back.
 
-    A `bare` call stands without a marker: only a tool on offer, and no other keys than a call's, make it one.
+    A `bare` call has no marker: it counts only if it names an offered tool and has no keys but those of a call.
     """
 
     def __init__(self, calls: Calls, bare: bool) -> None:
@@ -49,7 +49,7 @@ class _Call:
 
 
 def read_call(calls: Calls, *, bare: bool = False, opened: bool = False) -> Reading[None]:
-    """One object `{"name": ..., "arguments": {...}}`, under any of the usual keys, in any order."""
+    """Read one object `{"name": ..., "arguments": {...}}`, under any of the usual keys, in any order."""
     call = _Call(calls, bare)
     if not opened:
         yield from calls.source.expect("{")
@@ -60,7 +60,7 @@ def read_call(calls: Calls, *, bare: bool = False, opened: bool = False) -> Read
 
 
 def read_calls(calls: Calls, *, bare: bool = False) -> Reading[None]:
-    """One object, or an array of them."""
+    """Read one object or an array of objects."""
     source = calls.source
     yield from source.space()
     if (yield from source.literal("[")) is None:
@@ -70,7 +70,7 @@ def read_calls(calls: Calls, *, bare: bool = False) -> Reading[None]:
 
 
 def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
-    """Objects after the opening bracket, up to and with the closing one. Malformed if there is none."""
+    """Read objects from after the opening bracket through the closing one. Malformed if there is no object."""
     source = calls.source
     yield from source.space()
     yield from read_call(calls, bare=bare)
@@ -87,7 +87,7 @@ def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
 def read_arguments(
     calls: Calls, put: Callable[[str], None] | None = None, *, opened: bool = False
 ) -> Reading[None]:
-    """The arguments alone: an object (`opened`: its brace is taken), the same as a string, or null."""
+    """Read only arguments: an object, JSON inside a string, or null. `opened`: the opening brace is taken."""
     source = calls.source
     put = put or calls.writer.arguments
     if opened:
@@ -107,7 +107,7 @@ def read_arguments(
 
 
 def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:
-    """A message that is the arguments of a call to `name`: JSON, or whatever its tool takes."""
+    """Read a message that consists of the arguments of a call to `name`: JSON, or other text that the tool takes."""
     source = calls.source
     calls.writer.start_call(name)
     yield from source.space()

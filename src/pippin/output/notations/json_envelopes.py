@@ -12,11 +12,11 @@ from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 @dataclass(frozen=True, kw_only=True)
 class JsonEnvelope(ToolFormat):
-    """The keys, and what stands around an array's calls, are those that the family's template writes."""
+    """The keys, and the text around and between calls, are those of the family's template."""
 
     name_key: str = "name"
     arguments_key: str = "arguments"
-    id_key: str | None = None  # a number that may stand before the name
+    id_key: str | None = None  # key of a number that may precede the name
     begin: str = "["
     between: str = ", "
     end: str = "]"

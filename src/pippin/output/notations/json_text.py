@@ -1,4 +1,4 @@
-"""Reading JSON as it arrives: whole values handed on as raw text, short strings decoded."""
+"""Reads JSON as it arrives: values are passed on as raw text, short strings are decoded."""
 
 import json
 import re
@@ -19,14 +19,14 @@ NAME_LIMIT = 256
 
 
 def discard(_: str) -> None:
-    """Take a value and forget it."""
+    """A `Put` that ignores a value."""
 
 
 def read_value(source: Source, put: Put) -> Reading[None]:
-    """One JSON value, put as it comes, its raw text unchanged.
+    """Read one JSON value and put its raw text as it arrives.
 
-    A `<` outside strings can only be the format's own end marker: the value ends before it, and brackets that
-    the model left open are closed. Malformed at the end of the stream, after what there was has been put.
+    A `<` outside strings can only be the format's own end marker: the value ends before it, and brackets that the
+    model left open are closed. Malformed if the stream ends inside the value, whose text so far was put.
     """
     first = yield from source.peek()
     if first in ("{", "["):
@@ -41,7 +41,7 @@ def read_value(source: Source, put: Put) -> Reading[None]:
 
 
 def read_object_rest(source: Source, put: Put) -> Reading[None]:
-    """An object after its opening brace."""
+    """Read the rest of an object after its opening brace."""
     yield from _read_rest(source, put, ["}"])
 
 
@@ -67,9 +67,9 @@ def _read_rest(source: Source, put: Put, opened: list[str]) -> Reading[None]:
 
 
 def read_string_body(source: Source, put: Put) -> Reading[None]:
-    """A string after its opening quote: its raw text is put, the closing quote taken.
+    """Read a string after its opening quote: puts its raw text and takes the closing quote.
 
-    What JSON forbids but models write (line breaks, escapes of nothing) is escaped.
+    Line breaks and invalid escapes, which JSON forbids but models write, are escaped.
     """
     while (yield from source.more()):
         token = yield from _until_pattern(source, _STRING, lambda text: put(_CONTROL.sub(_escaped, text)))
@@ -97,7 +97,7 @@ def _read_scalar(source: Source, put: Put) -> Reading[None]:
 
 
 def _until_pattern(source: Source, pattern: re.Pattern[str], put: Put) -> Reading[str]:
-    """Put what comes before the next match of a one-character pattern; the match itself is left."""
+    """Put the text before the next match of a one-character pattern; the match itself is not taken."""
     while (yield from source.more()):
         count, token = source.find(pattern)
         if count:
@@ -108,7 +108,7 @@ def _until_pattern(source: Source, pattern: re.Pattern[str], put: Put) -> Readin
 
 
 def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
-    """A short JSON string, decoded."""
+    """Read and decode a short JSON string."""
     pieces = [(yield from source.expect('"'))]
     while pieces[-1] != '"' or len(pieces) == 1:
         if len(pieces) > limit:
@@ -122,18 +122,18 @@ def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
 
 
 class StringDecoder:
-    """JSON text inside a JSON string (arguments encoded twice), decoded as `read_string_body` puts it.
+    """Decodes JSON inside a JSON string (arguments encoded twice), in the pieces that `read_string_body` puts.
 
-    An escape without its digits is text as it stands.
+    An escape without its digits stays unchanged.
     """
 
     digits: ClassVar[Mapping[str, int]] = {"u": 4}
-    """How many hexadecimal digits follow the escapes that have some."""
+    """The number of hexadecimal digits that an escape requires."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
-        self._escape = ""  # that is not complete yet
-        self._size = 0  # of it, once it is
+        self._escape = ""  # an incomplete escape
+        self._size = 0  # the length of the escape when complete
         self._high = 0  # first half of a surrogate pair
 
     def __call__(self, raw: str) -> None:
@@ -156,7 +156,7 @@ class StringDecoder:
             self._plain(raw)
 
     def end(self) -> None:
-        """The string is over: an escape whose digits did not come is text."""
+        """End the string: an incomplete escape becomes text."""
         escape, self._escape = self._escape, ""
         if escape or self._high:
             self._plain(escape)

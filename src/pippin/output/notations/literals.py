@@ -1,4 +1,4 @@
-"""Reading values in notations that are not JSON (Python's, Gemma's), put as JSON as they come."""
+"""Reads values in notations other than JSON (Python's, Gemma's) and puts them as JSON as they arrive."""
 
 import json
 import re
@@ -25,9 +25,9 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class Notation:
-    """`quotes` delimit strings with backslash escapes, `fences` strings without any.
+    """`quotes` delimit strings with backslash escapes, `fences` strings without escapes.
 
-    `bare_end` (if set) admits strings without quotes: they end before any of these characters.
+    If `bare_end` is set, strings without quotes are allowed; they end before any of these characters.
     """
 
     quotes: tuple[str, ...] = ('"""', "'''", '"', "'")
@@ -41,9 +41,9 @@ PYTHON: Final = Notation()
 def read_literal(
     source: Source, put: Put, notation: Notation, depth: int = 0, taken: str | None = None
 ) -> Reading[None]:
-    """One value (`taken`: its opening delimiter, if that is taken).
+    """Read one value; `taken` is its opening delimiter, if already taken.
 
-    Malformed where it is none; what was put before that is the beginning of one.
+    Malformed where the text is not a value; the text put until then is the beginning of one.
     """
     if depth > MAX_DEPTH:
         raise Malformed
@@ -59,7 +59,7 @@ def read_literal(
 
 
 def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: str) -> Reading[None]:
-    """A string after its opening delimiter; its decoded text is put."""
+    """Read a string after its opening delimiter and put its decoded text."""
     escapes = delimiter in notation.quotes
     markers = Markers((delimiter, "\\") if escapes else (delimiter,))
     decoder = _PythonString(put)
@@ -71,7 +71,7 @@ def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: st
 
 
 class _PythonString(StringDecoder):
-    """Python keeps a backslash that escapes nothing, and joins lines at one before a line's end."""
+    """As in Python, a backslash of an unknown escape is kept, and a backslash before a line break joins the lines."""
 
     digits: ClassVar[Mapping[str, int]] = {"x": 2, "u": 4, "U": 8}
 
@@ -107,7 +107,7 @@ def _read_container(source: Source, put: Put, notation: Notation, opener: str, d
 
 
 def read_key(source: Source, notation: Notation) -> Reading[str]:
-    """A key with its colon: quoted, or a bare word."""
+    """Read a key, quoted or a bare word, and its colon."""
     delimiter = yield from source.literal(*notation.fences, *notation.quotes)
     pieces: list[str] = []
     if delimiter is None:
@@ -124,7 +124,7 @@ def _read_bare(source: Source, put: Put, notation: Notation) -> Reading[None]:
 
 
 def word_value(word: str, notation: Notation) -> str:
-    """The JSON of a word without quotes: a constant, a number, or (where the notation has them) a string."""
+    """The JSON of a word without quotes: a constant, a number, or a string if the notation allows bare strings."""
     value = _WORDS.get(word.strip()) or _number(word)
     if value is None and notation.bare_end is None:
         raise Malformed
@@ -137,6 +137,6 @@ def _number(word: str) -> str | None:
         return None
     try:
         value = json.loads(digits)
-    except ValueError:  # as Python writes numbers and JSON does not: `.5`, `+1`
+    except ValueError:  # numbers that are valid in Python but not in JSON: `.5`, `+1`
         value = float(digits)
     return json.dumps(value) if value - value == 0 else None  # JSON has no infinity

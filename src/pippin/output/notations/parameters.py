@@ -1,4 +1,4 @@
-"""Reading calls written as tags: a function's name in a head, one element for each argument."""
+"""Reads calls written as tags: the function's name in a head, and one element for each argument."""
 
 import re
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ _CDATA = "<![CDATA["
 
 @dataclass(frozen=True, kw_only=True)
 class Tags:
-    """`opens` head `head_end` value `close`, as often as there are arguments, then one of `ends`.
+    """The layout `opens` head `head_end` value `close` for each argument, then one of `ends`.
 
-    A head is `=key`, or attributes, or (where a value has an opening tag of its own) the key alone.
+    A head is `=key`, or attributes, or only the key if values have an opening tag of their own.
     """
 
     opens: str
@@ -27,16 +27,16 @@ class Tags:
     value_opens: str | None = None
     close: str
     ends: tuple[str, ...]
-    abrupt: tuple[str, ...] = ()  # ends of the call that show that a value's own end was forgotten
-    lines: bool = False  # a value stands on lines of its own
+    abrupt: tuple[str, ...] = ()  # ends of the call that also end a value whose own end is missing
+    lines: bool = False  # a value is on lines of its own
     cdata: bool = False
     untyped: Untyped = "json"
     function_head_end: str = ">"
-    whole: tuple[str, ...] = ()  # around arguments that stand as one JSON object
+    whole: tuple[str, ...] = ()  # tags around arguments written as one JSON object
 
 
 def tool_name(text: str) -> str:
-    """A name as a format wrote it, bare or quoted. Malformed if no tool can be called so."""
+    """The name of a tool in the text of a format, bare or quoted. Malformed if it can't be a tool's name."""
     name = text.strip().strip("\"'").removeprefix("functions.")
     if not _NAME.fullmatch(name):
         raise Malformed
@@ -60,7 +60,7 @@ def head_name(head: str) -> str:
 
 
 def read_function(calls: Calls, tags: Tags, taken: str = "") -> Reading[None]:
-    """A call after the beginning of its opening tag: the rest of the tag's head, then its arguments."""
+    """Read a call after the beginning of its opening tag: the rest of the tag's head, then the arguments."""
     head, _ = yield from calls.source.before(Markers((tags.function_head_end,)), _HEAD_LIMIT)
     name = tool_name(head_name(taken + head))
     calls.writer.start_call(name)
@@ -79,7 +79,7 @@ def read_function(calls: Calls, tags: Tags, taken: str = "") -> Reading[None]:
 
 
 def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = None) -> Reading[None]:
-    """The arguments of a call that is started, up to and with its end. `first`: this was already taken."""
+    """Read the arguments of a started call, including its end. `first` is the marker that was already taken."""
     source = calls.source
     arguments = ArgumentsWriter(calls.writer.arguments, calls.schema(name), tags.untyped)
     found = first
@@ -97,7 +97,7 @@ def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = Non
 
 
 def _read_parameter(source: Source, arguments: ArgumentsWriter, tags: Tags) -> Reading[str | None]:
-    """One argument after its `opens`. Returns an end of the whole call, if that came instead of its own."""
+    """Read one argument after its `opens`. Returns an end of the whole call if one came instead of `close`."""
     head, _ = yield from source.before(Markers((tags.head_end,)), _HEAD_LIMIT)
     kind: Literal["string", "json"] | None = None
     if tags.value_opens is not None:
@@ -122,7 +122,7 @@ def _kind(head: str) -> Literal["string", "json"] | None:
 
 
 def _read_text(source: Source, put: Put, tags: Tags) -> Reading[str | None]:
-    """The text of a value, up to and with its end, which is returned (None: the end of the stream)."""
+    """Read the text of a value through its end, which is returned; None at the end of the stream."""
     if tags.cdata and (yield from source.literal(_CDATA)):
         yield from source.until(Markers(("]]>",)), put)
         yield from source.space()

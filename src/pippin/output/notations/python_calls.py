@@ -20,7 +20,7 @@ def write_python_call(name: str, arguments: dict[str, Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    """JSON where it is Python too: strings, with what `repr` would escape."""
+    """A value in Python's notation; strings and numbers are written as JSON, which is valid Python too."""
     match value:
         case bool() | None:
             return repr(value)
@@ -35,9 +35,9 @@ def _written(value: Any) -> str:
 def read_python_call(
     calls: Calls, notation: Notation, *, bare: bool = False, shell: bool = False
 ) -> Reading[None]:
-    """One call. A `bare` one stands without a marker: only a tool on offer makes it one.
+    """Read one call. A `bare` call has no marker: it counts only if it names an offered tool.
 
-    `shell` admits a tool on offer and a line for its first argument, without parentheses.
+    `shell` also admits an offered tool followed by the rest of the line as its first argument, without parentheses.
     """
     source = calls.source
     name = yield from source.word(_NAME_END)
@@ -62,7 +62,7 @@ def read_python_call(
 
 
 def read_python_arguments(calls: Calls, name: str, notation: Notation) -> Reading[None]:
-    """The arguments after the opening parenthesis, up to and with the closing one."""
+    """Read the arguments from after the opening parenthesis through the closing one."""
     source = calls.source
     schema = calls.schema(name)
     arguments = ArgumentsWriter(calls.writer.arguments, schema, "json")
@@ -80,7 +80,7 @@ def read_python_arguments(calls: Calls, name: str, notation: Notation) -> Readin
 def _read_argument(
     calls: Calls, arguments: ArgumentsWriter, notation: Notation, positions: Iterator[str]
 ) -> Reading[None]:
-    """`key=value`, or a value alone, which takes the schema's next property for its key."""
+    """Read `key=value`, or only a value, whose key is the schema's next property."""
     source = calls.source
     key, value = None, ""
     if _WORD_START.fullmatch((yield from source.peek())):

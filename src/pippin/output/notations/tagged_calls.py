@@ -1,7 +1,7 @@
-"""Calls inside a tag of their own, `<tool_call>...</tool_call>`: families differ in what stands in it.
+"""Calls inside a tag of their own, `<tool_call>...</tool_call>`, whose body differs between families.
 
-A reader takes any of the three bodies, whichever its family writes: JSON, `<function=f>` with parameters, or
-a name with keys and values. Models mix them up more often than templates do.
+A reader accepts all three bodies, whichever its family writes: JSON, `<function=f>` with parameters, or a name with
+keys and values. Models mix them up more often than templates do.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ KEY_TAGS = Tags(
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedCalls(ToolFormat):
-    """`body` is what the family's template writes, and what a grammar enforces."""
+    """`body` is the one that the family's template writes and a grammar enforces."""
 
     body: Literal["json", "function", "keys"] = "json"
     function_tags: Tags = FUNCTION_TAGS

@@ -1,1 +1,1 @@
-"""Formats of reasoning: one file each, with a module-level `FORMAT`, found because it is there."""
+"""Formats of reasoning: one file each, with a module-level `FORMAT`, discovered automatically."""

@@ -6,7 +6,7 @@ from pippin.output.reasoning_format import ReasoningFormat
 
 
 def route(header: str) -> Route:
-    """`assistant to=functions.f commentary json`: recipient and channel, in either order."""
+    """Route a header such as `assistant to=functions.f commentary json`: recipient and channel, in either order."""
     words = header.split()
     recipient = next((word[3:] for word in words if word.startswith("to=")), None)
     if recipient not in (None, "user", "assistant", "all"):
@@ -25,12 +25,12 @@ CHANNELS = Channels(
 
 
 def thoughts(grammar: Grammar) -> str:
-    """Any number of messages of the analysis channel, each with the beginning of the next message."""
+    """Any number of messages on the analysis channel, each followed by the beginning of the next message."""
     return f"{grammar.rule(further(grammar, 'analysis'))}*"
 
 
 def further(grammar: Grammar, channel: str) -> str:
-    """A message of this channel, and the beginning of the next one; the prompt has begun the first."""
+    """A message on this channel and the beginning of the next one; the prompt begins the first."""
     opener, message, start = map(grammar.mark, ("<|channel|>", "<|message|>", "<|start|>"))
     return f'{opener} "{channel}" {message} {grammar.value_until("<|end|>")} {start} "assistant"'
 

@@ -6,7 +6,7 @@ from pippin.output.reasoning_format import ReasoningFormat
 
 
 def route(header: str) -> Route:
-    """A message to a tool holds its call as markup, which is read as text."""
+    """Route a header. A message to a tool contains its call as markup, which is read as text."""
     return Route("reasoning" if "to=self" in header.split() else "text")
 
 
@@ -20,7 +20,7 @@ CHANNELS = Channels(
 
 
 def thoughts(grammar: Grammar) -> str:
-    """Any number of messages to itself, each with the beginning of the next message; the prompt has begun the first."""
+    """Any number of messages to itself, each followed by the beginning of the next one; the prompt begins the first."""
     said = grammar.value_until("<|eom|>")
     message = grammar.mark("<|message|>")
     start = grammar.mark("<|start|>")

@@ -1,1 +1,1 @@
-"""Formats of tool calls: one file each, with a module-level `FORMAT`, found because it is there."""
+"""Formats of tool calls: one file each, with a module-level `FORMAT`, discovered automatically."""

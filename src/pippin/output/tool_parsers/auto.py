@@ -18,7 +18,7 @@ from pippin.output.tool_parsers import (
 )
 
 PARTS: tuple[ToolFormat, ...] = (
-    qwen.FORMAT,  # the first: a grammar writes calls as this one has them
+    qwen.FORMAT,  # first, because grammars enforce this format
     gemma4.FORMAT,
     deepseek_v4.FORMAT,
     mistral.FORMAT,

@@ -18,7 +18,7 @@ FENCE = "\n```json\n"
 
 @dataclass(frozen=True, kw_only=True)
 class DeepSeekCalls(ToolFormat):
-    """`fenced`: the arguments stand in a fence, after the call's kind and name (else its name alone)."""
+    """If `fenced`, the arguments are in a fence after the call's kind and name; else they follow the name alone."""
 
     fenced: bool
 

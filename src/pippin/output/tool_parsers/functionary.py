@@ -1,6 +1,6 @@
 """Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`.
 
-The prompt has begun the first header: it ends in `<|recipient|>`.
+The prompt begins the first header: it ends in `<|recipient|>`.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ _LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
 
 
 def read_fence(calls: Calls) -> Reading[None]:
-    """Calls, one a line, up to and with the end of the fence."""
+    """Read calls, one per line, through the end of the fence."""
     source = calls.source
     yield from source.space()
     while True:

@@ -18,7 +18,7 @@ class HarmonyCalls(HeaderCalls):
         json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
 
         def head(name: str) -> str:
-            """The recipient stands with the channel or with the role: models write both."""
+            """The recipient comes after the channel or before it, with the role: models write both."""
             to = string(f" to=functions.{name}")
             return f'({channel} "commentary" {to} | {to} {channel} "commentary") {json}'
 

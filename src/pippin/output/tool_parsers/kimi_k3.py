@@ -47,7 +47,7 @@ class KimiK3Calls(InvokeCalls):
 
 
 def _arguments(grammar: Grammar, tool: Tool) -> str:
-    """Calls with an element for each argument, whose attribute names the type of its value."""
+    """One element for each argument, with an attribute for the type of the value."""
     root = parameters_of(tool)
     required = root.get("required") or ()
     parts = []
@@ -58,7 +58,7 @@ def _arguments(grammar: Grammar, tool: Tool) -> str:
 
 
 def _kinds(schema: Any, root: dict[str, Any]) -> list[str]:
-    """Types as the family has them, which knows of no integers."""
+    """The types in the family's words, which have no integer."""
     known = types_of(schema, root) or {"string", "number", "boolean", "null", "array", "object"}
     return sorted({"number" if kind == "integer" else kind for kind in known})
 

@@ -19,7 +19,7 @@ _MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class _Element:
-    """Where an element stands: what its schema says, with the root for its references."""
+    """The schema of an element, and the root in which its references resolve."""
 
     schema: Any
     root: dict[str, Any]
@@ -31,7 +31,7 @@ class _Element:
 
 
 def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
-    """An element's content, up to and with its closing tag: a scalar's text, or elements."""
+    """Read an element's content through its closing tag: the text of a scalar, or other elements."""
     if depth > _MAX_DEPTH:
         raise Malformed
     writer = ArgumentsWriter(put, {"properties": {tag: place.schema}, **_definitions(place.root)}, "json")
@@ -79,7 +79,7 @@ def _read_children(source: Source, put: Put, tag: str, place: _Element, depth: i
 
 
 def read_tag(source: Source) -> Reading[str]:
-    """An opening tag after its token."""
+    """Read an opening tag after its token."""
     yield from source.expect("<")
     tag, _ = yield from source.before(Markers((">",)))
     if tag.startswith("/") or not tag.strip():

@@ -15,7 +15,7 @@ CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 @dataclass(frozen=True, kw_only=True)
 class MistralCalls(ToolFormat):
-    """The grammar writes the newer form where the tokenizer has its tokens, else the array."""
+    """The grammar enforces the newer form if the tokenizer has its tokens, else the array."""
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source

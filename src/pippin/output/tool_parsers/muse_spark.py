@@ -12,7 +12,7 @@ from pippin.output.tool_format import SpecialToken
 
 @dataclass(frozen=True, kw_only=True)
 class MuseCalls(InvokeCalls):
-    """Each call is a message to its tool."""
+    """Each call is a message addressed to its tool."""
 
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken

@@ -1,11 +1,11 @@
-"""A worker of a Ray cluster, as a command whose input and output are the worker's.
+"""A worker in a Ray cluster, as a command whose input and output are the worker's.
 
-`python -m` this module, with the descriptor of the door for further API processes, or `-`; the cluster's address; the
-bytes that the worker needs; `shared` or `whole` (a machine of its own); and the model's name and folder. For a rank of
-a group, the name of the group's places and the rank's number, too.
+Run as `python -m` this module with: the descriptor of the door for further API processes, or `-`; the cluster's
+address; the bytes that the worker needs; `shared` or `whole` (a machine of its own); the model's name and folder. For a
+rank of a group, also the name of the group's places and the rank's number.
 
-Each bridge is a driver of Ray's with one actor, so that Ray ends the worker's side when this side ends, however that
-is, and frees what was set aside for it. It ends as the worker did: with its status, or by the same signal.
+Each bridge is a Ray driver with one actor. So Ray ends the worker's side whenever and however this side ends, and frees
+its resources. The bridge exits as the worker did: with its status, or by the same signal.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, SILENT, pump, wat
 from pippin.runtime.workers.carrier import Carrier, end_as
 
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
-ASK_EVERY: Final = 3.0  # seconds between questions to the actor
+ASK_EVERY: Final = 3.0  # seconds between probes of the actor
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
 NOT_REACHED: Final = 1
 
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 class NotPlaced(Exception):
-    """The worker runs nowhere; the text says why."""
+    """The worker could not be run; the message says why."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The worker's exit status, below 0 a signal's number."""
+    """Run the bridge; returns the worker's exit status, or a negative signal number."""
     door, address, memory, share, model, path, *place = arguments
     link = socket.socket(fileno=os.dup(0))
     silence(1)
@@ -50,15 +50,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def silence(descriptor: int) -> None:
-    """Have nobody read any more what is printed there. On its output Ray repeats whatever machines report, with pages
-    of their state when one is lost; what matters of that is said in a sentence."""
+    """Discard everything printed on this descriptor. Ray repeats on it whatever the machines report, including pages of
+    state when one is lost; the bridge reports what matters in a sentence."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 class Bridge:
-    """One worker, from its place to its end."""
+    """One worker, from its placement to its end."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Bridge:
         need: Need,
         seat: tuple[str, int] | None = None,
     ) -> None:
-        """`door`: where the links of further API processes come from. `seat`: of a rank, the name of its group's
+        """`door`: where the links of further API processes come from. `seat`: for a rank, the name of its group's
         places and its number among them."""
         self._link = link
         self._door = door
@@ -79,7 +79,7 @@ class Bridge:
         self._connections: dict[bytes, asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
 
     async def run(self, model: str, path: str) -> int:
-        """Raises `NotPlaced`."""
+        """Place and run the worker; returns its exit status. Raises `NotPlaced`."""
         ray = joined(self._address)
         loop = asyncio.get_running_loop()
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
@@ -96,7 +96,7 @@ class Bridge:
         either: set[asyncio.Future[Any]] = {status, passing, watching}
         done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if status in done and status.exception() is None:
-            await passing  # what the worker said last
+            await passing  # deliver the worker's last output
         lost = f"The machine {machine} is gone, or the worker's process there."
         if watching in done:
             raise NotPlaced(f"{lost} It has been silent for {SILENT} seconds.")
@@ -106,7 +106,8 @@ class Bridge:
         return result
 
     async def _until_silent(self, host: Any) -> None:
-        """Wait until the actor answers nothing: a process that is stopped, whose machine's kernel still takes bytes."""
+        """Wait until the actor no longer answers: its process is stopped, while its machine's kernel still accepts
+        bytes."""
         import ray
 
         while True:
@@ -116,10 +117,10 @@ class Bridge:
             except TimeoutError:
                 return
             except ray.exceptions.RayError:
-                await asyncio.sleep(SILENT)  # it has ended, which its status says better
+                await asyncio.sleep(SILENT)  # it has ended; its status explains that better
 
     def _actor(self, ray: Any) -> Any:
-        """The worker's other end, on whichever machine has what it needs, or where its group has a place for it."""
+        """The worker's other end, on any machine that has what it needs, or at its group's place."""
         wanted = self._need.resources(ray.cluster_resources())
         needs = {
             "num_cpus": wanted.pop("CPU"),
@@ -138,7 +139,7 @@ class Bridge:
         )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection of the actor's; nobody else comes through TLS."""
+        """Accept a connection of the actor; TLS admits nobody else."""
         watch(writer)
         word = await reader.readline()
         found = self._connections.get(word)
@@ -148,7 +149,7 @@ class Bridge:
             found.set_result((reader, writer))
 
     async def _pass(self, server: asyncio.Server) -> None:
-        """Bring the link and the log of the worker here until both end."""
+        """Forward the worker's link and log until both end."""
         link, log = [await self._connections[word] for word in (LINK, LOG)]
         server.close()
         own = await asyncio.open_connection(sock=self._link)
@@ -159,7 +160,8 @@ class Bridge:
         await asyncio.gather(*carrying, _printed(log[0]))
 
     async def _within(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:
-        """Raises `NotPlaced` with a sentence where the answer does not come, or Ray has lost who was asked."""
+        """Await an answer. Raises `NotPlaced` with the sentence `otherwise` on timeout, or if Ray has lost the
+        actor."""
         import ray
 
         try:
@@ -188,10 +190,11 @@ def joined(address: str) -> Any:
 
 
 async def living(ray: Any, new_actor: Callable[[], Any], no_room: str) -> tuple[Any, tuple[str, str]]:
-    """An actor, and how it introduces itself. Raises `NotPlaced`, with the sentence `no_room` where no actor is placed.
+    """Start an actor; returns it with its introduction. Raises `NotPlaced`, with the sentence `no_room` if none is
+    placed.
 
-    For some seconds Ray goes on placing actors on a machine that is gone. Such an actor dies, and another is asked for
-    until Ray knows.
+    For some seconds Ray keeps placing actors on a machine that is gone. Such an actor dies, and another one is started
+    until Ray has noticed.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PLACE_WITHIN
@@ -213,7 +216,7 @@ def placed_at(ray: Any, group: str, number: int) -> Any:
     """The scheduling strategy for one of a group's places. Raises `NotPlaced`."""
     try:
         found = ray.util.get_placement_group(group)
-    except ValueError as error:  # whoever held them has ended
+    except ValueError as error:  # the process that held them has ended
         raise NotPlaced("The places of this group of ranks were given back.") from error
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -221,12 +224,12 @@ def placed_at(ray: Any, group: str, number: int) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    """Of Ray's words, which go on with pages of its state; empty where there are none."""
+    """The first line of an error, or nothing; Ray's messages go on with pages of state."""
     return (str(error).strip().splitlines() or [""])[0]
 
 
 def say(sentence: str) -> None:
-    """Have the server log it."""
+    """Print a sentence for the server's log."""
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
 

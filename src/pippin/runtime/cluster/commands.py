@@ -1,4 +1,4 @@
-"""The programs by which the server uses a cluster: it loads nothing of Ray itself."""
+"""The programs through which the server uses a cluster; the server itself does not import Ray."""
 
 import shlex
 import sys
@@ -13,14 +13,14 @@ BRIDGE: Final = "pippin.runtime.cluster.bridge"
 PLACEMENT: Final = "pippin.runtime.cluster.placement"
 NO_DOOR: Final = "-"
 CLUSTER: Final = "the cluster"
-"""Where a worker is that Ray has yet to place."""
+"""Names the location of a worker that Ray has yet to place."""
 
 
 def in_the_cluster(
     spec: WorkerSpec, cluster: str, need: Need, *, machine: str = CLUSTER, seat: tuple[str, int] | None = None
 ) -> WorkerSpec:
-    """What a worker is told that Ray places where `need` is free; or, for a rank, at the `seat` of its group, a name
-    and a number, which is on `machine`. Raises `ServerError`."""
+    """The spec of a worker that Ray places where `need` is free. For a rank: at the `seat` (name and number) of its
+    group, which is on `machine`. Raises `ServerError`."""
     door = DOOR if spec.lends else NO_DOOR
     words = (sys.executable, "-m", BRIDGE, door, cluster, *need.words(), spec.info.id, spec.info.path or "")
     place = () if seat is None else (seat[0], str(seat[1]))
@@ -28,5 +28,5 @@ def in_the_cluster(
 
 
 def placement(*words: str) -> tuple[str, ...]:
-    """The program that asks the cluster `words`."""
+    """The command that passes `words` to the cluster."""
     return (sys.executable, "-m", PLACEMENT, *words)

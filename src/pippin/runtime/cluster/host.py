@@ -1,4 +1,4 @@
-"""The end of a bridge on the machine that Ray has chosen: an actor that runs one worker and brings its link here."""
+"""A bridge's end on the machine that Ray chose: an actor that runs one worker and connects its link to the bridge."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from pippin.runtime.workers.stopped import until_stopped
 class Ticket(Struct, frozen=True):
     """What the actor needs to run a worker for a server elsewhere."""
 
-    address: str  # at which the bridge listens
+    address: str  # where the bridge listens
     port: int
     certificate: str  # of the bridge, PEM
     model: str
@@ -23,17 +23,17 @@ class Ticket(Struct, frozen=True):
 
 
 class Host:
-    """The actor. One worker, then it ends."""
+    """The actor. It runs one worker, then ends."""
 
     def __init__(self) -> None:
         self._identity = Identity.new()
 
     async def introduce(self) -> tuple[str, str]:
-        """This side's certificate, PEM, and the name of the machine."""
+        """This side's certificate (PEM) and the machine's name."""
         return self._identity.certificate, socket.gethostname()
 
     async def run(self, ticket: Ticket) -> int:
-        """Run the worker to its end, and give its exit status. The worker leaves when the bridge does."""
+        """Run the worker to its end and return its exit status. The worker exits when the bridge does."""
         context = self._identity.speaks_to(ticket.certificate)
         link = await asyncio.open_connection(ticket.address, ticket.port, ssl=context)
         log = await asyncio.open_connection(ticket.address, ticket.port, ssl=context)
@@ -61,6 +61,6 @@ class Host:
 
 
 async def _end_if_stopped(process: Process) -> None:
-    """As the server does with the processes of its own machine."""
+    """As the server does for processes on its own machine."""
     if await until_stopped(process.pid):
         process.kill()

@@ -1,4 +1,4 @@
-"""What a worker needs of a machine of the cluster, and how Ray is asked for it."""
+"""What a worker needs from a machine of the cluster, as resources for Ray."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,49 +9,49 @@ from msgspec import Struct
 from pippin.config.cluster import MACHINE
 
 Share = Literal["shared", "whole"]
-"""Whether others may run on the worker's machine, or it has the machine for itself."""
-PART: Final = 0.001  # of a machine, for a worker that leaves room for others
+"""Whether others may run on the worker's machine, or the worker has the machine to itself."""
+PART: Final = 0.001  # of a machine, for a worker that shares it
 
 
 class Node(Struct, frozen=True):
     """A machine of the cluster."""
 
     address: str
-    memory: int  # bytes that workers may take there, whether free or not
+    memory: int  # bytes for workers, free or not
 
 
 class Places(Struct, frozen=True):
-    """What Ray holds for a group of ranks until the process that asked for it ends."""
+    """The places that Ray holds for a group of ranks until the process that asked for them ends."""
 
     group: str  # the name of Ray's placement group
-    addresses: tuple[str, ...]  # of the machine of each rank; one may be there more than once
+    addresses: tuple[str, ...]  # of each rank's machine; may repeat
 
 
 class Refused(Struct, frozen=True):
-    """In place of an answer."""
+    """Sent instead of an answer."""
 
     refused: str  # a sentence
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one worker, or one rank, needs of a machine."""
+    """What one worker, or one rank, needs from a machine."""
 
     memory: int  # bytes
     share: Share
 
     def resources(self, known: Mapping[str, float]) -> dict[str, float]:
-        """Amounts by the names of Ray's resources; `known` are those of the cluster."""
+        """The amounts under Ray's resource names; `known` are the cluster's resources."""
         wanted: dict[str, float] = {"CPU": 1, "memory": self.memory}
-        # A cluster that was not made by `pippin join` has no such resource, and Ray counts memory and processors alone.
+        # A cluster that `pippin join` did not make lacks this resource; Ray then counts memory and processors only.
         if MACHINE in known:
             wanted[MACHINE] = 1.0 if self.share == "whole" else PART
-        if known.get("GPU"):  # Ray hides a machine's GPUs from whoever asks for none
+        if known.get("GPU"):  # Ray hides GPUs from actors that request none
             wanted["GPU"] = 1
         return wanted
 
     def words(self) -> tuple[str, str]:
-        """As arguments of a command; `of` reads them."""
+        """The command-line arguments that `of` reads."""
         return str(self.memory), self.share
 
     @classmethod

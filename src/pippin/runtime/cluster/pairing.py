@@ -1,6 +1,7 @@
-"""TLS between two processes that have told each other their certificates beforehand, and trust nothing else.
+"""TLS between two processes that exchanged their certificates beforehand and trust nothing else.
 
-The certificates go through Ray, which knows who belongs to the cluster; the private keys stay where they were made.
+The certificates are exchanged through Ray, which knows who belongs to the cluster. Private keys never leave the machine
+that made them.
 """
 
 import ssl
@@ -16,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 EITHER_WAY: Final = timedelta(days=365)
-"""How far the clocks of two machines may be apart, and how long a certificate is of use: one connection's beginning."""
+"""A certificate's validity before and after now: enough for clock skew. It is needed only while a connection opens."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One side of a connection. Both values are PEM."""
+    """One side of a connection, as PEM."""
 
     certificate: str
     key: str
@@ -45,20 +46,20 @@ class Identity:
         return cls(certificate.public_bytes(Encoding.PEM).decode(), private.decode())
 
     def listens_to(self, certificate: str) -> ssl.SSLContext:
-        """For the side that is connected to, by whoever has the other certificate's key."""
+        """The context for the accepting side; only the holder of the other certificate's key can connect."""
         return self._context(ssl.PROTOCOL_TLS_SERVER, certificate)
 
     def speaks_to(self, certificate: str) -> ssl.SSLContext:
-        """For the side that connects."""
+        """The context for the connecting side."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT, certificate)
 
     def _context(self, protocol: int, other: str) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
-        context.check_hostname = False  # the certificate itself is known
+        context.check_hostname = False  # the peer's certificate itself is pinned
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_verify_locations(cadata=other)
-        with NamedTemporaryFile("w", suffix=".pem") as file:  # only its owner may read it
+        with NamedTemporaryFile("w", suffix=".pem") as file:  # readable only by its owner
             file.write(self.key + self.certificate)
             file.flush()
             context.load_cert_chain(file.name)

@@ -1,8 +1,9 @@
-"""The places of a group of ranks on machines of a Ray cluster, held for as long as this process lives.
+"""Holds places for a group of ranks on machines of a Ray cluster for as long as this process lives.
 
-`python -m` this module, with the cluster's address, the number of ranks, the bytes that each needs and `shared` or
-`whole`, prints `Places` as a line of JSON, and ends with its input; Ray then frees the places and ends all that runs
-there. With the address alone it prints the cluster's `Node`s and ends. `Refused` stands for either.
+Run as `python -m` this module with the cluster's address, the number of ranks, the bytes that each needs, and `shared`
+or `whole`. It prints `Places` as a line of JSON and ends with its input; Ray then frees the places and ends everything
+that runs there. With the address alone it prints the cluster's `Node`s and ends. On failure it prints `Refused`
+instead.
 """
 
 import os
@@ -19,7 +20,7 @@ from pippin.runtime.cluster.needs import Need, Node, Places, Refused
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     address, *asked = arguments
     answer = os.dup(1)
     silence(1)
@@ -30,11 +31,11 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         ranks, memory, share = asked
         _print(answer, placed(ray, int(ranks), Need.of(memory, share)))
-    except NotPlaced as error:  # among the errors, Ray's own words would stand around it
+    except NotPlaced as error:  # on stderr Ray's own output would surround the message
         _print(answer, Refused(str(error)))
         return NOT_REACHED
-    silence(2)  # the server reads no more of it, and whoever writes must not wait
-    sys.stdin.buffer.read()  # until the server gives the places back, or is gone
+    silence(2)  # the server stops reading it, and writers must not block
+    sys.stdin.buffer.read()  # until the server releases the places or ends
     return 0
 
 
@@ -49,8 +50,7 @@ def nodes(ray: Any) -> list[Node]:
 
 
 def placed(ray: Any, ranks: int, need: Need) -> Places:
-    """Have Ray set aside what each rank needs: on as few machines as hold them, or on one machine each. Raises
-    `NotPlaced`."""
+    """Reserve what each rank needs: on as few machines as possible, or on one machine each. Raises `NotPlaced`."""
     name = f"pippin-{secrets.token_hex(8)}"
     bundle = need.resources(ray.cluster_resources())
     strategy = "PACK" if need.share == "shared" else "STRICT_SPREAD"

@@ -1,4 +1,4 @@
-"""What both ends of a bridge do: pass bytes on until the sender ends, and notice a machine that has fallen silent."""
+"""Used by both ends of a bridge: forwards bytes until the sender ends, and detects a machine that has gone silent."""
 
 import asyncio
 import socket
@@ -7,14 +7,14 @@ from typing import Final
 
 READ_SIZE: Final = 1 << 16
 SILENT: Final = 12
-"""Seconds after which a machine that acknowledges nothing counts as lost; the kernel asks every two."""
-LINK: Final = b"link\n"  # the first line of a connection says what it carries
+"""Seconds after which a machine that acknowledges nothing counts as lost; the kernel probes every two."""
+LINK: Final = b"link\n"  # the first line of a connection names its content
 LOG: Final = b"log\n"
 
 
 async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Pass on bytes until the source ends or the target is gone, then close the target."""
-    with suppress(OSError):  # either side may leave
+    """Forward bytes until the source ends or the target is gone, then close the target."""
+    with suppress(OSError):  # either side may close
         while data := await source.read(READ_SIZE):
             target.write(data)
             await target.drain()
@@ -24,7 +24,7 @@ async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
 
 
 def watch(stream: asyncio.StreamWriter) -> None:
-    """Have the kernel end a connection whose other machine is gone without a word (tcp(7))."""
+    """Make the kernel close the connection if the other machine disappears without a word (tcp(7))."""
     connection: socket.socket = stream.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -34,5 +34,5 @@ def watch(stream: asyncio.StreamWriter) -> None:
         ("TCP_KEEPCNT", SILENT // 2 - 1),
         ("TCP_USER_TIMEOUT", SILENT * 1000),
     ):
-        if (option := getattr(socket, name, None)) is not None:  # macOS has not all of them
+        if (option := getattr(socket, name, None)) is not None:  # macOS lacks some of them
             connection.setsockopt(socket.IPPROTO_TCP, option, value)

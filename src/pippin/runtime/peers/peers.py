@@ -1,7 +1,7 @@
-"""Other servers with OpenAI's API: asked for their models, watched, and given requests over HTTP.
+"""Other servers with OpenAI's API: lists their models, watches them, and sends them requests over HTTP.
 
-A `Peer` is one of them, a `RemoteModel` one model wherever it is served; the pool takes that for a worker. A peer that
-is lost before it has answered leaves its requests to the others.
+A `Peer` is one server. A `RemoteModel` is one model, whichever peers serve it; to the pool it is a worker. If a peer is
+lost before it has answered, the other peers take its requests.
 """
 
 import asyncio
@@ -38,26 +38,27 @@ log = logging.getLogger(__name__)
 CHECK_EVERY: Final = 5.0  # seconds
 CHECK_WITHIN: Final = 5.0
 CONNECT_WITHIN: Final = 5.0
-FAILED_CHECKS: Final = 2  # in a row; a connection that is refused counts at once
+FAILED_CHECKS: Final = 2  # in a row; a refused connection counts at once
 LARGEST_ERROR: Final = 64 << 10  # bytes
 LARGEST_LIST: Final = 4 << 20
 LARGEST_ANSWER: Final = 256 << 20
-"""Bytes of one answer: of 100,000 tokens with twenty alternatives each. Who reads it whole has all of it in memory."""
+"""Bytes of one answer: 100,000 tokens with twenty alternatives each. A reader of whole answers holds it all in
+memory."""
 FAULT: Final = "The answer could not be passed on because of a fault in the server; its log has more."
 GONE: Final = "The server that computed this answer went away. Please send the request again."
 
 
 @dataclass(eq=False)
 class Answering:
-    """A request that a peer has."""
+    """A request sent to a peer."""
 
     mailbox: Mailbox
-    heard: float  # when the peer last said anything of it
+    heard: float  # when the peer last sent any of it
     task: "asyncio.Task[None] | None" = None
 
 
 class Peer:
-    """One other server: whether it is there, what it serves, and the requests that it has."""
+    """One other server: whether it is up, its models, and the requests sent to it."""
 
     def __init__(
         self, address: str, key: str | None, transport: httpx.AsyncBaseTransport | None = None
@@ -70,10 +71,10 @@ class Peer:
         self._running: dict[str, Answering] = {}
         self._client = httpx.AsyncClient(
             base_url=self.address,
-            # Unpacked, a few bytes can become any number.
+            # Compression would let a few bytes expand without bound.
             headers={"Accept-Encoding": "identity"}
             | ({} if key is None else {"Authorization": f"Bearer {key}"}),
-            # An answer takes as long as it takes: the request's own limit is held by the service.
+            # Answers may take long; the service enforces the request's own time limit.
             timeout=httpx.Timeout(None, connect=CONNECT_WITHIN),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             transport=transport,
@@ -81,7 +82,7 @@ class Peer:
         )
 
     async def check(self) -> None:
-        """Ask for the models, and so learn whether the peer is there."""
+        """Ask for the models, which also tells whether the peer is up."""
         try:
             async with asyncio.timeout(CHECK_WITHIN), self._client.stream("GET", "/v1/models") as reply:
                 if reply.status_code != 200:
@@ -100,13 +101,13 @@ class Peer:
         self.up = True
 
     def lost(self, why: str) -> None:
-        """Send nothing there until a check succeeds."""
+        """Send the peer nothing until a check succeeds."""
         if self.up:
             log.warning("The peer %s is lost: %s.", self.address, why)
         self.up = False
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox) -> None:
-        """Begin a request. Raises `ServerError` for one that this server can't be asked."""
+        """Start a request. Raises `ServerError` if this server cannot serve it."""
         if not isinstance(task, Generate):
             message = "The model runs on another server, which is asked for generations alone."
             raise ServerError("unsupported", message, "model")
@@ -123,7 +124,7 @@ class Peer:
         answering.task.add_done_callback(partial(self._ended, id, answering))
 
     def cancel(self, id: str) -> None:
-        """Hang up, by which the other server learns that nobody reads any more."""
+        """Hang up, which tells the other server that nobody reads any more."""
         answering = self._running.pop(id, None)
         if answering is not None and answering.task is not None:
             answering.task.cancel()
@@ -136,8 +137,8 @@ class Peer:
         await self._client.aclose()
 
     def _give_up_silent(self) -> None:
-        """End the requests of which nothing was heard of late either: a server that is stopped in the middle of an
-        answer keeps its connections, and says no word."""
+        """Fail the requests of which nothing was received lately: a server that is stopped (SIGSTOP) in the middle of
+        an answer keeps its connections open and sends nothing."""
         before = time.monotonic() - CHECK_EVERY
         for request, each in list(self._running.items()):
             if each.heard < before:
@@ -148,7 +149,7 @@ class Peer:
         if self._running.get(id) is answering:
             del self._running[id]
         if not task.cancelled() and (fault := task.exception()) is not None:
-            # A fault of this server: another peer's answer would meet it too.
+            # A fault in this server: another peer's answer would meet it too.
             log.error("An answer of the peer %s can't be passed on.", self.address, exc_info=fault)
             answering.mailbox.fail(ErrorReport(kind="internal", message=FAULT))
 
@@ -184,7 +185,7 @@ class Peer:
     async def _refused(self, reply: httpx.Response, mailbox: Mailbox) -> None:
         status = reply.status_code
         body = bytearray()
-        with contextlib.suppress(BrokenReply):  # what there is of it must do
+        with contextlib.suppress(BrokenReply):  # use what was received
             async for data in bounded(reply, LARGEST_ERROR, "its error"):
                 body += data
         if status >= 500 or status in ELSEWHERE:
@@ -196,11 +197,11 @@ class Peer:
 
 
 async def bounded(reply: httpx.Response, most: int, what: str) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises `BrokenReply` for one that is longer, or packed though that was not asked for."""
+    """Yield the body as it arrives. Raises `BrokenReply` if it is too long, or compressed without being asked to."""
     if reply.headers.get("content-encoding", "identity").lower() != "identity":
         raise BrokenReply(f"{what} is packed")
     left = most
-    async for data in reply.aiter_bytes():  # as they are sent, for nothing is packed
+    async for data in reply.aiter_bytes():  # as sent, because nothing is compressed
         left -= len(data)
         if left < 0:
             raise BrokenReply(f"{what} is longer than {most} bytes")
@@ -214,7 +215,7 @@ async def read_list(reply: httpx.Response) -> bytes:
 
 @dataclass(eq=False)
 class RemotePlace:
-    """A peer as the place of one model: it is asked for the model by its own name."""
+    """A peer that serves one model, which it knows as `model`."""
 
     peer: Peer
     model: str
@@ -229,7 +230,7 @@ class RemotePlace:
 
 
 class RemoteModel:
-    """A model of peers as a `Worker`: it is ready at once, takes no memory here, and never dies."""
+    """A model on peers as a `Worker`: it is ready at once, takes no memory here, and never dies."""
 
     def __init__(self, spec: WorkerSpec, peers: "Peers") -> None:
         loop = asyncio.get_running_loop()
@@ -263,10 +264,10 @@ class RemoteModel:
         self._spread.fail_all(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        """The caches are the peers' own."""
+        """Does nothing: the peers own their caches."""
 
     def reconfigure(self, options: dict[str, object]) -> None:
-        """The options of the engine are the peers' own."""
+        """Does nothing: the peers set their engines' options."""
 
     async def stats(self) -> EngineStats:
         requests = tuple(RequestStatus(id=each, phase="generation") for each in self._spread.active)
@@ -295,14 +296,14 @@ class Peers:
         self._watches: list[asyncio.Task[None]] = []
 
     def models(self) -> dict[str, ModelInfo]:
-        """What the peers serve, by name, as the first one tells that has it; lost ones too, which may come back."""
+        """The peers' models by name, from the first peer that has each; includes lost peers, which may come back."""
         known: dict[str, ModelInfo] = {}
         for peer in self.all:
             known = peer.models | known
         return known
 
     async def start(self) -> None:
-        """Look at every peer once, and from then on every few seconds."""
+        """Check every peer once, and from then on every few seconds."""
         await asyncio.gather(*(peer.check() for peer in self.all))
         for peer in self.all:
             if not peer.up:
@@ -325,7 +326,7 @@ class Peers:
 
 @dataclass(frozen=True)
 class PeerLauncher:
-    """Starts a model of peers without a process, and others as `launch` does."""
+    """Starts a model on peers without a process, and all others with `launch`."""
 
     peers: Peers
     launch: Launcher

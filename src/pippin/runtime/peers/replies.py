@@ -1,4 +1,4 @@
-"""The answer of another server, read as events: a stream of chunks, the list of its models, and its errors."""
+"""Reads another server's replies as events: a stream of chunks, the list of its models, and its errors."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
@@ -25,7 +25,7 @@ from pippin.core.events import (
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
 
 NO_TOKEN: Final = -1
-"""Stands for the id of a token: this API tells texts and bytes of tokens, but no ids."""
+"""Stands in for a token id: this API gives tokens as text and bytes, without ids."""
 
 
 class _Function(Struct):
@@ -64,14 +64,14 @@ class _Logprobs(Struct):
 class _Choice(Struct):
     index: int = 0
     delta: _Delta | None = None
-    text: str | None = None  # of Completions
+    text: str | None = None  # in Completions
     finish_reason: str | None = None
-    stop_reason: str | int | None = None  # vLLM's: the stop text
+    stop_reason: str | int | None = None  # vLLM's: the stop string
     logprobs: _Logprobs | None = None
 
 
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
-"""Of tokens, which are counted against the limits of whoever asked: below zero they would be a gift."""
+"""A token count. It is charged to the caller's limits, and a negative one would be a gift."""
 
 
 class _PromptDetails(Struct):
@@ -100,7 +100,7 @@ Milliseconds = Annotated[float, Meta(ge=0.0)]
 
 
 class _Timings(Struct):
-    """Of Pippin and llama.cpp; milliseconds."""
+    """From Pippin and llama.cpp; milliseconds."""
 
     queue_ms: Milliseconds = 0.0
     prompt_ms: Milliseconds = 0.0
@@ -122,11 +122,11 @@ class _Chunk(Struct):
 
 
 class BrokenReply(Exception):
-    """The other server sent what is no answer of this API."""
+    """The other server sent something that is no answer of this API."""
 
 
 class SentEvents:
-    """Cuts a stream of server-sent events, as it comes, into the data of each."""
+    """Splits a stream of server-sent events, as it arrives, into the data of each."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -150,7 +150,7 @@ REASONS: Final[dict[str, FinishReason]] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
 }
-"""Words for an end. Others, such as `content_filter`, are ends like `stop`."""
+"""Finish reasons. Unknown ones, such as `content_filter`, count as `stop`."""
 
 Kind = Literal["text", "reasoning", "tool_call"]
 
@@ -160,11 +160,11 @@ class _OpenChoice:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.tokens = 0  # chunks, which are tokens where the other server joins none
+        self.tokens = 0  # counts chunks, which are tokens if the other server merges none
         self.reason: FinishReason | None = None
         self.stop: str | None = None
         self._parts = -1
-        self._open: tuple[Kind, int] | None = None  # what the open part is, and which call
+        self._open: tuple[Kind, int] | None = None  # the kind of the open part, and the index of its call
 
     def say(self, kind: Kind, text: str, tokens: tuple[Token, ...] = (), call: int = 0) -> Iterator[Event]:
         if self._open != (kind, call):
@@ -199,7 +199,7 @@ class AnswerReader:
     """Turns the chunks of one answer into events, from `Accepted` to the last `Finished`."""
 
     def __init__(self, choices: int, *, tells_progress: bool) -> None:
-        """`tells_progress`: the first chunk tells the length of the prompt, which `Accepted` waits for."""
+        """`tells_progress`: the first chunk has the prompt's length, so `Accepted` waits for it."""
         self._choices = [_OpenChoice(number) for number in range(choices)]
         self._usage = _Usage()
         self._timings = Timings()
@@ -213,7 +213,7 @@ class AnswerReader:
             yield from self._accept(0)
 
     def chunk(self, data: bytes) -> Iterator[Event]:
-        """Raises `BrokenReply`, and `ServerError` for an error that stands in the stream."""
+        """Raises `BrokenReply`, and `ServerErrorInStream` for an error inside the stream."""
         if data == b"[DONE]":
             yield from self.end()
             return
@@ -237,7 +237,7 @@ class AnswerReader:
             yield from self._choice(self._choices[choice.index], choice)
 
     def end(self) -> Iterator[Event]:
-        """The stream has ended as it should. Raises `BrokenReply` where a choice has not."""
+        """The stream has ended properly. Raises `BrokenReply` if a choice has not."""
         if self.finished:
             return
         if any(choice.reason is None for choice in self._choices):
@@ -255,7 +255,7 @@ class AnswerReader:
 
     def _choice(self, choice: _OpenChoice, given: _Choice) -> Iterator[Event]:
         if choice.reason is not None:
-            return  # it has ended; what comes after that belongs to no part
+            return  # anything after the end belongs to no part
         tokens = _tokens(given.logprobs)
         if given.text:
             yield from choice.say("text", given.text)
@@ -272,7 +272,7 @@ class AnswerReader:
             choice.stop = given.stop_reason if isinstance(given.stop_reason, str) else None
 
     def _usage_of(self, choice: int) -> Usage:
-        """The API counts the choices together: the first one bears what all have completed."""
+        """The API counts all choices together, so the first one carries the total."""
         told = self._usage
         prompt = told.prompt_tokens_details or _PromptDetails()
         completion = told.completion_tokens_details or _CompletionDetails()
@@ -312,10 +312,10 @@ KINDS: Final[dict[int, ErrorKind]] = {
     415: "unsupported_media_type",
     422: "invalid_request",
 }
-"""What the client can mend, by the status that the other server gives. All else is the other server's trouble."""
+"""Errors that the client can fix, by the other server's status. Everything else is the other server's problem."""
 
 ELSEWHERE: Final = frozenset((401, 403, 404, 429, 499))
-"""Statuses that say that this server does not take the request now; so do all from 500 on."""
+"""Statuses with which a server does not take the request now; so are all from 500 on."""
 
 SPECIFIC: Final[dict[str, ErrorKind]] = {
     "context_length_exceeded": "context_length_exceeded",
@@ -325,11 +325,11 @@ SPECIFIC: Final[dict[str, ErrorKind]] = {
 
 class _Failure(Struct):
     error: _Error | str | None = None
-    message: str | None = None  # where the body itself is the error
+    message: str | None = None  # if the body itself is the error
 
 
 def refusal(status: int, body: bytes) -> ErrorReport:
-    """What a client is told of a refusal that it can mend."""
+    """The error for a client, for a refusal that it can fix."""
     try:
         failure = from_json(body, _Failure)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -347,7 +347,7 @@ def error_in_stream(error: _Error | str) -> "ServerErrorInStream":
 
 
 class ServerErrorInStream(Exception):
-    """The other server ended its answer with an error, in its own words."""
+    """The other server ended its answer with an error, quoted here."""
 
 
 class _Model(Struct):
@@ -355,7 +355,7 @@ class _Model(Struct):
     owned_by: str | None = None
     kind: str | None = None
     context_window: int | None = None
-    max_model_len: int | None = None  # vLLM's, and others'
+    max_model_len: int | None = None  # vLLM's and others'
     created: int | None = None
     capabilities: dict[str, Any] | None = None
 
@@ -365,11 +365,12 @@ class _Models(Struct):
 
 
 PIPPINS: Final = ("pippin", "local", "vllm-mlx")
-"""Who owns the models of a Pippin, by its own word or by those of the profiles; only Pippin tells their `kind` too."""
+"""`owned_by` values of a Pippin, by default or by a profile; only Pippin also sends `kind`."""
 
 
 def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
-    """The models of a `/v1/models` that can generate text, and whether the server is a Pippin. Raises `BrokenReply`."""
+    """The models in a `/v1/models` body that can generate text, and whether the server is a Pippin. Raises
+    `BrokenReply`."""
     try:
         listed = from_json(body, _Models).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -383,7 +384,7 @@ def models_of(body: bytes) -> tuple[list[ModelInfo], bool]:
 
 
 def _can_be_named(id: str) -> bool:
-    """Whether it can stand in a line of the log, and in a request."""
+    """Whether the name can be written in a log line and in a request."""
     return 0 < len(id) <= LONGEST_ID and id.isprintable()
 
 

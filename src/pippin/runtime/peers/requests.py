@@ -1,7 +1,7 @@
-"""A request in the words of Chat Completions (or Completions, for a raw prompt), as another server is asked it.
+"""Writes a request for another server, in Chat Completions (or Completions, for a raw prompt).
 
-A Pippin is told every field. A server that is none is told those of OpenAI's contract, and a few that the common
-engines share; a request that asks for more is refused by name.
+Another Pippin gets every field. Other servers get the fields of OpenAI's contract and a few that the common engines
+share; a request that needs more is refused, naming the field.
 """
 
 import base64
@@ -47,26 +47,28 @@ RAW: Final = "/v1/completions"
 OPENAI: Final = frozenset(
     ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "logit_bias")
 )
-"""Parameters of sampling that every server with this API has."""
+"""Sampling parameters that every server with this API has."""
 
 FORMATS: Final = {
     b"\x89PNG": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
-    b"RIFF": "image/webp",
 }
-"""Types of pictures by how they begin."""
+"""Image types by their first bytes."""
+
+RIFF_FORMATS: Final = {b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
+"""Types of RIFF files by the four bytes after the length of the file."""
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """What is to be sent, and where to."""
+    """A request body, and the path to send it to."""
 
     path: str
     body: Fields
 
 
 def upstream_of(request: GenerationRequest, model: str, *, pippin: bool) -> Upstream:
-    """Raises `ServerError` naming a field that a server which is no Pippin can't be told."""
+    """Raises `ServerError` naming a field that only a Pippin would understand."""
     body: Fields = {
         "model": model,
         "stream": True,
@@ -74,7 +76,7 @@ def upstream_of(request: GenerationRequest, model: str, *, pippin: bool) -> Upst
         "max_tokens": request.max_tokens,
         "n": request.n if request.n > 1 else None,
         "stop": list(request.stop) or None,
-        # Another server has one cache for all, and some refuse what they do not know.
+        # Other servers share one cache among all, and some refuse unknown fields.
         "cache_salt": request.cache_salt if pippin else None,
     }
     body |= _sampling(request, pippin=pippin)
@@ -92,7 +94,7 @@ def _refused(field: str) -> ServerError:
 
 
 def _only_pippin(asked: Fields, *, pippin: bool) -> Fields:
-    """Fields of Pippin's own. Raises `ServerError` where another server would be asked for one."""
+    """Fields that only a Pippin understands. Raises `ServerError` if one is set for another server."""
     given = {name: value for name, value in asked.items() if value is not None}
     if given and not pippin:
         raise _refused(next(iter(given)))
@@ -115,7 +117,7 @@ def _sampling(request: GenerationRequest, *, pippin: bool) -> Fields:
 
 
 def _steering(request: GenerationRequest, *, pippin: bool) -> Fields:
-    """What steers the engine. The time limit is held here, and so is the choice among `best_of`."""
+    """Fields that control the engine. The time limit and the choice among `best_of` stay here."""
     if request.context_limit is not None:
         raise _refused("num_ctx")
     if request.echo or request.prompt_logprobs is not None:
@@ -191,7 +193,7 @@ def _of_a_conversation(request: GenerationRequest, messages: tuple[Message, ...]
 
 
 def _thinking(request: GenerationRequest, *, pippin: bool) -> Fields:
-    """Efforts are OpenAI's, and the common engines read `enable_thinking` as a variable of the template."""
+    """`reasoning_effort` is OpenAI's; the common engines read `enable_thinking` as a template variable."""
     asked: Thinking = request.thinking
     variables = dict(request.template_kwargs)
     own: Fields = {
@@ -228,7 +230,7 @@ def _choice(choice: ToolChoice) -> Any:
 
 
 def _message(message: Message, *, pippin: bool) -> list[Fields]:
-    """A message as it is sent: several where it holds results of several tools."""
+    """The messages to send for one message: several if it holds results of several tools."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     drawn: list[Fields] = [
         {"role": "tool", "tool_call_id": result.call_id, "content": _result(result)}
@@ -273,7 +275,7 @@ def _result(result: ToolResult) -> Any:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """A text alone is sent as a string, as the oldest servers want it."""
+    """A single text is sent as a string, as the oldest servers expect."""
     if all(isinstance(part, Text) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [_part(part) for part in parts]
@@ -309,12 +311,18 @@ def _address(source: MediaSource, mime: str) -> str:
         case Url(url):
             return url
         case Inline(data, given):
-            found = next((known for start, known in FORMATS.items() if data.startswith(start)), mime)
-            return f"data:{given or found};base64,{base64.b64encode(data).decode()}"
+            return f"data:{given or _guessed(data) or mime};base64,{base64.b64encode(data).decode()}"
+
+
+def _guessed(data: bytes) -> str | None:
+    """The media type that the first bytes tell; None if they are of no known format."""
+    if data.startswith(b"RIFF"):
+        return RIFF_FORMATS.get(data[8:12])
+    return next((known for start, known in FORMATS.items() if data.startswith(start)), None)
 
 
 def _media_options(messages: tuple[Message, ...]) -> Fields:
-    """How images are to be read, which is the same for all of a request."""
+    """How images are to be read; all images of a request have the same settings."""
     for message in messages:
         for part in message.parts:
             if isinstance(part, Image):

@@ -1,4 +1,4 @@
-"""The models of peers beside those of this machine."""
+"""Lists the models of peers beside those of this machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from pippin.runtime.replicas.processes import ReplicaLauncher
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher
 
-MOST_NAMED: Final = 20  # models of peers in a refusal
+MOST_NAMED: Final = 20  # peers' models listed in a refusal
 
 
 @dataclass
 class SourceWithPeers:
     """A `ModelSource` that knows the peers' models by their own names.
 
-    A model that the operator has named here is this machine's; any other name that a peer has is the peer's, before the
-    disk is looked at.
+    A model that the operator named here belongs to this machine. Any other name that a peer serves is the peer's, even
+    if it is also on this machine's disk.
     """
 
     local: ModelSource
@@ -74,7 +74,7 @@ class SourceWithPeers:
         return self.options.model_defaults if info.remote else self.local.options_for(info)
 
     def _with_names(self, error: ServerError) -> ServerError:
-        """A refusal of an unknown name tells which ones the peers have."""
+        """Add the names of the peers' models to the refusal of an unknown name."""
         known = sorted(self.peers.models())
         if error.report.kind != "model_not_found" or not known:
             return error
@@ -92,7 +92,8 @@ class SourceWithPeers:
 
 
 def open_peers(options: ServerOptions, local: ModelSource) -> tuple[Peers, ModelSource, Launcher]:
-    """The peers that the options name, not looked at yet; with the models that there are then, and who starts them."""
+    """The peers that the options name, not checked yet; a model source that includes theirs, and a launcher for
+    both."""
     peers = Peers([Peer(address, options.peer_api_key) for address in options.peers])
     launcher = PeerLauncher(peers, ReplicaLauncher(RankLauncher(WorkerProcess.launch)))
     return peers, SourceWithPeers(local, peers, options), launcher

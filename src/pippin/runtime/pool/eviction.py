@@ -1,4 +1,4 @@
-"""Which models make room for another: a decision on plain values."""
+"""Chooses the models to evict for another: a decision on plain values."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from pippin.core.models import ModelKind
 
 @dataclass(frozen=True)
 class Resident:
-    """A model in memory, as far as it matters to who leaves."""
+    """A model in memory, with the facts that decide whether it is evicted."""
 
     id: str
     kind: ModelKind
@@ -19,7 +19,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Shortage:
-    """What is missing for a load: bytes of memory, and how many models there are too many, in all and of its kind."""
+    """What a load lacks: bytes of memory, and the number of models in excess, in all and of its kind."""
 
     bytes: int
     models: int
@@ -30,7 +30,7 @@ class Shortage:
         return self.bytes > 0 or self.models > 0 or self.of_kind > 0
 
     def met_by(self, leaving: list[Resident]) -> bool:
-        """Whether there is room once these are gone."""
+        """Whether there is room once these models are gone."""
         return (
             sum(each.footprint for each in leaving) >= self.bytes
             and len(leaving) >= self.models
@@ -46,7 +46,7 @@ def shortage(
     most: int | None,
     most_of_kind: int | None,
 ) -> Shortage:
-    """What a model of `need` bytes and this kind lacks beside the resident ones."""
+    """The shortage for loading a model of `need` bytes and this kind beside the resident ones."""
     used = sum(resident.footprint for resident in residents)
     models = 0 if most is None else len(residents) + 1 - most
     same = sum(resident.kind == kind for resident in residents)
@@ -55,9 +55,9 @@ def shortage(
 
 
 def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | None:
-    """The models to unload: idle before busy, least recently used first, no more than needed.
+    """The models to evict: idle before busy, least recently used first, no more than needed.
 
-    None where even all unpinned ones would not do.
+    None if evicting every unpinned model would not be enough.
     """
     chosen: list[Resident] = []
     movable = [resident for resident in residents if not resident.pinned]
@@ -69,7 +69,7 @@ def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | No
 
 
 def _without_needless(chosen: list[Resident], missing: Shortage) -> list[Resident]:
-    """A model chosen late may make earlier ones needless; busy ones are spared first."""
+    """Drop victims made unnecessary by later choices; busy ones are spared first."""
     kept = list(chosen)
     for resident in reversed(chosen):
         rest = [each for each in kept if each is not resident]

@@ -1,6 +1,6 @@
-"""What becomes of a model that takes more memory than its plan: it sheds its caches, then it is started anew.
+"""Handles models that exceed their memory plan: they first shed their caches, then are restarted.
 
-This is the soft limit. `MemoryWatch` of `workers/supervisor.py` holds the hard one, at which a worker is killed.
+This is the soft limit. `MemoryWatch` in `workers/supervisor.py` enforces the hard limit, at which a worker is killed.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from pippin.runtime.workers.worker import Worker
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 5.0  # seconds
-FACTOR: Final = 1.25  # of the plan; the hard limit is 1.5 of it
+FACTOR: Final = 1.25  # times the plan; the hard limit is 1.5 times
 MARGIN: Final = 1 << 30  # bytes for Python, libraries and activations
 SECONDS_BETWEEN: Final = 600.0
-"""Between two tries to start a model anew for its memory: one that is above its plan at once must serve."""
+"""Between two restarts of a model for its memory: a model that exceeds its plan right away must still serve."""
 PATIENCE: Final = 30.0
-"""Seconds that new requests wait for the running ones, between which the model is to be started anew."""
+"""Seconds that new requests wait for the running ones to end, so that the model can be restarted."""
 
 
 def soft_limit(plan: int) -> int:
-    """The bytes beyond which a worker with this plan is asked to take less."""
+    """Bytes beyond which a worker with this plan sheds its caches."""
     return int(plan * FACTOR) + MARGIN
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory; 0 if it has ended."""
+    """Resident memory of a process; 0 if it has ended."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
@@ -39,7 +39,7 @@ def resident_bytes(pid: int) -> int:
 
 
 class Overuse:
-    """Looks at the loaded models every few seconds, for as long as there are any."""
+    """Checks the loaded models every few seconds while there are any."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Overuse:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self) -> None:
-        """Begin to look, unless that has begun."""
+        """Start checking, unless that has started."""
         if not self._waits:
             self._waits = True
             self._clock.call_later(LOOK_EVERY, self._look_later)
 
     def close(self) -> None:
-        """Look no more, and load nothing again."""
+        """Stop checking, and load nothing again."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -110,8 +110,8 @@ class Overuse:
             self._start(self._renew(slot), f"renew {slot.info.id}")
 
     async def _renew(self, slot: Slot) -> None:
-        """End the worker once its requests are done, while new ones wait, and load the model again. Left for another
-        time where they are not done within `PATIENCE`: the model still serves, and the hard limit still holds."""
+        """End the worker once its requests are done, while new ones wait, and load the model again. If they are not
+        done within `PATIENCE`, a later check tries again: the model still serves, and the hard limit still holds."""
         slot.drains += 1
         try:
             if not await self._changes.until(lambda: slot.claims == 0, PATIENCE):
@@ -125,7 +125,7 @@ class Overuse:
             slot.shed = False
             slot.drains -= 1
             self._changes.tell()
-        if slot.as_state().state != "unloaded":  # somebody loads it already, or wants it gone
+        if slot.as_state().state != "unloaded":  # another caller loads it already, or wants it gone
             return
         try:
             await self._ready(slot)

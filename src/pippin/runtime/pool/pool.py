@@ -1,6 +1,6 @@
-"""Which models are in memory: loaded when a request needs them, unloaded to make room or when idle.
+"""Decides which models are in memory: loads them on request, unloads them to make room or when idle.
 
-All on one event loop; what changes a slot does so between two awaits, and wakes whoever waits for a change.
+Everything runs on one event loop. A slot is changed between two awaits, and every change wakes those who wait for one.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from pippin.runtime.workers.worker import Launcher, Worker
 
 
 def memory_budget(options: ServerOptions) -> int:
-    """Bytes that models may take together: what the operator set, or a share of the memory that weights lie in."""
+    """Bytes that all models may take: the operator's setting, or a share of the memory that holds weights."""
     if options.memory_budget_gb is not None:
         return int(options.memory_budget_gb * 1e9)
     return int(device_memory() * options.memory_percent)
@@ -47,7 +47,7 @@ class Lease:
     def release(self, keep_alive: float | None = None) -> None:
         """Give the lease back; a second call does nothing.
 
-        `keep_alive`: seconds that the model stays if nothing else comes; below 0 it stays for ever.
+        `keep_alive`: seconds that the model stays loaded if no other request comes; below 0: for ever.
         """
         if not self.released:
             self.released = True
@@ -55,7 +55,7 @@ class Lease:
 
 
 class Pool:
-    """Leases models to requests: loads them, evicts others for them, and unloads those that are idle."""
+    """Leases models to requests: loads them, evicts others for them, and unloads idle ones."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Pool:
         )
         self._closed = False
 
-    # For requests
+    # Called by requests
 
     async def lease(self, info: ModelInfo) -> Lease:
-        """Claim a model, loading it if need be; returns when its worker can prepare requests."""
+        """Lease a model, loading it if need be; returns once its worker can prepare requests."""
         slot = self._slot(info)
         while True:
             self._check_open()
@@ -102,10 +102,10 @@ class Pool:
             self._residency.watch_idleness(slot)
         self._changes.tell()
 
-    # For operators
+    # Called by operators
 
     async def load(self, name: str) -> ModelState:
-        """Load a model to the end, tried at once even if it has just failed. Raises `ServerError` where that fails."""
+        """Load a model completely, at once even if a load has just failed. Raises `ServerError` if it fails."""
         slot = self._slot(self._catalog.resolve(name))
         slot.refuse_until = 0.0
         lease = await self.lease(slot.info)
@@ -117,7 +117,7 @@ class Pool:
         return lease.slot.as_state()
 
     async def unload(self, name: str) -> bool:
-        """Unload a model once its requests are done, at most `drain_timeout`; False if it was not loaded."""
+        """Unload a model once its requests are done, or after `drain_timeout`; False if it was not loaded."""
         slot = self._slots.get(self._catalog.resolve(name).id)
         if slot is None or not slot.resident:
             return False
@@ -134,7 +134,7 @@ class Pool:
         return True
 
     async def pin(self, name: str, pinned: bool) -> ModelState:
-        """Keep a model from being unloaded to make room or for idleness; it need not be loaded yet."""
+        """Protect a model from eviction and from idle unloading; it need not be loaded yet."""
         slot = self._slot(self._catalog.resolve(name))
         slot.pinned = pinned
         self._residency.watch_idleness(slot)
@@ -142,37 +142,38 @@ class Pool:
         return slot.as_state()
 
     def states(self) -> list[ModelState]:
-        """Every model that was asked for since the server started, in that order."""
+        """Every model requested since the server started, in order of first request."""
         return [slot.as_state() for slot in self._slots.values()]
 
     def info(self, model: str) -> ModelInfo | None:
-        """What a loaded model's worker tells of it, which is truer than the catalog; by the model's id."""
+        """A loaded model's description by its worker, which is more accurate than the catalog's; looked up by the
+        model's id."""
         slot = self._slots.get(model)
         return slot.worker.info if slot is not None and slot.worker is not None else None
 
     def last_loaded(self, kind: ModelKind | None = None) -> str | None:
-        """The model that was loaded last, of this kind where one is given; else one that is being loaded.
+        """The model loaded last, of this kind if one is given; else one that is being loaded.
 
-        A scripted model is of every kind.
+        A scripted model counts as every kind.
         """
         loaded = [
             slot
             for slot in list(
                 self._slots.values()
-            )  # which may grow meanwhile: names are also looked up in threads
+            )  # a copy: names are also looked up in threads, and the dict may grow
             if slot.worker is not None and (kind is None or slot.info.kind in (kind, "scripted"))
         ]
         return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None
 
     async def stats(self, name: str) -> EngineStats:
-        """A snapshot of a model's engine; zeros where it is not loaded."""
+        """A snapshot of a model's engine; zeros if the model is not loaded."""
         slot = self._slots.get(name) or self._slots.get(self._catalog.resolve(name).id)
         return EngineStats() if slot is None or slot.worker is None else await slot.worker.stats()
 
     async def clear_cache(
         self, name: str | None = None, *, prefixes_only: bool = False, disk: bool = False
     ) -> list[str]:
-        """Clear the caches of one model, or of all that are loaded; the ids of those."""
+        """Clear the caches of one model, or of all loaded ones; returns their ids."""
         cleared = []
         for slot in self._chosen(name):
             if slot.worker is not None and slot.state == "loaded":
@@ -181,7 +182,7 @@ class Pool:
         return cleared
 
     async def adopt(self, options: ServerOptions) -> None:
-        """Take over changed options of the server, and those of each model that is in use."""
+        """Apply changed server options, and those of each model in use."""
         self._options = options
         self._residency.adopt(options, memory_budget(options))
         for slot in list(self._slots.values()):
@@ -192,7 +193,8 @@ class Pool:
         self._changes.tell()
 
     async def reconfigure(self, name: str | None, changes: dict[str, Any]) -> None:
-        """Change options of one model, or of all in use; what an engine can't change holds from its next load."""
+        """Change options of one model, or of all in use. Options that an engine can't change take effect at its next
+        load."""
         for slot in self._chosen(name):
             slot.options = convert(msgspec.to_builtins(slot.options) | changes, ModelOptions)
             if "pinned" in changes:
@@ -202,7 +204,7 @@ class Pool:
             self._residency.watch_idleness(slot)
 
     async def close(self, deadline: float) -> None:
-        """Lease nothing more, let the workers finish within `deadline` seconds, and end them all."""
+        """Grant no more leases, let the workers finish within `deadline` seconds, and end them all."""
         self._closed = True
         self._residency.close()
         self._changes.tell()
@@ -210,7 +212,7 @@ class Pool:
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))
 
     async def _claimed(self, slot: Slot) -> Worker | None:
-        """The worker, claimed; None where its load was called off and may be tried again."""
+        """Claim the worker; None if its load was called off and may be tried again."""
         slot.claims += 1
         self._touch(slot)
         try:

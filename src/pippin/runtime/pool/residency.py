@@ -1,7 +1,7 @@
-"""Getting a model into memory and out again: one load, one unload, one idle timer at a time for each slot.
+"""Brings models into memory and out again: at most one load, one unload and one idle timer per slot.
 
-A `Slot` is the state of one model, its claims, and its history of failures. `Admission` decides of one more model who
-waits, who leaves, and what happens when busy models hold the memory. `Residency` carries it out.
+`Admission` decides for each load which loads wait, which models leave, and what happens while busy models hold the
+memory. `Residency` carries the decisions out.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 MB: Final = 10**6  # bytes, as `pippin ps` counts them
 LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
-CALLED_OFF: Final[ErrorKind] = "cancelled"  # the kind of error of a load that nobody wants any more
+CALLED_OFF: Final[ErrorKind] = "cancelled"  # the error kind of a load that nobody wants any more
 LOOK_AGAIN: Final = 1.0  # seconds
-SHARE_STEP: Final = 16  # a change of memory below one part in so many is not worth telling
+SHARE_STEP: Final = 16  # a share that changes by less than 1/16 is not announced
 
 
 GIB: Final = 1 << 30
@@ -39,7 +39,7 @@ Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
 
 class Admission:
-    """Admits models to memory one by one: those that need others to leave, in the order in which they came."""
+    """Admits models to memory one by one; those that need others to leave are served in order of arrival."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Admission:
         prepare: Act,
         unload: Act,
     ) -> None:
-        """`prepare` is the part of a load that takes no memory yet."""
+        """`prepare` is the part of a load that takes no memory for the model."""
         self._options = options
         self._budget = budget
         self._slots = slots
@@ -66,9 +66,9 @@ class Admission:
         self._budget = budget
 
     async def admit(self, slot: Slot) -> None:
-        """Reserve `slot.footprint` bytes in the budget.
+        """Reserve `slot.footprint` bytes of the budget.
 
-        Waits, or raises `ServerError`, as the contention policy says.
+        Waits, or raises `ServerError`, according to the contention policy.
         """
         if slot.footprint > self._budget:
             raise ServerError(
@@ -87,13 +87,13 @@ class Admission:
             self._changes.tell()
 
     def allowance(self, slot: Slot) -> int:
-        """Bytes for the weights and caches of a model: its own, and an equal share of what is free."""
+        """Bytes for a model's weights and caches: its footprint plus an equal share of the free memory."""
         residents = [each for each in self._slots.values() if each.resident]
         free = max(0, self._budget - sum(each.footprint for each in residents))
         return slot.footprint + free // max(1, len(residents))
 
     def excess(self) -> int:
-        """Bytes that the resident models take beyond the budget."""
+        """Bytes by which the resident models exceed the budget."""
         return sum(each.footprint for each in self._slots.values() if each.resident) - self._budget
 
     async def _in_line(self, slot: Slot, deadline: float | None) -> None:
@@ -120,7 +120,7 @@ class Admission:
         try:
             drained = await self._prepared_and_drained(slot, leaving, deadline)
             if not self._missing(slot) or any(victim.pinned for victim in leaving):
-                return  # what was chosen before the wait may be wrong by now
+                return  # the choice made before the wait may be outdated
             if not drained:
                 await self._preempt(slot, leaving)
             slot.stage = "starting"
@@ -135,10 +135,10 @@ class Admission:
             self._changes.tell()
 
     async def _prepared_and_drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
-        """Let the new worker start while the victims finish their requests; whether they did.
+        """Start the new worker while the victims finish their requests; returns whether they finished.
 
-        What raises here, a load that fails in its first stage or a policy that refuses it, calls off the other, and no
-        model has left yet.
+        If the load fails in its first stage or the policy refuses it, the other task is cancelled; no model has left by
+        then.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -148,7 +148,7 @@ class Admission:
             raise failed.exceptions[0] from None
 
     async def _drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
-        """Wait for the victims' requests as far as the policy waits at all; False where they are to be cut."""
+        """Wait for the victims' requests if the policy waits at all; False if they are to be cut off."""
 
         def done() -> bool:
             return all(
@@ -169,7 +169,7 @@ class Admission:
         return False
 
     async def _preempt(self, slot: Slot, leaving: list[Slot]) -> None:
-        # Loads are not cut: models that preempt each other's loads would never serve anyone.
+        # Loads are not preempted: models that preempt each other's loads would never serve anyone.
         await self._changes.until(
             lambda: all(victim.stage is None or not victim.resident for victim in leaving)
         )
@@ -210,7 +210,7 @@ class Admission:
 
 
 class Residency:
-    """Loads and unloads the models of slots, one load, one unload and one idle timer at a time for each."""
+    """Loads and unloads the models of slots, with at most one load, one unload and one idle timer per slot."""
 
     def __init__(
         self,
@@ -236,21 +236,21 @@ class Residency:
         self._admission.adopt(options, memory)
 
     def close(self) -> None:
-        """Start nothing by itself any more."""
+        """Start nothing unprompted from now on."""
         self._overuse.close()
 
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
-        """The worker once it can prepare requests; starts the load that leads there."""
+        """A future for the worker, resolved once it can prepare requests; starts the load if none runs."""
         if slot.ready is None:
             slot.ready = asyncio.get_running_loop().create_future()
             slot.state, slot.stage = "loading", "waiting"
             slot.loading = asyncio.create_task(self._load(slot), name=f"load {slot.info.id}")
-            # Not inside the task: one that is cancelled before its first step never runs.
+            # Not inside the task: a task that is cancelled before its first step never runs.
             slot.loading.add_done_callback(partial(self._load_ended, slot, self._clock.now()))
         return slot.ready
 
     async def unload(self, slot: Slot, deadline: float = LEAVE_WITHIN) -> None:
-        """End the worker, or call off the load; returns when the memory is free. A second call joins the first."""
+        """End the worker, or call off the load; returns once the memory is free. A second call joins the first."""
         if slot.loading is not None:
             slot.loading.cancel()
             await asyncio.wait({slot.loading})
@@ -260,7 +260,7 @@ class Residency:
             await asyncio.shield(slot.unloading)
 
     def call_off(self, slot: Slot) -> None:
-        """Stop waiting for others to make room: nobody wants the model any more."""
+        """Cancel a load that still waits for room: nobody wants the model any more."""
         if slot.loading is not None and slot.stage == "waiting":
             slot.loading.cancel()
 
@@ -277,7 +277,7 @@ class Residency:
             slot.idle_timer.cancel()
             slot.idle_timer = None
 
-    # The way in
+    # Loading
 
     async def _load(self, slot: Slot) -> None:
         each = 0 if slot.info.remote else self._estimate(slot.info, slot.options)
@@ -292,7 +292,7 @@ class Residency:
         await self._two_stages(slot, worker)
 
     async def _prepare(self, slot: Slot) -> None:
-        """The first stage of a load, which takes no memory for the model: it may pass while others make room."""
+        """The first stage of a load. It takes no memory for the model, so it may run while others make room."""
         worker = await self._launched(slot)
         await self._in_time(slot, worker.prompt_ready)
 
@@ -311,7 +311,7 @@ class Residency:
         match load.exception():
             case None:
                 self._loaded(slot, self._clock.now() - started)
-                if slot.worker is not None and slot.worker.died.done():  # in the moment in which it was ready
+                if slot.worker is not None and slot.worker.died.done():  # died just as it became ready
                     self._on_death(slot, slot.worker, slot.worker.died)
             case ServerError() as error:
                 self._give_up(slot, error.report)
@@ -350,7 +350,7 @@ class Residency:
         self._share_memory()
 
     def _give_up(self, slot: Slot, error: ErrorReport) -> None:
-        """End a load that did not come to its end."""
+        """Clean up after a load that did not complete."""
         ready, slot.ready = slot.ready, None
         slot.stage = None
         failed = error.kind == "load_failed"
@@ -359,7 +359,7 @@ class Residency:
             slot.load_failed(error, self._clock.now())
         if ready is not None and not ready.done():
             ready.set_exception(ServerError.of(error))
-            ready.exception()  # read here: all who waited may have left
+            ready.exception()  # mark it retrieved: all waiters may have left
         if slot.worker is not None:
             slot.worker.fail_all(error)
             self._begin_to_stop(slot, slot.worker, "failed" if failed else "unloaded", 0.0)
@@ -382,14 +382,14 @@ class Residency:
         )
 
     def _in_ranks(self, slot: Slot) -> int:
-        """Bytes of a model that a cluster may split: other than in one process, for the kernels compute no ranks."""
+        """Bytes of a model that a cluster may split. Not those of one process: kernels for CPUs do not run on ranks."""
         if slot.options.cluster is None:
             return 0
         return self._estimate(
             slot.info, msgspec.structs.replace(slot.options, ranks=max(2, slot.options.ranks))
         )
 
-    # The way out
+    # Unloading
 
     def _begin_to_stop(self, slot: Slot, worker: Worker, after: LoadState, deadline: float) -> None:
         slot.worker, slot.ready, slot.state = None, None, "unloading"
@@ -406,7 +406,7 @@ class Residency:
     def _on_death(self, slot: Slot, worker: Worker, died: "asyncio.Future[ErrorReport]") -> None:
         if slot.worker is not worker or slot.loading is not None:
             self._changes.tell()
-            return  # it was told to leave, or its load fails and says so itself
+            return  # it was told to exit, or its load fails and reports that itself
         slot.worker, slot.ready = None, None
         self.forget_idleness(slot)
         slot.worker_died(died.result(), self._clock.now())
@@ -419,7 +419,7 @@ class Residency:
         self._changes.tell()
 
     def _idle_long_enough(self, slot: Slot) -> None:
-        if slot.drains:  # someone else wants it gone, and may yet give that up
+        if slot.drains:  # another caller wants it gone, and may yet change its mind
             slot.idle_timer = self._clock.call_later(LOOK_AGAIN, partial(self._idle_long_enough, slot))
         else:
             self._leave_if_idle(slot)
@@ -431,9 +431,9 @@ class Residency:
     # Memory
 
     def _trim(self, newest: Slot) -> None:
-        """Let idle models leave where all take more than their budget.
+        """Unload idle models while all together exceed the budget.
 
-        That happens when a model, once it is measured, is larger than was estimated.
+        That happens when a loaded model measures larger than its estimate.
         """
         for slot in sorted(self._slots.values(), key=lambda each: each.last_used):
             if self._admission.excess() <= 0:
@@ -444,7 +444,7 @@ class Residency:
             log.warning("Models take %d MiB more than their budget.", self._admission.excess() >> 20)
 
     def _share_memory(self) -> None:
-        """Divide what is free among the resident models, for their caches, and tell those that run."""
+        """Divide the free memory among the resident models, for their caches, and tell the running ones."""
         for slot in self._slots.values():
             if not slot.resident or slot.options.memory_bytes is not None:
                 continue

@@ -1,4 +1,4 @@
-"""What the pool and the service ask of the catalog, and what requests ask of the pool."""
+"""The interfaces of the catalog, for the pool and the service, and of the pool, for requests."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,7 +10,7 @@ from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
-"""Bytes that a model takes when it is loaded, before it has been."""
+"""Estimates the bytes that a model takes once loaded."""
 
 
 class ModelSource(Protocol):
@@ -19,31 +19,31 @@ class ModelSource(Protocol):
     def models(self) -> list[ModelInfo]: ...
 
     def missing(self) -> list[ModelInfo]:
-        """Those that the operator named and that are still to be downloaded."""
+        """The models that the operator named and that are not downloaded yet."""
         ...
 
     def resolve(self, name: str) -> ModelInfo:
-        """The model that a name means. Raises `ServerError` for a name that is unknown or ambiguous."""
+        """The model that a name means. Raises `ServerError` for an unknown or ambiguous name."""
         ...
 
     def knows(self, name: str) -> bool:
-        """Whether the name is that of a model which is here, or which the operator named."""
+        """Whether the name belongs to a model that is here, or that the operator named."""
         ...
 
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
-        """As `resolve`; a model that is missing is downloaded first, if requests may cause that."""
+        """As `resolve`, but first downloads a missing model, if requests may trigger that."""
         ...
 
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
-        """Download what the model's options name beside it, if requests may cause that."""
+        """Download the files that the model's options name, if requests may trigger that."""
         ...
 
     async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         ...
 
     def remove(self, name: str) -> object:
-        """Delete a model's files. Raises `ServerError` where they are not Pippin's to delete."""
+        """Delete a model's files. Raises `ServerError` if they are not Pippin's to delete."""
         ...
 
     def adopt(self, options: ServerOptions) -> None: ...
@@ -52,7 +52,7 @@ class ModelSource(Protocol):
 
 
 class Answerer(Protocol):
-    """What a request needs of a worker."""
+    """What a request needs from a worker."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -68,12 +68,13 @@ class AnyLease(Protocol):
     @property
     def options(self) -> ModelOptions: ...
     def release(self, keep_alive: float | None = None) -> None:
-        """Give the lease back. `keep_alive`: seconds that the model stays if nothing else comes; below 0 for ever."""
+        """Give the lease back. `keep_alive`: seconds that the model stays if no other request comes; below 0: for
+        ever."""
         ...
 
 
 class Leases(Protocol):
-    """What requests need of a pool: this process's own, or the one that it borrows from."""
+    """What requests need from a pool: this process's own, or the one it borrows from."""
 
     async def lease(self, info: ModelInfo) -> AnyLease: ...
     def states(self) -> list[ModelState]: ...

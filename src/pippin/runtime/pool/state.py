@@ -1,6 +1,6 @@
-"""What the parts of the pool share: a slot for each model, time as tests can turn it, and the wait for a change.
+"""State shared by the parts of the pool: a slot for each model, a clock that tests can set, and waiting for changes.
 
-A slot is the state of one model, its claims, and its history of failures.
+A slot holds the state of one model, its claims, and its history of failures.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Timer(Protocol):
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds that only go forward."""
+        """Monotonic seconds."""
         ...
 
     def wall(self) -> float:
@@ -33,7 +33,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The machine's clock."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -46,21 +46,21 @@ class SystemClock:
 
 
 class Changes:
-    """Lets tasks wait for something in the pool to change."""
+    """Lets tasks wait until something in the pool changes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: set[asyncio.Future[None]] = set()
 
     def tell(self) -> None:
-        """Something changed: everyone who waits looks again."""
+        """Wake all waiters to check their condition again."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
 
     async def until(self, true: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until `true()`, which is asked after each change; whether it is."""
+        """Wait until `true()` holds, checking it after each change; False if `seconds` pass first."""
         deadline = None if seconds is None else self._clock.now() + seconds
         while not true():
             left = None if deadline is None else deadline - self._clock.now()
@@ -75,7 +75,7 @@ class Changes:
         return True
 
     async def first(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
-        """Wait for a future, at most so many seconds; False when the time was up before. Raises what it raises."""
+        """Wait for a future for at most `seconds`; False on timeout. Raises the future's exception."""
         if seconds is None:
             await asyncio.shield(future)
             return True
@@ -97,9 +97,9 @@ class Changes:
         return False
 
 
-FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests; doubled each time
+FAILURE_KEPT: Final = 10.0  # seconds for which a failed load answers further requests; doubled each time
 DEATHS_BEFORE_PAUSE: Final = 3
-DEATHS_COUNTED: Final = 120.0  # seconds that a death is remembered
+DEATHS_COUNTED: Final = 120.0  # seconds for which a death is remembered
 LONGEST_PAUSE: Final = 120.0  # seconds
 
 
@@ -107,8 +107,8 @@ LONGEST_PAUSE: Final = 120.0  # seconds
 class Slot:
     """A model in the pool: whether it is in memory, who holds it, and how its loads ended.
 
-    `claims` counts the requests that hold this load or wait for it; while `closing`, new ones wait for the next. Times
-    are the pool's clock, but for those that are shown.
+    `claims` counts the requests that hold this load or wait for it; while `closing`, new ones wait for the next load.
+    Times use the pool's clock, except those that are displayed.
     """
 
     info: ModelInfo
@@ -117,30 +117,30 @@ class Slot:
     state: LoadState = "unloaded"
     stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
     claims: int = 0
-    drains: int = 0  # how many want it gone once its requests are done
-    resident: bool = False  # its footprint is taken from the budget
+    drains: int = 0  # callers that want it unloaded once its requests are done
+    resident: bool = False  # its footprint is counted against the budget
     footprint: int = 0
-    memory: int = 0  # bytes that the worker was told it may take
+    memory: int = 0  # bytes that the worker may take
     worker: Worker | None = None
-    ready: "asyncio.Future[Worker] | None" = None  # the worker, once it can prepare requests
+    ready: "asyncio.Future[Worker] | None" = None  # resolves to the worker once it can prepare requests
     loading: "asyncio.Task[None] | None" = None
     unloading: "asyncio.Task[None] | None" = None
     last_used: float = 0.0
     last_used_wall: float | None = None
     loaded_at: float | None = None
     load_seconds: float | None = None
-    idle_seconds: float | None = None  # what the last request asked for, instead of the option
+    idle_seconds: float | None = None  # from the last request, overrides the option
     idle_timer: Timer | None = None
     died: bool = False  # the next load is a restart
     restarts: int = 0
     loads: int = 0
     evictions: int = 0
-    shed: bool = False  # its caches, for the memory that it took when it was looked at last
+    shed: bool = False  # it has shed its caches since it last exceeded its plan
     sheds: int = 0
-    renewals: int = 0  # starts for the memory that it took
+    renewals: int = 0  # restarts for its memory use
     renewed_at: float | None = None
     error: ErrorReport | None = None
-    failures: int = 0  # loads that failed since the last that did not
+    failures: int = 0  # failed loads since the last success
     refuse_until: float = 0.0
     deaths: list[float] = field(default_factory=list)
 
@@ -154,7 +154,7 @@ class Slot:
 
     @property
     def lost(self) -> ErrorReport | None:
-        """The end of a worker that died while its load goes on."""
+        """The report of a worker that died while its load still runs."""
         return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
 
     def as_resident(self) -> Resident:
@@ -185,13 +185,13 @@ class Slot:
         )
 
     def check_failure(self, now: float) -> None:
-        """Raise the failure of a short while ago again, instead of trying at once."""
+        """Raise a recent failure again, instead of trying at once."""
         if now < self.refuse_until and self.error is not None:
             report = self.error
             raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
 
     def check_queue(self) -> None:
-        """Refuse a request beyond the batch and the queue of the model. Raises `ServerError`."""
+        """Refuse a request beyond the model's batch and queue. Raises `ServerError`."""
         if self.claims >= self.options.max_num_seqs + self.options.queue_size:
             message = (
                 f"The queue of model {self.info.id!r} is full ({self.claims} requests); try again later."
@@ -199,13 +199,13 @@ class Slot:
             raise ServerError("overloaded", message, retry_after=5.0)
 
     def load_failed(self, error: ErrorReport, now: float) -> None:
-        """Remember a failed load; the answer is kept longer each time, until one succeeds."""
+        """Remember a failed load; it is repeated to clients for longer each time, until a load succeeds."""
         self.error = error
         self.failures += 1
         self.refuse_until = now + min(FAILURE_KEPT * 2.0 ** (self.failures - 1), LONGEST_PAUSE)
 
     def worker_died(self, error: ErrorReport, now: float) -> None:
-        """Remember a death; after several in a short time, pause before the next try, longer each time."""
+        """Remember a death. After several in a short time, pause before the next start, longer each time."""
         self.error = error
         self.died = True
         self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]

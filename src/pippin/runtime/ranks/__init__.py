@@ -1,5 +1,5 @@
-"""One model over several processes: a group of ranks, which the pool leases as if it were one worker.
+"""One model over several processes: a group of ranks, which the pool leases as one worker.
 
-Begin with `group.py`; `places.py` says where the ranks are that the operator names, `cluster.py` where those of a Ray
-cluster are, and how many a model needs there.
+Begin with `group.py`; `places.py` locates the ranks that the operator named, and `cluster.py` those in a Ray cluster,
+where it also finds how many ranks a model needs.
 """

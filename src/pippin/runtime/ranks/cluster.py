@@ -1,4 +1,4 @@
-"""Ranks on the machines of a Ray cluster: what Ray holds for a group, and how many ranks a model needs there."""
+"""Ranks on the machines of a Ray cluster: the places that Ray holds for a group, and how many ranks a model needs."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ from pippin.runtime.cluster.needs import Need, Node, Places, Refused
 from pippin.runtime.ranks.places import far, group_of, of_rank, refuse_public
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
-LAST_WORDS: Final = 5.0  # seconds for the end of a process that was refused
-MOST: Final = 64  # ranks of a group
-EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which every rank has for itself
+LAST_WORDS: Final = 5.0  # seconds for a refused process to end
+MOST: Final = 64  # ranks in a group
+EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which each rank needs for itself
 HEADS: Final = "num_attention_heads num_key_value_heads linear_num_key_heads linear_num_value_heads".split()
-"""What configurations call numbers that ranks of `--split tensor` must be able to share evenly."""
+"""Configuration keys of counts that the ranks of `--split tensor` must divide evenly."""
 
 T = TypeVar("T")
 
 
 class Held:
-    """The places of a group, and the process that holds them. Ray ends whatever runs there when that ends."""
+    """The places of a group, and the process that holds them. When that process ends, Ray ends whatever runs there."""
 
     def __init__(self, places: Places, need: Need, process: Process) -> None:
         self.places = places
@@ -39,7 +39,7 @@ class Held:
 
     @classmethod
     async def open(cls, spec: WorkerSpec) -> "Held":
-        """Have Ray hold places for all ranks. Raises `ServerError("load_failed")` where there are none."""
+        """Have Ray hold places for all ranks. Raises `ServerError("load_failed")` if there are none."""
         options = convert(spec.options, ModelOptions)
         need = need_of_each(spec, options, options.ranks)
         words = (options.cluster or "", str(options.ranks), *need.words())
@@ -56,7 +56,7 @@ class Held:
 
 
 async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process]:
-    """What the cluster answers, and the process that asked it. Raises `ServerError("load_failed")`."""
+    """The cluster's answer, and the process that asked for it. Raises `ServerError("load_failed")`."""
     process = await asyncio.create_subprocess_exec(
         *placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
@@ -82,14 +82,14 @@ async def ended(process: Process) -> None:
     """End a process that asked the cluster; Ray frees whatever it holds."""
     with suppress(ProcessLookupError):
         process.kill()
-    await asyncio.shield(process.communicate())  # its pipes are read to their ends, which asyncio waits for
+    await asyncio.shield(process.communicate())  # drain its pipes, which asyncio waits for
 
 
 def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
-    """What each rank is told. Raises `ServerError("load_failed")`."""
+    """The spec of each rank. Raises `ServerError("load_failed")`."""
     options = convert(spec.options, ModelOptions)
     addresses = held.places.addresses
-    # Two of Ray's nodes may be one machine: every port of a group is another one.
+    # Two Ray nodes may be one machine, so all ports of a group differ.
     control, coordinator, *ports = far(len(addresses) + 2)
     hosts = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
     first = addresses[0]
@@ -109,7 +109,8 @@ def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
 
 
 def need_of_each(spec: WorkerSpec, options: ModelOptions, ranks: int) -> Need:
-    """What each of so many ranks takes, or a worker that computes the model alone; more where it is bound to more."""
+    """What each of `ranks` ranks needs, or a worker that computes the model alone; more if the operator's limit is
+    higher."""
     weights = spec.expected_bytes
     if ranks > 1:
         weights = max(spec.expected_in_ranks - EACH, 0) // ranks + EACH
@@ -119,8 +120,8 @@ def need_of_each(spec: WorkerSpec, options: ModelOptions, ranks: int) -> Need:
 
 
 async def ranks_needed(spec: WorkerSpec, options: ModelOptions) -> int:
-    """1 for a model that one machine of the cluster can hold, or none can, however it is split; else the least number
-    of ranks. Raises `ServerError("load_failed")` where the cluster does not answer."""
+    """The least number of ranks with which the cluster can hold the model; 1 if one machine can hold it, or if no split
+    fits. Raises `ServerError("load_failed")` if the cluster does not answer."""
     if spec.info.kind != "language":
         return 1
     nodes, process = await asked(spec.info, list[Node], options.cluster or "")
@@ -128,16 +129,17 @@ async def ranks_needed(spec: WorkerSpec, options: ModelOptions) -> int:
     memories = [node.memory for node in nodes]
     divides = shares_evenly(spec.info) if options.split == "tensor" else _any
     needs = partial(need_of_each, spec, options)
-    # Where no number of ranks divides the model, they say so themselves, and what would.
+    # If no fitting number of ranks divides the model, the ranks themselves report that, and which numbers would.
     return least_ranks(memories, needs, divides) or least_ranks(memories, needs, _any) or 1
 
 
 def least_ranks(
     memories: Sequence[int], needs: Callable[[int], Need], divides: Callable[[int], bool]
 ) -> int | None:
-    """The least number of ranks that machines with so many bytes can hold; None where they hold no number.
+    """The least number of ranks that machines with these bytes of memory can hold; None if no number fits.
 
-    `needs` says what each of so many needs, and `divides` whether the model can be split so."""
+    `needs` gives the need of each rank for a number of ranks; `divides` says whether the model can be split that
+    way."""
     for ranks in range(1, MOST + 1):
         need = needs(ranks)
         rooms = [memory // max(1, need.memory) for memory in memories]
@@ -152,7 +154,7 @@ def _any(ranks: int) -> bool:
 
 
 def shares_evenly(info: ModelInfo) -> Callable[[int], bool]:
-    """Whether so many ranks can share a model's heads evenly, as far as its configuration tells."""
+    """Returns whether a number of ranks divides the model's heads evenly, as far as its configuration tells."""
     config: dict[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads((Path(info.path or "") / "config.json").read_bytes())
@@ -171,7 +173,7 @@ def answer_of(line: bytes, kind: type[T]) -> T | None:
 
 
 def refusal(info: ModelInfo, said: str | bytes) -> ServerError:
-    """`said` is a sentence, or what a process that gave no answer had printed, of which the last line may tell why."""
+    """`said` is a sentence, or the output of a process that gave no answer, whose last line may tell why."""
     if isinstance(said, bytes):
         lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
         said = lines[-1] if lines else "the process that asks it ended without a word."

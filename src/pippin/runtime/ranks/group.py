@@ -1,7 +1,7 @@
-"""A group of ranks as one worker: as many processes, of which rank 0 takes the requests.
+"""A group of ranks as one worker: one process per rank, of which rank 0 takes the requests.
 
-All of them load together and end together: what one rank holds is nowhere else. The pool starts the group again with
-the next request, as it does with a worker that died.
+All ranks load together and end together, because each holds a part of the model that no other has. The pool restarts
+the group with the next request, as it does with a worker that died.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from pippin.runtime.workers.worker import Worker
 
 
 class Rank(Worker, Protocol):
-    """A worker that can be ended at once, and lent to further API processes."""
+    """A worker that can be killed at once, and lent to further API processes."""
 
     def kill(self) -> None: ...
     def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]: ...
@@ -35,7 +35,7 @@ class LaunchRank(Protocol):
 
 @dataclass(frozen=True)
 class RankLauncher:
-    """Starts one worker, or a group of ranks where the model's options ask for one."""
+    """Starts one worker, or a group of ranks if the model's options ask for one."""
 
     launch: LaunchRank
 
@@ -48,7 +48,8 @@ class RankGroup:
     """Several ranks of one model, as one `Worker`."""
 
     def __init__(self, ranks: list[Rank], far: list[bool], held: Held | None = None) -> None:
-        """`far`: of each, whether it is on another machine. `held`: what a cluster keeps free for all."""
+        """`far`: for each rank, whether it is on another machine. `held`: the places that a cluster holds for the
+        group."""
         loop = asyncio.get_running_loop()
         self._ranks = ranks
         self._far = far
@@ -66,14 +67,14 @@ class RankGroup:
         held = await Held.open(spec) if in_cluster else None
         ranks: list[Rank] = []
         try:
-            # Both read files, and one looks up names.
+            # Both read files, and one resolves names.
             found = await (
                 asyncio.to_thread(members, spec)
                 if held is None
                 else asyncio.to_thread(members_in_cluster, spec, held)
             )
             for own in found:
-                ranks.append(await launch(own))  # noqa: PERF401 (those that were started are ended below)
+                ranks.append(await launch(own))  # noqa: PERF401 (the started ones are ended below)
         except BaseException:
             await asyncio.gather(*(each.stop(0.0) for each in ranks))
             if held is not None:
@@ -95,7 +96,7 @@ class RankGroup:
 
     @property
     def footprint(self) -> int:
-        """Of those on this machine."""
+        """Bytes of the ranks on this machine."""
         return sum(each.footprint for each, far in zip(self._ranks, self._far, strict=True) if not far)
 
     @property
@@ -120,7 +121,7 @@ class RankGroup:
         self._leader.fail_all(error)
 
     def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]:
-        """As a worker's `lend`: rank 0 takes the requests."""
+        """As a worker's `lend`, to rank 0, which takes the requests."""
         if self.died.done():
             raise ServerError.of(self.died.result())
         return self._leader.lend(failed)
@@ -132,13 +133,13 @@ class RankGroup:
         self._leader.clear_cache(prefixes_only=prefixes_only, disk=disk)
 
     def reconfigure(self, options: dict[str, object]) -> None:
-        """Rank 0 tells the others."""
+        """Rank 0 forwards it to the others."""
         if isinstance(share := options.get("memory_bytes"), int):
             options = {**options, "memory_bytes": self._share(share)}
         self._leader.reconfigure(options)
 
     async def stats(self) -> EngineStats:
-        """Of rank 0, with the memory of all."""
+        """Rank 0's statistics, with memory figures for the whole group."""
         stats = await self._leader.stats()
         count = len(self._ranks)
         return msgspec.structs.replace(
@@ -150,7 +151,7 @@ class RankGroup:
         )
 
     async def stop(self, deadline: float) -> None:
-        """As a worker's `stop`: rank 0 finishes, and tells the others to leave."""
+        """As a worker's `stop`: rank 0 finishes its requests and tells the others to exit."""
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)
@@ -159,7 +160,7 @@ class RankGroup:
         return None if memory_bytes is None else memory_bytes // max(1, self._far.count(False))
 
     async def _begin(self) -> None:
-        """Tell of both stages of the load, once all ranks have come through them."""
+        """Resolve both stages of the load, each once all ranks have reached it."""
         for stage, own in (("prompt_ready", self.prompt_ready), ("weights_ready", self.weights_ready)):
             theirs = [getattr(each, stage) for each in self._ranks]
             try:
@@ -181,12 +182,12 @@ class RankGroup:
         for stage in (self.prompt_ready, self.weights_ready):
             if not stage.done():
                 stage.set_exception(error)
-                stage.exception()  # read once here: nobody may be waiting
+                stage.exception()  # mark it retrieved: nobody may be waiting
 
     async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
-        """End all ranks; within `deadline` seconds requests may finish, where none is lost already.
+        """End all ranks. With a `deadline`, requests may finish within that many seconds; without one, a rank is lost.
 
-        Where one is lost the others are killed, for rank 0 may wait for it without end, and the next group need not
+        If a rank is lost, the others are killed: rank 0 may wait for the lost one for ever, and the next group must not
         wait for that.
         """
         for task in self._tasks:
@@ -204,7 +205,7 @@ class RankGroup:
             self._over(report)
 
     def _over(self, report: ErrorReport) -> None:
-        """Tell everyone, once."""
+        """Report the end to everyone, once."""
         if not self.died.done():
             self._fail_load(ServerError.of(report))
             self.fail_all(report)

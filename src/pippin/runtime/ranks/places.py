@@ -1,4 +1,4 @@
-"""Where the ranks of a group are, on this machine and on those that the operator names, and what each is told of it."""
+"""Where the ranks of a group run, on this machine and on those that the operator named, and the spec of each."""
 
 import secrets
 import socket
@@ -15,11 +15,11 @@ from pippin.core.models import RankSpec, WorkerSpec
 from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 
 FAR_PORTS: Final = range(20_000, 30_000)
-"""Where ranks on another machine listen: some of these, whichever come. Systems give none of them to connections."""
+"""Ranks on another machine listen on random ports of this range, from which systems assign no outgoing connections."""
 
 
 def members(spec: WorkerSpec) -> list[WorkerSpec]:
-    """What each rank is told; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
+    """The spec of each rank; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
     if spec.command is not None:
         message = "ranks and replica_machines cannot be used together: leave one of them out."
         raise ServerError("load_failed", message, "replica_machines")
@@ -36,12 +36,12 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
 
 
 def of_rank(spec: WorkerSpec, rank: RankSpec) -> WorkerSpec:
-    """What one rank is told. Rank 0 alone takes requests."""
+    """The spec of one rank. Only rank 0 takes requests."""
     return msgspec.structs.replace(spec, rank=rank, lends=spec.lends and rank.rank == 0)
 
 
 def places(spec: WorkerSpec) -> list[RankSpec]:
-    """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be had."""
+    """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be used."""
     options = convert(spec.options, ModelOptions)
     machines = machines_of(options)
     if options.machines and options.ranks not in (1, len(machines)):
@@ -59,7 +59,7 @@ def places(spec: WorkerSpec) -> list[RankSpec]:
 
 
 def group_of(options: ModelOptions, hosts: list[str], control: str, coordinator: str) -> list[RankSpec]:
-    """What each rank is told of a new group, of which these are the HOST:PORTs."""
+    """The place of each rank in a new group with these HOST:PORTs."""
     secret = secrets.token_hex(32)
     return [
         RankSpec(
@@ -77,12 +77,12 @@ def group_of(options: ModelOptions, hosts: list[str], control: str, coordinator:
 
 
 def far(count: int) -> list[int]:
-    """Different ports for ranks on machines whose ports are not known here."""
+    """Distinct ports for ranks on machines whose free ports are not known here."""
     return secrets.SystemRandom().sample(FAR_PORTS, count)
 
 
 def refuse_public(addresses: list[str], options: ModelOptions) -> None:
-    """Raises `ServerError("load_failed")` for addresses of the public internet, unless the operator allows them."""
+    """Raises `ServerError("load_failed")` for public internet addresses, unless the operator allows them."""
     public = sorted({each for each in addresses if ip_address(each).is_global})
     if public and options.rank_network == "private":
         message = (
@@ -104,7 +104,7 @@ def address_of(machine: str) -> str:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Ports of this machine that nobody listens at now. Raises `ServerError("load_failed")`."""
+    """Ports on which nobody on this machine listens now. Raises `ServerError("load_failed")`."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         try:

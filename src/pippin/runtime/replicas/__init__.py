@@ -1,5 +1,5 @@
-"""One model served in several places: which of them answers a request, and what follows when that one is lost.
+"""One model served in several places: which replica answers a request, and what happens when a replica is lost.
 
-Begin with `routing.py`, then `group.py`; `processes.py` are replicas on this machine. `runtime/peers` routes to other
-servers by the same means.
+Begin with `routing.py`, then `group.py`; `processes.py` manages replicas on this machine and others. `runtime/peers`
+routes to other servers in the same way.
 """

@@ -1,6 +1,6 @@
-"""Requests spread over replicas: placed by prefix, and again where a replica is lost before it has said anything.
+"""Spreads requests over replicas: places them by prefix, and again if a replica is lost before it has said anything.
 
-The events of a request come straight from whichever replica computes it into one mailbox: there is no hop for a token.
+The replica that computes a request delivers its events straight into one mailbox, so replicas add no hop to a token.
 """
 
 import logging
@@ -20,12 +20,12 @@ from pippin.runtime.workers.link import Mailbox
 log = logging.getLogger(__name__)
 
 LOST: Final[ErrorKind] = "worker_died"
-MOST_LOSSES: Final = 2  # of one request: one that kills its workers must not kill them all
-RETRY_AFTER: Final = 2.0  # seconds, where no replica is there
+MOST_LOSSES: Final = 2  # per request: a request that kills its workers must not kill them all
+RETRY_AFTER: Final = 2.0  # seconds, if no replica is available
 
 
 class Place(Protocol):
-    """A replica that takes requests. A request whose replica is lost is failed with an error of kind `LOST`."""
+    """A replica that takes requests. If it is lost, its requests fail with an error of kind `LOST`."""
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox) -> object: ...
 
@@ -33,12 +33,12 @@ class Place(Protocol):
 
 
 class RescuedMailbox(Mailbox):
-    """A mailbox whose request can be begun again, as long as nothing of its answer was taken out, or is held back."""
+    """A mailbox whose request can start over while none of its answer was taken, or while the reader holds it back."""
 
     def __init__(
         self, choices: int, on_overflow: Callable[[], None], on_lost: Callable[[ErrorReport], bool]
     ) -> None:
-        """`on_lost` is told of the loss of whoever fills the mailbox, and says whether someone else does now."""
+        """`on_lost` is called when the replica is lost; it returns whether another one has taken over."""
         super().__init__(choices, on_overflow)
         self._choices = choices
         self._on_lost = on_lost
@@ -48,12 +48,12 @@ class RescuedMailbox(Mailbox):
     def put(self, event: Event) -> None:
         if isinstance(event, Accepted):
             if self._accepted:
-                return  # by the first replica, which the reader has been told
+                return  # by an earlier replica, and already reported to the reader
             self._accepted = True
         super().put(event)
 
     def fail(self, error: ErrorReport) -> None:
-        """End the request with an error, unless it can be begun again elsewhere."""
+        """End the request with an error, unless it can start over elsewhere."""
         if error.kind == LOST and (self.held_back or not self._said) and not self.complete:
             kept: list[Event] = [event for event in self._events if isinstance(event, Accepted)]
             if self._said:
@@ -68,8 +68,8 @@ class RescuedMailbox(Mailbox):
         super().fail(error)
 
     def give_up(self, error: ErrorReport) -> None:
-        """End a lost request with the error by which it was lost: nobody begins it again."""
-        if error.retry_after is not None:  # nobody died: nobody had room
+        """End a lost request with the error of its loss, because it does not start over."""
+        if error.retry_after is not None:  # no process died: there was no room
             error = msgspec.structs.replace(error, kind="overloaded")
         super().fail(error)
 
@@ -82,7 +82,7 @@ class RescuedMailbox(Mailbox):
 
 @dataclass(eq=False)
 class Seat:
-    """A replica, what it has seen, and the requests that it has."""
+    """A replica, the prompts it has seen, and the number of its requests."""
 
     place: Place
     seen: Seen = field(default_factory=Seen)
@@ -91,7 +91,7 @@ class Seat:
 
 @dataclass(eq=False)
 class Placement:
-    """Where one request is, and where it was."""
+    """The seat of one request, and the seats it has tried."""
 
     prefix: Prefix
     seat: Seat | None = None
@@ -112,7 +112,7 @@ class Placement:
         return seat
 
     def lost(self) -> bool:
-        """Take it off a seat that is lost; whether it may be begun again."""
+        """Take the request off a lost seat; returns whether it may start over."""
         if self.leave() is None:
             return False
         self.losses += 1
@@ -128,21 +128,21 @@ class _Request:
 
 
 class Spread:
-    """Places requests on the seats that take some."""
+    """Places requests on available seats."""
 
     def __init__(self, model: str, seats: Callable[[], list[Seat]]) -> None:
-        """`seats` gives those that take requests now."""
+        """`seats` returns the seats that take requests now."""
         self._model = model
         self._seats = seats
         self._requests: dict[str, _Request] = {}
 
     @property
     def active(self) -> list[str]:
-        """Ids of the requests that were not taken back yet."""
+        """Ids of the requests that have not been cancelled yet."""
         return list(self._requests)
 
     def submit(self, id: str, task: Task, choices: int) -> Mailbox:
-        """Begin a request on the best seat. Raises `ServerError` where none takes it."""
+        """Place a request on the best seat. Raises `ServerError` if none takes it."""
         mailbox = RescuedMailbox(choices, partial(self.cancel, id), partial(self._lost, id))
         request = _Request(task, choices, mailbox, Placement(prefix_of(task)))
         self._requests[id] = request
@@ -154,7 +154,7 @@ class Spread:
         return mailbox
 
     def cancel(self, id: str) -> None:
-        """Forget a request, which may have ended; its mailbox gets nothing more."""
+        """Drop a request, which may have ended; its mailbox gets nothing more."""
         request = self._requests.pop(id, None)
         if request is not None and (seat := request.placement.leave()) is not None:
             seat.place.cancel(id)
@@ -166,9 +166,9 @@ class Spread:
             Mailbox.fail(request.mailbox, error)
 
     def seat(self, placement: Placement) -> Seat:
-        """Give a request the best seat that it has not tried, which counts as its own until `leave`.
+        """Give a request the best seat that it has not tried. The seat counts it as running until `leave`.
 
-        Raises `ServerError` where there is none.
+        Raises `ServerError` if there is none.
         """
         open_seats = [(seat, seat.seen) for seat in self._seats() if seat not in placement.tried]
         seat = choose(placement.prefix, open_seats)
@@ -183,7 +183,7 @@ class Spread:
         seat.place.submit(id, request.task, request.choices, request.mailbox)
 
     def _lost(self, id: str, error: ErrorReport) -> bool:
-        """Begin a request again elsewhere; False where it has had its tries, or nobody takes it."""
+        """Start a request over elsewhere; False if its tries are used up or nobody takes it."""
         request = self._requests.get(id)
         if request is None or not request.placement.lost():
             return False

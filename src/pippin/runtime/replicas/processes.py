@@ -1,7 +1,7 @@
-"""Replicas of one model, here or on other machines: worker processes, which the pool leases as if they were one.
+"""Replicas of one model as worker processes, here or on other machines, which the pool leases as one worker.
 
-A replica that dies is started again while the others go on; the pool hears of a death only when none is left that takes
-requests.
+A replica that dies is restarted while the others continue. The pool learns of a death only when no replica is left that
+takes requests.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is tried again; doubled each time
+FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is retried; doubled each time
 LONGEST_PAUSE: Final = 120.0
-LOOK_EVERY: Final = 1.0  # seconds between looks at how busy the replicas are
+LOOK_EVERY: Final = 1.0  # seconds between checks of the replicas' load
 DRAIN_LOOK: Final = 0.1
-BUSY: Final = 0.75  # of what all replicas run at once
+BUSY: Final = 0.75  # share of the requests that all replicas can run at once
 EASY: Final = 0.5
 BUSY_LOOKS: Final = 3  # in a row
 EASY_LOOKS: Final = 60
@@ -38,7 +38,7 @@ EASY_LOOKS: Final = 60
 
 @dataclass(frozen=True)
 class ReplicaLauncher:
-    """Starts one worker, or several where the model's options ask for replicas."""
+    """Starts one worker, or several if the model's options ask for replicas."""
 
     launch: Launcher
 
@@ -54,27 +54,27 @@ class ReplicaLauncher:
 
 @dataclass(eq=False)
 class Scale:
-    """How many replicas there are to be, from how many requests they have.
+    """Decides how many replicas there should be, from the number of their requests.
 
-    A replica is full with as many requests as it runs at once (`max_num_seqs`). More are wanted while the replicas are
-    fuller than `BUSY` for some looks in a row, fewer while one less would be emptier than `EASY` for many: starting one
+    A replica is full with `max_num_seqs` requests. One is added when all together are fuller than `BUSY` for several
+    checks in a row, and one is removed when the rest would be no fuller than `EASY` for many checks: starting a replica
     takes seconds to minutes, and its caches are lost when it ends.
     """
 
     least: int
     most: int
-    each: int  # requests that one runs at once
+    each: int  # requests that one replica runs at once
     busy_looks: int = 0
     easy_looks: int = 0
 
     @classmethod
     def of(cls, options: ModelOptions) -> "Scale | None":
-        """None where the number of replicas is fixed."""
+        """The scale for these options; None if the number of replicas is fixed."""
         least, most = bounds(options.replicas)
         return None if least == most else cls(least, most, options.max_num_seqs)
 
     def look(self, count: int, running: int) -> Literal["more", "fewer"] | None:
-        """What `count` replicas with so many requests ask for."""
+        """The change called for when `count` replicas have `running` requests."""
         self.busy_looks = self.busy_looks + 1 if running > BUSY * count * self.each else 0
         fewer = count - 1
         self.easy_looks = self.easy_looks + 1 if running <= EASY * fewer * self.each else 0
@@ -89,12 +89,12 @@ class Scale:
 
 @dataclass(eq=False)
 class Process:
-    """One replica, through all its restarts. What it has seen goes with the process that saw it."""
+    """One replica, across restarts. What it has seen is forgotten with each process."""
 
     spec: WorkerSpec
     worker: Worker
     seat: Seat = field(init=False)
-    leaving: bool = False  # it takes no more requests, and ends when it has none
+    leaving: bool = False  # takes no more requests, and ends once it has none
     keeping: "asyncio.Task[None] | None" = None
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Replicas:
         self._launch = launch
         self._processes = [Process(spec, worker) for spec, worker in zip(specs, workers, strict=True)]
         self._spread = Spread(self._info.id, self._seats)
-        self._memory: int | None = None  # of each
+        self._memory: int | None = None  # for each replica
         self._ending: asyncio.Task[None] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
         self.weights_ready: asyncio.Future[None] = loop.create_future()
@@ -153,11 +153,11 @@ class Replicas:
                     spec.info.id,
                     ranks,
                 )
-        specs = await asyncio.to_thread(members, spec)  # which reads files
+        specs = await asyncio.to_thread(members, spec)  # reads files
         workers: list[Worker] = []
         try:
             for each in specs:
-                workers.append(await launch(each))  # noqa: PERF401 (those that were started are ended below)
+                workers.append(await launch(each))  # noqa: PERF401 (the started ones are ended below)
         except BaseException:
             await asyncio.gather(*(worker.stop(0.0) for worker in workers))
             raise
@@ -173,8 +173,8 @@ class Replicas:
 
     @property
     def footprint(self) -> int:
-        """Of those on this machine."""
-        # A replica that is being started again will take what the others do.
+        """Bytes of the replicas on this machine."""
+        # A replica that is restarting will take as much as the others.
         sizes = [process.worker.footprint for process in self._processes if process.is_here]
         return max(sizes, default=0) * self._most_here
 
@@ -184,7 +184,7 @@ class Replicas:
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
-        """`memory_bytes` is this machine's, which the replicas here share."""
+        """`memory_bytes` is this machine's, shared by the replicas here."""
         self._memory = self._share(memory_bytes)
         for process in self._processes:
             process.worker.load_weights(self._memory_of(process))
@@ -198,12 +198,12 @@ class Replicas:
 
     def fail_all(self, error: ErrorReport) -> None:
         self._spread.fail_all(error)
-        for process in self._processes:  # which tell the other API processes
+        for process in self._processes:  # they inform the other API processes
             process.worker.fail_all(error)
 
     def place(self, placement: Placement) -> Worker:
-        """The replica that is to answer a request of another API process; it counts as busy with it until
-        `placement.leave`. Raises `ServerError` where none can."""
+        """Choose the replica for a request of another API process; it counts the request until `placement.leave`.
+        Raises `ServerError` if none can take it."""
         seat = self._spread.seat(placement)
         return next(process.worker for process in self._processes if process.seat is seat)
 
@@ -228,13 +228,14 @@ class Replicas:
         )
 
     async def stop(self, deadline: float) -> None:
-        """As a worker's `stop`, for all at once."""
+        """As a worker's `stop`, for all replicas at once."""
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)
 
     def _seats(self) -> list[Seat]:
-        """Those whose weights are there; while none has any, those that can at least prepare a request."""
+        """Seats of the replicas with loaded weights; if there are none, of those that can at least prepare a
+        request."""
         staying = [process for process in self._processes if not process.leaving]
         loaded = [process.seat for process in staying if process.loaded]
         return loaded or [process.seat for process in staying if process.prepared]
@@ -243,17 +244,17 @@ class Replicas:
         return None if memory_bytes is None else memory_bytes // max(1, self._most_here)
 
     def _memory_of(self, process: Process) -> int | None:
-        """The most that a replica may take: elsewhere what the operator has bound it to, or what is free there."""
+        """Memory limit of a replica. Elsewhere it is the operator's, or None for whatever is free there."""
         return self._memory if process.is_here else self._bound
 
     @property
     def _most_here(self) -> int:
-        """Replicas on this machine that there can be."""
+        """The most replicas that this machine may run."""
         here = sum(process.is_here for process in self._processes)
         return here if self._scale is None else max(here, self._scale.most)
 
     async def _begin(self) -> None:
-        """Pass on the stages of the first load, which all must reach."""
+        """Resolve the stages of the first load, once all replicas have reached each of them."""
         stages = (
             (self.prompt_ready, [process.worker.prompt_ready for process in self._processes]),
             (self.weights_ready, [process.worker.weights_ready for process in self._processes]),
@@ -266,7 +267,7 @@ class Replicas:
             self._fail_load(error)
 
     async def _follow_load(self, scale: "Scale") -> None:
-        """Start a replica while all are busy, and end one while fewer would do; one at a time."""
+        """Add a replica while all are busy, remove one while fewer would do; one at a time."""
         await asyncio.wait([self.weights_ready])
         while True:
             await asyncio.sleep(LOOK_EVERY)
@@ -282,8 +283,8 @@ class Replicas:
                     pass
 
     async def _add(self) -> None:
-        """Start one more replica, which takes requests when it is loaded. One that does not start is not tried again
-        before the load says so once more."""
+        """Start one more replica, which takes requests once it is loaded. If it fails to start, it is retried only when
+        the load calls for it again."""
         spec = self._processes[0].spec
         log.info("All replicas of %s are busy: one more is started.", self._info.id)
         try:
@@ -305,10 +306,10 @@ class Replicas:
         process.keeping = asyncio.create_task(self._keep(process))
 
     async def _remove(self, process: Process) -> None:
-        """Let a replica finish what it has, and end it."""
+        """Let a replica finish its requests, then end it."""
         log.info("A replica of %s has little to do: it is ended.", self._info.id)
         process.leaving = True
-        while process.seat.running and not process.worker.died.done():  # noqa: ASYNC110 (seats tell nobody)
+        while process.seat.running and not process.worker.died.done():  # noqa: ASYNC110 (seats send no notifications)
             await asyncio.sleep(DRAIN_LOOK)
         if process.keeping is not None:
             process.keeping.cancel()
@@ -316,13 +317,13 @@ class Replicas:
         self._processes.remove(process)
 
     async def _keep(self, process: Process) -> None:
-        """Start the replica again whenever it has died, until the last one dies or all are stopped."""
+        """Restart the replica whenever it dies, until the last one has died or all are stopped."""
         while True:
             report = await asyncio.shield(process.worker.died)
             if process.leaving:
                 return
             if not self.weights_ready.done():
-                # The replica's own words say more than that its process has ended.
+                # The replica's own error says more than that its process has ended.
                 why = process.worker.weights_ready.exception()
                 report = why.report if isinstance(why, ServerError) else report
             if not any(other.prepared for other in self._processes):
@@ -360,10 +361,11 @@ class Replicas:
         for stage in (self.prompt_ready, self.weights_ready):
             if not stage.done():
                 stage.set_exception(error)
-                stage.exception()  # read once here: nobody may be waiting
+                stage.exception()  # mark it retrieved: nobody may be waiting
 
     async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
-        """End all that runs; within `deadline` seconds requests may finish, where the replicas are not lost already."""
+        """End all replicas. With a `deadline`, requests may finish within that many seconds; without one, all are lost
+        already."""
         if deadline is None:
             self._fail_load(ServerError.of(report))
             self.fail_all(report)
@@ -378,7 +380,7 @@ class Replicas:
 
 
 def members(spec: WorkerSpec) -> list[WorkerSpec]:
-    """What each replica is told. Raises `ServerError("load_failed")`."""
+    """The spec for each replica. Raises `ServerError("load_failed")`."""
     options = convert(spec.options, ModelOptions)
     machines = replicas_of(options)
     if options.replica_machines and options.replicas not in (1, len(machines)):
@@ -401,7 +403,7 @@ def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> li
             raise ServerError("load_failed", message, name)
     if options.ranks == 1:
         own = in_the_cluster(spec, cluster, need_of_each(spec, options, 1))
-    else:  # the group finds its places by itself
+    else:  # the group finds its own places
         own = msgspec.structs.replace(spec, machine=CLUSTER)
     return [own] * len(replicas_of(options))
 

@@ -1,7 +1,8 @@
-"""Which replica a request goes to: the one that has computed most of its prompt, unless it is much busier than another.
+"""Chooses the replica for a request: the one that has computed most of its prompt, unless it is much busier than
+another.
 
-The API process has no tokenizer, so a prompt is cut into blocks of text, not of tokens; otherwise this is the prefix
-tree's idea: the hash of a block covers all that stands before it, so that equal hashes mean equal prefixes.
+The API process has no tokenizer, so a prompt is cut into blocks of text rather than tokens. Otherwise this works like
+the prefix tree: a block's hash covers everything before it, so equal hashes mean equal prefixes.
 """
 
 import hashlib
@@ -16,17 +17,17 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 
 BLOCK: Final = 256  # bytes of text
-MOST_BLOCKS: Final = 4096  # of one prompt: what comes later than 1 MiB does not choose a replica
-REMEMBERED: Final = 1 << 15  # blocks of one replica: 8 MiB of text, about 100 bytes of memory each
-MUCH_BUSIER: Final = 2  # times as many requests
-AT_LEAST_BUSIER: Final = 4  # requests more; below that a queue costs less than a prompt
+MOST_BLOCKS: Final = 4096  # in one prompt: text beyond 1 MiB does not affect the choice
+REMEMBERED: Final = 1 << 15  # blocks per replica: 8 MiB of text, about 100 bytes of memory each
+MUCH_BUSIER: Final = 2  # times as many requests as the idlest
+AT_LEAST_BUSIER: Final = 4  # more requests; below that, queueing costs less than recomputing a prompt
 
 Prefix = tuple[bytes, ...]
 """Hashes of the blocks of a prompt, each covering all before it."""
 
 
 def prefix_of(task: Task) -> Prefix:
-    """The blocks of a task's prompt; none for a task without one, or one that is shorter than a block."""
+    """The block hashes of a task's prompt; none for a task without a prompt, or with one shorter than a block."""
     if not isinstance(task, Generate):
         return ()
     encoded = _encoded(task.request)
@@ -39,18 +40,18 @@ def prefix_of(task: Task) -> Prefix:
 
 
 def _encoded(request: GenerationRequest) -> bytes:
-    """What the prompt is made of, in the order in which templates write it. Messages stand one after another, with no
-    count before them: it would make another prompt of a conversation with each turn."""
+    """The parts of the prompt, in the order in which templates write them. Messages are concatenated without a count in
+    front, which would give each turn of a conversation a different prefix."""
     opening = (request.adapter, request.cache_salt, request.tools, request.template_kwargs, request.prompt)
     return b"".join(map(msgspec.msgpack.encode, (*opening, *(request.messages or ()))))
 
 
 class Replica(Protocol):
-    """What routing needs to know of a replica. Compared and hashed by identity."""
+    """What routing needs from a replica. Compared and hashed by identity."""
 
     @property
     def running(self) -> int:
-        """Requests that it has been given and that have not ended."""
+        """Requests assigned to it that have not ended."""
         ...
 
 
@@ -59,20 +60,20 @@ R = TypeVar("R", bound=Replica)
 
 @dataclass
 class Seen:
-    """The blocks that one replica has been sent, as far as they are remembered: the most recently used."""
+    """The blocks sent to one replica; only the most recently used are remembered."""
 
     limit: int = REMEMBERED
     _blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
     def matched(self, prefix: Prefix) -> int:
-        """How many blocks of a prompt the replica has seen from its beginning on."""
+        """Number of leading blocks of a prompt that the replica has seen."""
         for count, block in enumerate(prefix):
             if block not in self._blocks:
                 return count
         return len(prefix)
 
     def add(self, prefix: Prefix) -> None:
-        # Last block first, so that the end of a prompt is forgotten before its beginning.
+        # Last block first, so that the end of a prompt is evicted before its beginning.
         for block in reversed(prefix):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -84,10 +85,9 @@ class Seen:
 
 
 def choose(prefix: Prefix, replicas: Sequence[tuple[R, Seen]]) -> R | None:
-    """The replica for a prompt; None where there are none.
+    """The replica for a prompt; None if there are none.
 
-    Of those that have seen equally much of it the least busy one is taken, and of those the one that was sent the
-    least so far.
+    Ties in the length of the seen prefix go to the least busy replica, then to the one that was sent the least so far.
     """
     if not replicas:
         return None

@@ -1,9 +1,9 @@
-"""The links of several API processes to a worker on another machine, carried by the one stream that a command brings.
+"""Carries the links of several API processes over the single stream of a command that reaches a worker elsewhere.
 
-`python -m` this module, with the descriptor of the door through which guests come in, and the command; the owner's link
-is its input. It runs the command, whose input and output are the stream, and ends as that does. So tokens do not go
-through the first API process. A bridge of a cluster is a process of Pippin's already, and has a `Carrier` in it.
-`worker/far.py` is the other end.
+Run as `python -m` this module with the descriptor of the door through which guests come in, and the command; the
+owner's link is its input. It runs the command, whose input and output are the stream, and exits when the command does.
+So tokens need not pass through the first API process. A bridge of a cluster is already a process of Pippin's and has a
+`Carrier` inside. `worker/far.py` is the other end.
 """
 
 import asyncio
@@ -27,20 +27,21 @@ from pippin.core.link import (
 )
 
 DOOR: Final = "@door"
-"""Stands in a worker's command for the number of the door's descriptor."""
+"""Placeholder in a worker's command for the number of the door's descriptor."""
 UNREAD: Final = 64 << 20
-"""Bytes for a guest that reads nothing; then its link is ended, for the others must not wait for it."""
+"""Bytes queued for a guest that does not read. Beyond that its link is ended, because the others must not wait for
+it."""
 AT_ONCE: Final = 4  # guests in one message
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def carried(command: Sequence[str]) -> tuple[str, ...]:
-    """The command that carries the links of all API processes over what `command` brings."""
+    """The command that carries the links of all API processes over the stream of `command`."""
     return (sys.executable, "-m", __name__, DOOR, *command)
 
 
 class Carrier:
-    """Both directions of all links, until the owner's or the stream ends."""
+    """Both directions of all links, until the owner's link or the stream ends."""
 
     def __init__(self, owner: Stream, door: socket.socket, far: Stream) -> None:
         self._links: dict[int, Stream] = {OWNER: owner}
@@ -49,7 +50,7 @@ class Carrier:
         self._reading: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Carry until the worker has ended, or its owner has."""
+        """Carry until the worker or its owner has ended."""
         loop = asyncio.get_running_loop()
         self._far[1].write(PARCELS)
         self._door.setblocking(False)
@@ -85,7 +86,8 @@ class Carrier:
         await self._send(whose)
 
     async def _send(self, whose: int) -> None:
-        """Bring a link's orders there until it ends, which is told; the end of the owner's is the end of all."""
+        """Forward a link's orders until the link ends, then announce its end. The end of the owner's link ends the
+        stream."""
         reader, out = self._links[whose][0], self._far[1]
         with contextlib.suppress(OSError):
             while data := await reader.read(LARGEST_PARCEL):
@@ -100,7 +102,7 @@ class Carrier:
             self._part(whose)
 
     async def _receive(self) -> None:
-        """Bring here what the worker says, until its stream ends. What is no parcel ends it too."""
+        """Deliver what the worker sends, until the stream ends or is malformed."""
         buffer = ParcelBuffer()
         with contextlib.suppress(OSError, FrameError):
             while data := await self._far[0].read(LARGEST_PARCEL):
@@ -110,7 +112,7 @@ class Carrier:
     async def _give(self, whose: int, content: bytes) -> None:
         link = self._links.get(whose)
         if link is None or link[1].transport.is_closing():
-            return  # it has left
+            return  # the guest has left
         if not content:
             self._part(whose)
             return
@@ -119,16 +121,16 @@ class Carrier:
             with contextlib.suppress(OSError):
                 await link[1].drain()
         elif link[1].transport.get_write_buffer_size() > UNREAD:
-            link[1].transport.abort()  # its reader ends then, and tells the worker
+            link[1].transport.abort()  # ends its reader, which tells the worker
 
     def _part(self, whose: int) -> None:
-        """End a link here."""
+        """Close a link on this side."""
         if (link := self._links.pop(whose, None)) is not None:
             link[1].close()
 
 
 async def run(link: socket.socket, door: socket.socket, command: Sequence[str]) -> int:
-    """Run the command and carry what it brings; its exit status, below 0 a signal's number."""
+    """Run the command and carry its stream; returns its exit status, or a negative signal number."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = await asyncio.create_subprocess_exec(
@@ -141,11 +143,11 @@ async def run(link: socket.socket, door: socket.socket, command: Sequence[str]) 
 
 
 def end_as(status: int) -> None:
-    """End this process as the one in its care ended, so that whoever waits for it reads of the same signal."""
+    """End this process as its command ended, so that the waiting parent sees the same exit status or signal."""
     if status < 0:
         resource.setrlimit(
             resource.RLIMIT_CORE, (0, 0)
-        )  # that one may have left a core; this process is sound
+        )  # the command may have dumped core; this process need not
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -status)
     sys.exit(status)
@@ -155,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     door, *command = arguments
     link = socket.socket(fileno=os.dup(0))
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):  # the link is held once, so that its end is noticed
+    for descriptor in (0, 1):  # keep a single descriptor of the link, so that its end is noticed
         os.dup2(nowhere, descriptor)
     return asyncio.run(run(link, socket.socket(fileno=int(door)), command))
 

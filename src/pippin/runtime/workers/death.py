@@ -1,4 +1,4 @@
-"""What is told of a worker that died: how, at what, and what to do."""
+"""Error reports for a worker that died: how, during what, and what to do."""
 
 import signal
 from pathlib import Path
@@ -16,7 +16,7 @@ MENDS: Final = "unload other models, or take a smaller quantisation"
 
 
 class Excess(Struct, frozen=True):
-    """A worker that took more than it may. Bytes."""
+    """A worker that exceeded its memory limit. Bytes."""
 
     resident: int
     limit: int
@@ -26,7 +26,7 @@ class MemoryAtStart(Struct, frozen=True, kw_only=True):
     """The machine's memory when the worker started to load."""
 
     free: int  # bytes
-    starved: int  # processes that the system had ended for lack of memory
+    starved: int  # processes that the system had killed for lack of memory
 
     @classmethod
     def now(cls) -> "MemoryAtStart":
@@ -34,15 +34,15 @@ class MemoryAtStart(Struct, frozen=True, kw_only=True):
 
 
 class Death(Struct, frozen=True, kw_only=True):
-    """How a worker died, and at what."""
+    """How a worker died, and what it was doing."""
 
-    status: int  # of the exit; below 0 a signal's number
+    status: int  # exit status, or a negative signal number
     fault: Exception | None  # what was wrong with the frames that it sent
-    doing: str | None  # of the load; None where that was done
-    starved: bool  # the system ended a process for lack of memory in the worker's time
-    far: bool = False  # it was on another machine, and what ended here is the command that reached it
-    excess: Excess | None = None  # what it took where it was ended for taking more than it may
-    stopped: bool = False  # it was ended because it was stopped (SIGSTOP) for long
+    doing: str | None  # the stage of the load; None once loaded
+    starved: bool  # the system killed a process for lack of memory during the worker's life
+    far: bool = False  # the worker ran on another machine; what ended here is the command that reached it
+    excess: Excess | None = None  # set if it was killed for exceeding its memory limit
+    stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
 
 
 def died(
@@ -67,7 +67,7 @@ def died(
 
 
 def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
-    """What to tell clients; `model` is what its spec is called, `need` the bytes that it was expected to take."""
+    """The report for clients. `model` is the title of its spec, `need` the bytes that it was expected to take."""
     ended_here = death.fault is not None or death.excess is not None or death.stopped
     killed = death.status == -signal.SIGKILL and not ended_here
     if death.doing is None:
@@ -125,7 +125,8 @@ def _name(number: int) -> str:
 
 
 def _starved() -> int:
-    """Processes that the system has ended for lack of memory since it started, as far as it tells (Linux)."""
+    """Number of processes that the system has killed for lack of memory since boot, as far as it reports that
+    (Linux)."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

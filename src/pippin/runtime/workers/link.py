@@ -1,7 +1,7 @@
-"""The API server's end of the socket to one worker: the link, and a mailbox for the events of each request.
+"""The API server's end of the socket to one worker, and a mailbox for the events of each request.
 
-The link never waits and never blocks the event loop. A slow reader finds what came meanwhile joined: deltas of the same
-part become one. The event loop is woken once for each engine step, not for each event.
+The link never blocks the event loop. Deltas of the same part are merged while a reader is slow. The event loop wakes
+once per engine step, not once per event.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ from pippin.core.link import (
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 
-LARGEST: Final = 64 << 20  # bytes that may wait for a reader who wants them as they come
-EVENT_BYTES: Final = 200  # about what a delta takes beside its text
+LARGEST: Final = 64 << 20  # bytes that may queue for a reader that streams
+EVENT_BYTES: Final = 200  # approximate size of a delta without its text
 TOKEN_BYTES: Final = 100
 MERGE_AT: Final = 1024  # waiting events
 
 
 class Mailbox:
-    """The events of one request that wait for their single reader.
+    """The queued events of one request, for a single reader.
 
-    `choices` is how many `Finished` a generation ends with; 0 for other tasks.
+    `choices` is the number of `Finished` events that end a generation; 0 for other tasks.
     """
 
     def __init__(self, choices: int, on_overflow: Callable[[], None]) -> None:
@@ -58,15 +58,15 @@ class Mailbox:
         self._events: list[Event] = []
         self._bytes = 0
         self._unfinished = set(range(choices))
-        self._open_parts: dict[int, int] = {}  # of each choice: the part that has not ended
-        self._completed: dict[int, int] = {}  # of each choice: tokens so far
+        self._open_parts: dict[int, int] = {}  # by choice: the part that is still open
+        self._completed: dict[int, int] = {}  # by choice: tokens so far
         self._reader: asyncio.Future[None] | None = None
-        self._whole = False  # the reader wants everything at once
+        self._whole = False  # the reader wants all events at once
         self._merge_at = MERGE_AT
         self._on_overflow = on_overflow
 
     def put(self, event: Event) -> None:
-        """Add an event; what comes after the end is dropped."""
+        """Add an event; events after the end are dropped."""
         if self.complete:
             return
         self._events.append(event)
@@ -93,7 +93,7 @@ class Mailbox:
         self.put(Failed(error))
 
     def cut(self, prompt_tokens: int) -> None:
-        """End a generation where it stands: what was said so far is the answer."""
+        """End a generation early: the text so far becomes the answer."""
         for choice in sorted(self._unfinished):
             if choice in self._open_parts:
                 self.put(PartEnded(choice, self._open_parts[choice]))
@@ -101,7 +101,7 @@ class Mailbox:
             self.put(Finished(choice, "cancelled", usage=usage))
 
     async def first(self) -> Event:
-        """The event that came first, waiting for it. It stays for whoever takes the events, unless it is `Accepted`."""
+        """Wait for the first event and return it. It stays in the mailbox unless it is `Accepted`."""
         if not self._events and not self.complete:
             await self._word()
         first = self._events[0]
@@ -110,13 +110,13 @@ class Mailbox:
         return first
 
     async def take(self) -> list[Event]:
-        """What has come since the last call, waiting for it; empty after the end."""
+        """All events since the last call, waiting for at least one; empty after the end."""
         if not self._events and not self.complete:
             await self._word()
         return self._emptied()
 
     async def take_all(self) -> list[Event]:
-        """Everything up to the end, without waking anyone before."""
+        """Everything up to the end, in a single wake-up."""
         self._whole = True
         if not self.complete:
             await self._word()
@@ -136,7 +136,7 @@ class Mailbox:
         return events if len(events) < 2 else merged(events)
 
     def _merge(self) -> None:
-        """Join the deltas that wait. A request whose reader lets too much of it gather is ended."""
+        """Merge the queued deltas. Ends the request if its reader has let too much queue up."""
         self._events = merged(self._events)
         self._merge_at = 2 * len(self._events) + MERGE_AT
         if self._bytes > LARGEST and not self._whole and not self.complete:
@@ -145,17 +145,17 @@ class Mailbox:
             self._on_overflow()
 
 
-UNSENT_BYTES: Final = 512 << 20  # orders waiting for a worker that does not read
+UNSENT_BYTES: Final = 512 << 20  # orders queued for a worker that does not read
 
 
 class LinkFull(Exception):
-    """The worker has not read its orders for so long that no more are taken."""
+    """The worker has left so many orders unread that no more are accepted."""
 
 
 class Link(asyncio.Protocol):
     """The socket to one worker, as an asyncio protocol.
 
-    Reports go to `on_report` as they come; `on_closed` is told once, with the fault if the frames broke.
+    `on_report` receives each report; `on_closed` is called once, with the error if the frames were malformed.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class Link(asyncio.Protocol):
         return link
 
     def send(self, message: Order | WorkerSpec) -> None:
-        """Queue a frame for the worker. Raises `LinkFull`; silently drops it when the worker is gone."""
+        """Queue a frame for the worker. Raises `LinkFull`; drops the frame if the worker is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() > UNSENT_BYTES:
             raise LinkFull
         payload = self._encode(message)
-        transport.writelines((header(payload), payload))  # not joined here: it may be long
+        transport.writelines((header(payload), payload))  # not concatenated: the payload may be large
 
     def close(self) -> None:
         if self._transport is not None:
@@ -210,14 +210,14 @@ class Link(asyncio.Protocol):
         self._on_closed(self._fault)
 
 
-ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
+ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn of the event loop
 
 
 class Mailboxes:
-    """The requests that were sent over one link, and the mailbox of each."""
+    """The requests sent over one link, each with its mailbox."""
 
     def __init__(self, send: Callable[[Order], None], guest: str = "") -> None:
-        """`send` may raise `LinkFull`. `guest`: the number of the guest whose link it is, where it is no owner's."""
+        """`send` may raise `LinkFull`. `guest`: this process's guest number, empty for the owner."""
         self._send = send
         self._mark = f"{SERIAL_MARK}{guest}." if guest else SERIAL_MARK
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
@@ -226,16 +226,16 @@ class Mailboxes:
 
     @property
     def ids(self) -> Collection[str]:
-        """Those of the requests that have not ended."""
+        """Ids of the requests that have not ended."""
         return self._wire_ids.keys()
 
     def submit(
         self, id: str, task: Task, choices: int, info: ModelInfo, mailbox: Mailbox | None = None
     ) -> Mailbox:
-        """Send a request, whose events come into `mailbox`, or into a new one. Raises `ServerError` where the link
-        takes no more; `info` is whom it names then."""
+        """Send a request; its events go to `mailbox`, or to a new one. Raises `ServerError`, naming the model of
+        `info`, if the link takes no more."""
         self._serial += 1
-        # The serial number: what is still on its way for an earlier request of this id is not for this one.
+        # The serial number keeps late events of an earlier request with this id apart.
         wire_id = f"{id}{self._mark}{self._serial}"
         mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
         self._mailboxes[wire_id] = mailbox
@@ -252,11 +252,11 @@ class Mailboxes:
         return mailbox
 
     def cancel(self, id: str) -> None:
-        """Forget a request; its mailbox gets nothing more."""
+        """Drop a request; its mailbox gets nothing more."""
         wire_id = self._wire_ids.get(id)
         if wire_id is not None:
             self._forget(wire_id)
-            with contextlib.suppress(LinkFull):  # a worker that reads nothing is not helped by one order more
+            with contextlib.suppress(LinkFull):  # one more order does not help a worker that reads none
                 self._send(Cancel(wire_id))
 
     def fail_all(self, error: ErrorReport) -> None:
@@ -283,7 +283,7 @@ class Mailboxes:
 def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
     """End requests with an error, a few in each turn of the event loop.
 
-    A thousand readers that wake at once would hold up everybody else.
+    A thousand readers waking at once would delay everybody else.
     """
     for mailbox in mailboxes[:ENDED_IN_A_TURN]:
         mailbox.fail(error)

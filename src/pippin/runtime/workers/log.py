@@ -1,4 +1,4 @@
-"""What a worker prints, brought into the server's log under the model's name."""
+"""Copies what a worker prints into the server's log, under the model's name."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger("pippin.worker")
 
 
 class WorkerLine(msgspec.Struct, frozen=True):
-    """A line of `worker.logs`; what other code prints is no such object and logged as it is."""
+    """A line written by `worker.logs`. Other output does not parse as this and is logged as it is."""
 
     level: Literal["debug", "info", "warning", "error", "critical"]
     name: str
@@ -24,7 +24,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 
 async def forward_log(output: asyncio.StreamReader, model: str) -> None:
-    """Log each line until the worker closes its end."""
+    """Log each line until the worker closes its output."""
     decoder = json_decoder(WorkerLine)
     async for data in lines(output):
         log_line(data, model, decoder)

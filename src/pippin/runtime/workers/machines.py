@@ -1,4 +1,4 @@
-"""Which machine a worker runs on: this one, or another where a command starts it (ssh, or a Ray cluster's actor)."""
+"""Where a worker runs: on this machine, or on another where a command starts it (ssh, or a Ray cluster's actor)."""
 
 import shlex
 from pathlib import Path
@@ -13,18 +13,18 @@ from pippin.runtime.workers.carrier import carried
 
 
 def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
-    """Whether it is this machine, of which `first` is one more address."""
+    """Whether `machine` is this one; `first` is another address of this machine."""
     return machine == first or machine in LOOPBACK
 
 
 def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
-    """What each of `count` workers on this machine is told, which share its memory and threads."""
+    """The spec for each of `count` workers on this machine, which share its memory and threads."""
     threads = None if spec.threads is None else max(1, spec.threads // max(1, count))
     return msgspec.structs.replace(spec, expected_bytes=spec.expected_bytes // max(1, count), threads=threads)
 
 
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
-    """What a worker on another machine is told, where all processors are its own. Raises `ServerError`."""
+    """The spec for a worker on another machine, where it may use all processors. Raises `ServerError`."""
     command = command_for(machine, options, spec.info)
     if spec.lends:
         command = shlex.join(carried(shlex.split(command)))
@@ -32,7 +32,8 @@ def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSp
 
 
 def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:
-    """A worker on another machine, whose input and output this command brings here. Raises `ServerError`."""
+    """The spec for a worker on another machine, reached over the input and output of `command`. Raises
+    `ServerError`."""
     try:
         files = digest_of(Path(spec.info.path or ""))
     except OSError as error:
@@ -44,7 +45,7 @@ def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:
 
 
 def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:
-    """What starts a worker there. The names are quoted for the shell of that machine, and for ours."""
+    """The command that starts a worker there. Names are quoted both for that machine's shell and for ours."""
     given = {"machine": machine, "model": shlex.quote(info.id), "path": shlex.quote(info.path or "")}
     quoted = {name: shlex.quote(text) for name, text in given.items()}
     try:

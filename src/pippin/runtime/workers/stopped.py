@@ -1,7 +1,7 @@
-"""Processes that are stopped (SIGSTOP): they live, keep their memory and their sockets, and answer nobody.
+"""Detects stopped processes (SIGSTOP), which keep their memory and sockets but answer nobody.
 
-The kernel tells it exactly. Signs of life would not: whoever gives them needs the interpreter, which one call into a
-library may keep, and time, which a busy machine may not give, so that a model that only computes long would be ended.
+The kernel reports this exactly. A heartbeat could not: it needs the interpreter, which a call into a library may hold,
+and CPU time, which a busy machine may not grant. A model that merely computes for long would be killed.
 """
 
 import asyncio
@@ -9,15 +9,15 @@ from typing import Final
 
 import psutil
 
-STOPPED_FOR: Final = 6.0  # seconds after which nobody counts on a process that is stopped
+STOPPED_FOR: Final = 6.0  # seconds after which a stopped process is given up
 LOOK_EVERY: Final = 1.0  # seconds
 
 
 async def until_stopped(pid: int, *, or_any_below: bool = False) -> bool:
-    """Wait until a process has been stopped for `STOPPED_FOR` seconds, and give True; False once it has ended.
+    """Wait until a process has been stopped for `STOPPED_FOR` seconds (True), or has ended (False).
 
-    `or_any_below`: or one that it started, or one of theirs. Seconds in which this process did not run itself do not
-    count, for the other may have rested along with it.
+    `or_any_below` also watches the process's descendants. Time in which this process was itself suspended does not
+    count, because the other may have been suspended with it.
     """
     looks = 0
     while looks * LOOK_EVERY < STOPPED_FOR:
@@ -42,6 +42,6 @@ def _has_stopped_below(process: psutil.Process) -> bool:
         try:
             if _is_stopped(each):
                 return True
-        except psutil.Error:  # it has ended meanwhile
+        except psutil.Error:  # ended meanwhile
             continue
     return False

@@ -1,6 +1,6 @@
-"""One worker process: started, watched until its end, and never left behind.
+"""Starts one worker process, watches it until its end, and never leaves it behind.
 
-The supervisor knows the process and its requests; who is loaded when, and what follows a death, is the pool's.
+The supervisor knows the process and its requests. The pool decides which models are loaded and what follows a death.
 """
 
 import asyncio
@@ -47,24 +47,24 @@ from pippin.runtime.workers.log import forward_log
 from pippin.runtime.workers.stopped import until_stopped
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
-MEMORY_FACTOR: Final = 1.5  # of the plan: activations, and pages that the allocator has not given back
+MEMORY_FACTOR: Final = 1.5  # of the plan: for activations, and pages that the allocator has kept
 MEMORY_MARGIN: Final = 2 << 30  # bytes for Python, libraries, media and texts in preparation
-OF_THE_MACHINE: Final = 0.95  # the most that a limit may be, whatever the plan
+OF_THE_MACHINE: Final = 0.95  # share of the machine's memory that no limit exceeds, unless the plan does
 
 
 def limit_of(plan: int, total: int) -> int:
-    """The most bytes that a worker with this plan may take, on a machine of `total` bytes."""
+    """The memory limit in bytes for a worker with this plan, on a machine with `total` bytes."""
     return min(int(plan * MEMORY_FACTOR) + MEMORY_MARGIN, max(plan, int(total * OF_THE_MACHINE)))
 
 
 class MemoryWatch:
-    """Holds one process to a limit that follows its plan: the hard limit, beyond which it is ended.
+    """Enforces the hard memory limit of one process, which follows its plan.
 
-    A worker plans its own memory (weights, KV cache and prefix cache together). The limit stands well above that plan:
-    nothing that works as it should meets it, and a fault that takes memory without end costs one worker, not the
-    machine. On Linux, where arrays lie in the host's memory, the kernel holds it (`RLIMIT_DATA`: an allocation
-    beyond it fails). Everywhere the resident memory is looked at several times a second, because Metal and CUDA
-    reserve address space that no limit of the kernel tells from memory; a worker above its limit is killed.
+    A worker plans its own memory (weights, KV cache and prefix cache together). The limit lies well above that plan, so
+    that correct code never reaches it, and a leak costs one worker instead of the machine. On Linux with arrays in host
+    memory, the kernel enforces it (`RLIMIT_DATA`: allocations beyond it fail). Everywhere, resident memory is checked
+    several times a second, because Metal and CUDA reserve address space that kernel limits cannot tell from memory; a
+    worker above its limit is killed.
     """
 
     def __init__(self, pid: int, plan: int) -> None:
@@ -75,13 +75,13 @@ class MemoryWatch:
         self.plan(plan)
 
     def plan(self, size: int) -> None:
-        """Take a new plan, in bytes. A lower limit begins once the process has come below it."""
+        """Set a new plan, in bytes. A lower limit takes effect once the process has shrunk below it."""
         self._wanted = limit_of(size, self._total)
         if self._wanted > self.limit:
             self._set(self._wanted)
 
     async def excess(self) -> Excess | None:
-        """Wait until the process takes more than it may; None if it ends first."""
+        """Wait until the process exceeds its limit; None if it ends first."""
         while True:
             try:
                 process = psutil.Process(self._pid)
@@ -99,7 +99,7 @@ class MemoryWatch:
         if sys.platform == "linux" and accelerator() == "cpu":
             import resource
 
-            # A process that has just ended, or a kernel that forbids it: the resident memory is still looked at.
+            # The process has just ended, or the kernel forbids it. Resident memory is still checked.
             with contextlib.suppress(OSError):
                 _, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
                 allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -110,8 +110,8 @@ log = logging.getLogger(__name__)
 
 EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
-STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
-LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
+STATS_WAIT: Final = 1.0  # seconds to wait for a worker that is inside a long step
+LAST_WORDS: Final = 1.0  # seconds for the last frames and log lines of a dead worker
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 T = TypeVar("T")
@@ -120,8 +120,8 @@ T = TypeVar("T")
 class WorkerProcess:
     """One worker: its process, its socket, and the mailboxes of its requests.
 
-    `prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
-    `ServerError`; `died` always resolves in the end, with what to tell clients.
+    `prompt_ready` resolves first, and `weights_ready` some time after `load_weights`; either may raise a `ServerError`.
+    `died` always resolves in the end, with the error to report to clients.
     """
 
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
@@ -144,8 +144,8 @@ class WorkerProcess:
         self._lent = 0
         self._guests: list[Callable[[ErrorReport], None]] = []
         self._last_stats = EngineStats()
-        self._of_guests: list[str] = []  # requests of that snapshot; who has left is not known here
-        self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
+        self._of_guests: list[str] = []  # guests' requests in that snapshot; some may have left since
+        self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
         self._may_load = self._stopping = self._stopped = False
         self._fault: Exception | None = None
@@ -153,7 +153,7 @@ class WorkerProcess:
 
     @classmethod
     async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
-        """Start a worker, which loads up to its weights; returns as soon as the process runs."""
+        """Start a worker, which loads up to its prompt stage; returns as soon as the process runs."""
         ours, theirs = _pair()
         door, entrance = socket.socketpair() if spec.lends else (None, None)
         try:
@@ -173,7 +173,7 @@ class WorkerProcess:
         try:
             worker._link = await Link.open(ours, worker._report, worker._link_closed)
             worker._link.send(spec)
-        except BaseException:  # nobody gets the worker: it must not outlive this call
+        except BaseException:  # nobody gets the worker, so it must not outlive this call
             ours.close()
             worker._signal(signal.SIGKILL)
             await asyncio.shield(worker.died)
@@ -185,36 +185,36 @@ class WorkerProcess:
         return None if self.died.done() else self._process.pid
 
     def load_weights(self, memory_bytes: int | None) -> None:
-        """Allow the worker to take memory for its model, for which it waits at the end of its first stage."""
+        """Allow the worker to allocate memory for its model; it waits for this after its first stage."""
         self._may_load = True
         self._memory_at_start = MemoryAtStart.now()
         self._memory.plan(max(self._need, memory_bytes or 0))
         self._try_to_send(LoadWeights(memory_bytes))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        """Send a request, whose events come into `mailbox`, or into a new one.
+        """Send a request; its events go to `mailbox`, or to a new one.
 
-        Raises `ServerError` when the worker is gone or takes no more.
+        Raises `ServerError` if the worker is gone or takes no more.
         """
         if self.died.done():
             raise ServerError.of(self.died.result())
         return self._mailboxes.submit(id, task, choices, self.info, mailbox)
 
     def cancel(self, id: str) -> None:
-        """Forget a request; its mailbox gets nothing more."""
+        """Drop a request; its mailbox gets nothing more."""
         self._mailboxes.cancel(id)
 
     def fail_all(self, error: ErrorReport) -> None:
-        """End every request with this error, those of guests too."""
+        """Fail every request, including those of guests."""
         self._mailboxes.fail_all(error)
         for guest in list(self._guests):
             guest(error)
 
     def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]:
-        """A socket over which another process may submit and cancel requests, and that guest's number.
+        """Returns a socket over which another process may submit and cancel requests, and that guest's number.
 
-        `failed` is told when all requests end with an error, until `failed` is given to `take_back`. Only of a worker
-        whose spec lends. Raises `ServerError` when the worker is gone.
+        `failed` is called when all requests fail, until it is passed to `take_back`. Only for a worker whose spec
+        lends. Raises `ServerError` if the worker is gone.
         """
         gone = ErrorReport(kind="worker_died", message=f"The process of {self.info.id!r} is gone.")
         if self.died.done() or self._door is None:
@@ -231,7 +231,7 @@ class WorkerProcess:
         return ours, str(self._lent)
 
     def take_back(self, failed: Callable[[ErrorReport], None]) -> None:
-        """Tell the guest nothing more."""
+        """Stop calling the guest's `failed`."""
         with contextlib.suppress(ValueError):
             self._guests.remove(failed)
 
@@ -244,7 +244,7 @@ class WorkerProcess:
         self._try_to_send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
-        """A fresh snapshot of the engine; the last one, brought up to date, where the worker is inside a long step."""
+        """A fresh snapshot of the engine, or the last one brought up to date if the worker is inside a long step."""
         if self.died.done() or not self.weights_ready.done():
             return self._last_stats
         if self._stats_asked is None:
@@ -253,11 +253,11 @@ class WorkerProcess:
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
         if asked.done():
             return self._last_stats
-        known = dict.fromkeys([*self._mailboxes.ids, *self._of_guests])  # in the order in which they came
+        known = dict.fromkeys([*self._mailboxes.ids, *self._of_guests])  # in order of arrival
         return brought_up_to_date(self._last_stats, known.keys())
 
     async def stop(self, deadline: float) -> None:
-        """Let the worker finish within `deadline` seconds, then end it; returns when the process is gone."""
+        """Let the worker finish within `deadline` seconds, then end it; returns once the process is gone."""
         self._stopping = True
         self._try_to_send(Shutdown(deadline))
         for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
@@ -268,7 +268,7 @@ class WorkerProcess:
         await asyncio.shield(self.died)
 
     def kill(self) -> None:
-        """End the worker at once, whatever it does."""
+        """Kill the worker at once, whatever it is doing."""
         self._stopping = True
         self._signal(signal.SIGKILL)
 
@@ -277,7 +277,7 @@ class WorkerProcess:
             self._link.send(order)
 
     def _try_to_send(self, order: Order) -> None:
-        """Send an order if the link takes one: a worker that reads nothing is not helped by one more."""
+        """Send an order unless the link is full: one more order does not help a worker that reads none."""
         with contextlib.suppress(LinkFull):
             self._send(order)
 
@@ -308,7 +308,7 @@ class WorkerProcess:
         for stage in (self.prompt_ready, self.weights_ready):
             if not stage.done():
                 stage.set_exception(ServerError.of(error))
-                stage.exception()  # read once here: nobody may be waiting
+                stage.exception()  # mark it retrieved: nobody may be waiting
         self.fail_all(error)
 
     def _answer_stats(self) -> None:
@@ -317,7 +317,7 @@ class WorkerProcess:
             _resolve(asked, None)
 
     def _link_closed(self, fault: Exception | None) -> None:
-        """The worker closed its end, or sent what is no frame: it is killed if it does not leave by itself."""
+        """The worker closed its end, or sent a malformed frame. It is killed unless it exits by itself."""
         self._fault = fault
         _resolve(self._link_ended, None)
         if not self._stopping:
@@ -327,17 +327,17 @@ class WorkerProcess:
     def _signal(self, number: int) -> None:
         """Send a signal to the process.
 
-        Not through the process object, which would reap the process behind the back of whoever waits for it.
+        Not through the process object: that would reap the process behind the back of its waiter.
         """
         if self._process.returncode is None:
-            # A command that reaches another machine may have others under it; all are a group of their own.
+            # A command that reaches another machine may have children; signal its whole process group.
             send = os.killpg if self._far else os.kill
             with contextlib.suppress(ProcessLookupError):
                 send(self._process.pid, number)
 
     @property
     def _keeps_caches(self) -> bool:
-        """Whether the model fills its share of the memory as it serves; the scripted engine keeps nothing."""
+        """Whether the model fills its share of memory while serving; the scripted engine keeps no caches."""
         return self.info.kind != "scripted"
 
     async def _watch_memory(self) -> None:
@@ -346,14 +346,14 @@ class WorkerProcess:
             self._signal(signal.SIGKILL)
 
     async def _watch_for_a_stop(self) -> None:
-        """End the process, or the command that reaches it, once it has been stopped for long: what it was asked would
-        wait for ever, and another one answers."""
+        """Kill the process, or the command that reaches it, once it has been stopped for long. Its requests would wait
+        for ever, while a new process can answer."""
         self._stopped = await until_stopped(self._process.pid, or_any_below=self._far)
         if self._stopped:
             self._signal(signal.SIGKILL)
 
     def _doing(self) -> str | None:
-        """What the worker is doing to load its model, for an error; None when it is loaded."""
+        """What the worker is doing to load its model, for an error message; None once it is loaded."""
         if not self.prompt_ready.done():
             return "read its tokenizer"
         if not self._may_load:
@@ -365,14 +365,14 @@ class WorkerProcess:
 
     async def _watch_process(self) -> None:
         output = self._process.stdout or self._process.stderr
-        assert output is not None  # one of them was asked for with PIPE
+        assert output is not None  # one of them is a PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
         watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
         status = await self._process.wait()
         for watching in watches:
             watching.cancel()
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
-        await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
+        await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold them open
         reading.cancel()
         death = died(
             status,
@@ -384,7 +384,7 @@ class WorkerProcess:
             far=self._far,
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
-        if not self._stopping and self._doing() is None:  # the end of a load is told by whoever waits for it
+        if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it
             log.error("%s", report.message)
         if self._link is not None:
             self._link.close()
@@ -397,7 +397,7 @@ class WorkerProcess:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a link: ours, which never blocks, and the worker's."""
+    """The two ends of a link: ours, which is non-blocking, and the worker's."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
@@ -406,9 +406,9 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 async def _spawned(spec: WorkerSpec, link: socket.socket, entrance: socket.socket | None = None) -> Process:
-    """The worker's process, or the program that reaches it on another machine, which `link` is given to.
+    """The worker's process, or the program that reaches it on another machine; it receives `link`.
 
-    `entrance`: where the sockets of guests come from, for a worker that is shared.
+    `entrance`: the socket on which a shared worker receives the sockets of guests.
     """
     doors = () if entrance is None else (entrance.fileno(),)
     if spec.command is not None:
@@ -429,7 +429,7 @@ async def _spawned(spec: WorkerSpec, link: socket.socket, entrance: socket.socke
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=given,
         env=worker_environment(),
-        start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
+        start_new_session=True,  # Ctrl-C in the terminal is meant for the server alone
     )
 
 
@@ -439,9 +439,9 @@ def _resolve(future: "asyncio.Future[T]", value: T) -> None:
 
 
 def brought_up_to_date(last: EngineStats, ids: Collection[str]) -> EngineStats:
-    """The last snapshot of a worker that is inside a long step and does not answer.
+    """Update the last snapshot of a worker that is inside a long step and does not answer.
 
-    Requests that came since count as queued, and those that left are taken out; `ids` are those that are here now.
+    `ids` are the current requests: new ones count as queued, those that left are removed.
     """
     here = set(ids)
     known = {each.id for each in last.requests}

@@ -1,4 +1,4 @@
-"""What the pool and the service ask of a worker, whatever it is: a process, or a test's stand-in."""
+"""The interface of a worker: a process, a group of them, or a stand-in in tests."""
 
 import asyncio
 from typing import Protocol
@@ -10,10 +10,10 @@ from pippin.runtime.workers.link import Mailbox
 
 
 class Worker(Protocol):
-    """What the pool and the service need of a worker.
+    """What the pool and the service need from a worker.
 
-    `prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
-    `ServerError`; `died` always resolves in the end, with what to tell clients.
+    `prompt_ready` resolves first, and `weights_ready` some time after `load_weights`; either may raise a `ServerError`.
+    `died` always resolves in the end, with the error to report to clients.
     """
 
     @property
@@ -41,6 +41,6 @@ class Worker(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts a worker process, up to its first stage."""
+    """Starts a worker; returns once it runs."""
 
     async def __call__(self, spec: WorkerSpec) -> Worker: ...

@@ -1,4 +1,4 @@
-"""Models that one process owns and others use: how they are lent, and what else the processes tell each other.
+"""Models owned by one process and used by others: how they are lent, and what else the processes tell each other.
 
 Begin with `messages.py`.
 """

@@ -1,4 +1,4 @@
-"""The models of another process, used by this one: leased through the channel, asked over links of their own."""
+"""Uses the models of another process: leases come through the channel, requests go over links of our own."""
 
 import asyncio
 import logging
@@ -39,18 +39,18 @@ log = logging.getLogger(__name__)
 
 
 class BorrowedWorker:
-    """A worker of the owner's, over a link that is this process's own."""
+    """A worker of the owner, reached over this process's own link."""
 
     def __init__(self, lent: Lent, lost: Callable[[], None]) -> None:
         self.info = lent.info
         self._lost = lost
         self._mailboxes = Mailboxes(self._send, lent.guest)
         self._link: Link | None = None
-        self._early: list[Order] = []  # until the link is open, in the next turns of the event loop
+        self._early: list[Order] = []  # orders sent before the link is open
         self._end: ErrorReport | None = None
 
     async def open(self, connection: socket.socket) -> None:
-        """Begin to use the link."""
+        """Start using the link."""
         connection.setblocking(False)
         self._link = await Link.open(connection, self._report, self._closed)
         for order in self._early:
@@ -58,20 +58,20 @@ class BorrowedWorker:
         self._early.clear()
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        """Send a request, whose events come into `mailbox`, or into a new one.
+        """Send a request; its events go to `mailbox`, or to a new one.
 
-        Raises `ServerError` when the worker is gone or takes no more.
+        Raises `ServerError` if the worker is gone or takes no more.
         """
         if self._end is not None:
             raise ServerError.of(self._end)
         return self._mailboxes.submit(id, task, choices, self.info, mailbox)
 
     def cancel(self, id: str) -> None:
-        """Forget a request; its mailbox gets nothing more."""
+        """Drop a request; its mailbox gets nothing more."""
         self._mailboxes.cancel(id)
 
     def fail(self, error: ErrorReport, *, gone: bool) -> None:
-        """End all requests, and take no more where the worker is gone."""
+        """Fail all requests; take no more if the worker is gone."""
         self._mailboxes.fail_all(error)
         if gone:
             self._end = error
@@ -85,12 +85,12 @@ class BorrowedWorker:
             self._link.send(order)
 
     def _report(self, report: Report) -> None:
-        if isinstance(report, Output):  # a guest is told nothing else
+        if isinstance(report, Output):  # guests receive no other reports
             self._mailboxes.deliver(report.events)
 
     def _closed(self, fault: Exception | None) -> None:
         if self._end is None:
-            self._lost()  # the owner knows why, and tells
+            self._lost()  # the owner knows why and reports it
 
 
 @dataclass(eq=False)
@@ -104,16 +104,16 @@ class _Placed:
 
 
 class BorrowedReplicas:
-    """The replicas of one model, for the request of one lease: the owner says which of them answers."""
+    """The replicas of one model, for the request of one lease. The owner decides which replica answers."""
 
     def __init__(self, info: ModelInfo, find: Callable[[Prefix, bool], Awaitable[BorrowedWorker]]) -> None:
-        """`find` asks the owner, for a new request or again for one whose replica was lost. It raises `ServerError`."""
+        """`find` asks the owner for a replica: for a new request, or again after a loss. It raises `ServerError`."""
         self.info = info
         self._find = find
         self._requests: dict[str, _Placed] = {}
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        """Have a request placed, and send it there."""
+        """Have a request placed, then send it to its replica."""
         assert mailbox is None, "replicas are not nested"
         own = RescuedMailbox(choices, partial(self.cancel, id), partial(self._lost, id))
         request = self._requests[id] = _Placed(task, choices, own, prefix_of(task))
@@ -121,7 +121,7 @@ class BorrowedReplicas:
         return own
 
     def cancel(self, id: str) -> None:
-        """Forget a request; its mailbox gets nothing more."""
+        """Drop a request; its mailbox gets nothing more."""
         request = self._requests.pop(id, None)
         if request is None:
             return
@@ -139,7 +139,8 @@ class BorrowedReplicas:
         return True
 
     async def _place(self, id: str, request: _Placed, loss: ErrorReport | None) -> None:
-        """Place a request, for the first time or after a loss, with which it ends where nobody takes it."""
+        """Place a request, for the first time or after a loss. If nobody takes it after a loss, it fails with that
+        loss."""
         try:
             worker = await self._find(request.prefix, loss is not None)
             request.worker, request.placing = worker, None
@@ -185,7 +186,7 @@ class BorrowedPool:
         self._models: dict[str, Pooled] = {}
 
     async def lease(self, info: ModelInfo) -> BorrowedLease:
-        """Claim a model, which the owner loads if need be; returns when its worker can prepare requests."""
+        """Lease a model, which the owner loads if need be; returns once its worker can prepare requests."""
         leased: Leased = await self._questions.ask(lambda serial: Lease(serial, info.id), self._give_back)
         give_back = partial(self._give_back, leased.serial)
         if leased.worker is None:
@@ -205,7 +206,7 @@ class BorrowedPool:
         return found.info
 
     async def complete(self, info: ModelInfo) -> None:
-        """Have what the model's options name beside it downloaded. Raises `ServerError`."""
+        """Have the files that the model's options name downloaded. Raises `ServerError`."""
         await self._questions.ask(lambda serial: Complete(serial, info))
 
     def states(self) -> list[ModelState]:
@@ -226,16 +227,16 @@ class BorrowedPool:
         return None if last is None else last.state.id
 
     async def adopt(self, options: ServerOptions) -> None:
-        """Nothing: the owner's pool takes changed options over."""
+        """Does nothing: changed options apply in the owner's pool."""
 
     async def close(self, deadline: float) -> None:
-        """End the links."""
+        """Close the links."""
         for worker in list(self._workers.values()):
             worker.fail(SHUTTING_DOWN, gone=True)
         self._workers.clear()
 
     def receive(self, message: Lent | WorkerFails, descriptor: int | None) -> None:
-        """Take what the owner says of workers."""
+        """Handle the owner's messages about workers."""
         match message:
             case Lent(number):
                 assert descriptor is not None
@@ -246,16 +247,16 @@ class BorrowedPool:
                     worker.fail(error, gone=gone)
 
     def mirror(self, models: list[Pooled]) -> None:
-        """Take over what the owner's pool has."""
+        """Adopt the owner's list of models."""
         self._models = {model.state.id: model for model in models}
 
     async def _place(self, lease: int, prefix: Prefix, again: bool) -> BorrowedWorker:
-        """The replica that is to answer a lease's request. Raises `ServerError`."""
+        """The replica that answers a lease's request. Raises `ServerError`."""
         placed: Placed = await self._questions.ask(lambda serial: Place(serial, lease, prefix, again))
         return self._worker(placed.worker)
 
     def _worker(self, number: int) -> BorrowedWorker:
-        """Raises `ServerError` for one that died in the turns of the event loop since the owner named it."""
+        """Raises `ServerError` if the worker died after the owner named it."""
         worker = self._workers.get(number)
         if worker is None:
             raise ServerError(LOST, "The process of the model died. The next request starts it again.")
@@ -287,7 +288,7 @@ class BorrowedCatalog:
         self.options_for = catalog.options_for
 
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
-        """As `ModelSource.ensure`; the owner tells of the progress in its log."""
+        """As `ModelSource.ensure`; the owner logs the progress."""
         return await self._pool.fetch(name)
 
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:

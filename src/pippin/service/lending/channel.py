@@ -1,8 +1,8 @@
-"""The channel between two processes of one server: messages in order, some of which bring a descriptor.
+"""The channel between two processes of one server: ordered messages, some of which carry a descriptor.
 
-A frame is a header and a payload. The header is the payload's length (four bytes, big-endian) and one byte that is 1
-where a descriptor comes with it. The descriptor travels with the header's first byte (`SCM_RIGHTS`), and as bytes and
-descriptors of a socket both keep their order, the receiver gives each to the frame that claims it.
+A frame is a header and a payload. The header is the payload's length (four bytes, big-endian) and one byte that is 1 if
+a descriptor comes along. The descriptor is sent with the header's first byte (`SCM_RIGHTS`). A socket keeps both bytes
+and descriptors in order, so the receiver hands each descriptor to the next frame that announces one.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ HEADER: Final = 5
 READ: Final = 1 << 18  # bytes
 AT_ONCE: Final = 16  # descriptors in one read
 BUFFER: Final = 1 << 20  # bytes
-MOST_WAITING: Final = 4096  # frames for a process that does not read
+MOST_WAITING: Final = 4096  # frames queued for a process that does not read
 
 Message = TypeVar("Message")
 
 
 class Channel(Generic[Message]):
-    """One end of the channel. `receive` is given each message and its descriptor, which it owns then; `closed` is
-    called once, when the other end is gone."""
+    """One end of the channel. `receive` gets each message and its descriptor, which it then owns. `closed` is called
+    once, when the other end is gone."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Channel(Generic[Message]):
         receive: Callable[[Message, int | None], None],
         closed: Callable[[], None],
     ) -> None:
-        """`messages`: the type, or union of types, of what comes in."""
+        """`messages`: the type, or union of types, of incoming messages."""
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         self._connection = connection
@@ -53,11 +53,11 @@ class Channel(Generic[Message]):
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be read at the other end that one should look elsewhere."""
+        """Whether the other end is so far behind that the sender should look elsewhere."""
         return len(self._unsent) > MOST_WAITING
 
     def send(self, message: msgspec.Struct, descriptor: int | None = None) -> None:
-        """Queue a message. The descriptor is the channel's from here on, which closes it once it is sent."""
+        """Queue a message. The channel takes over the descriptor and closes it once it is sent."""
         if not self._open:
             if descriptor is not None:
                 os.close(descriptor)
@@ -70,7 +70,7 @@ class Channel(Generic[Message]):
             self._write()
 
     def close(self) -> None:
-        """Close this end; what is not sent yet is lost. `closed` is not called."""
+        """Close this end; unsent messages are lost. Does not call `closed`."""
         if not self._open:
             return
         self._open = False

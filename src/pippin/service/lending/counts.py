@@ -1,4 +1,4 @@
-"""Adds up what several API processes have counted."""
+"""Adds up the metrics of several API processes."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,11 @@ from typing import Final
 from pippin.service.lending.messages import Family, Sample
 
 ONGOING: Final = "gauge"
-"""The type of what a process that has ended does not count any more."""
+"""The type of metrics that end with the process that counted them."""
 
 
 class Counted:
-    """What one process has counted, as it was last told."""
+    """The last metrics reported by one process."""
 
     def __init__(self) -> None:
         self.families: list[Family] = []
@@ -25,19 +25,19 @@ class Counted:
             waiting.set_result(None)
 
     async def next(self, seconds: float) -> None:
-        """Wait for the next time that it is told, at most so long."""
+        """Wait for the next report, at most `seconds`."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._waiting), seconds)
 
     def joined(self, departed: list[Family]) -> list[Family]:
-        """What stays true when the process has ended, and what was left by those before it."""
+        """The counts that outlive the process, added to those of processes that ended before."""
         return added([departed, [family for family in self.families if family.type != ONGOING]])
 
 
 def added(parts: Iterable[list[Family]]) -> list[Family]:
-    """The sum of what processes counted, sample by sample."""
+    """The sum of several processes' metrics, sample by sample."""
     families: dict[str, Family] = {}
     sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for part in parts:

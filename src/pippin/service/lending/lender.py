@@ -1,4 +1,4 @@
-"""Leases models to another process: the owner's end of the channel, as far as models are concerned."""
+"""Leases models to another process: the part of the owner's end of the channel that deals with models."""
 
 import asyncio
 import logging
@@ -36,13 +36,13 @@ from pippin.service.lending.messages import (
 log = logging.getLogger(__name__)
 
 LAST_WORDS: Final = 5.0
-"""Seconds after the end of a link in which the worker's own end is awaited, which says why."""
+"""Seconds after the end of a link to wait for the worker's own end, which gives the reason."""
 
 Find = Callable[[str], Awaitable[ModelInfo]]
 
 
 class Lender:
-    """What one other process has been lent. `close` takes all of it back."""
+    """Everything lent to one other process. `close` takes it all back."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Lender:
         self._complete = complete
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leases: dict[int, PoolLease] = {}
-        self._placements: dict[int, Placement] = {}  # by lease, of models with replicas
+        self._placements: dict[int, Placement] = {}  # by lease, for models with replicas
         self._workers: dict[Worker, tuple[int, Callable[[ErrorReport], None]]] = {}
         self._numbers = 0
         self._partings: set[asyncio.Task[None]] = set()
 
     def receive(self, message: Lease | Release | Place | LinkLost | Fetch | Complete) -> None:
-        """Take what the other process asks for."""
+        """Handle a message from the other process."""
         match message:
             case Lease(serial, model):
                 self._begin(serial, self._lease(serial, model))
@@ -87,11 +87,11 @@ class Lender:
 
     @property
     def leases(self) -> int:
-        """Requests of the other process that hold a model."""
+        """Number of the other process's requests that hold a model."""
         return len(self._leases)
 
     def close(self) -> None:
-        """Take everything back: the other process is gone."""
+        """Take everything back, because the other process is gone."""
         for task in (*self._tasks.values(), *self._partings):
             task.cancel()
         for serial, lease in self._leases.items():
@@ -118,12 +118,12 @@ class Lender:
             self._refuse(serial, error)
             return
         self._leases[serial] = lease
-        del self._tasks[serial]  # from here on `Release` means the lease
+        del self._tasks[serial]  # from here on `Release` refers to the lease
         self._channel.send(Leased(serial, number, lease.worker.info, lease.options))
 
     def _place(self, question: Place) -> None:
-        """Say which replica is to answer. What is known of replicas lies in this process alone, so that a conversation
-        stays where its cache is, whichever process its next turn comes to."""
+        """Answer which replica takes a request. Only this process knows the replicas' state, so a conversation stays
+        where its cache is, whichever process receives its next turn."""
         serial, lease = question.serial, question.lease
         try:
             if lease not in self._leases or not isinstance(group := self._leases[lease].worker, Replicas):
@@ -140,12 +140,12 @@ class Lender:
             self._channel.send(Placed(serial, number))
 
     def _placed(self, group: Replicas, placement: Placement) -> int:
-        """The number of the replica that takes a request. Raises `ServerError` where none does."""
+        """The number of the replica that takes a request. Raises `ServerError` if none does."""
         while True:
             worker = group.place(placement)
             try:
                 return self._lent(worker)
-            except ServerError:  # it has just died; the next one has not been tried
+            except ServerError:  # it has just died; try the next one
                 placement.leave()
 
     def _leave(self, lease: int) -> None:
@@ -172,7 +172,8 @@ class Lender:
         return info
 
     def _lent(self, worker: Worker) -> int:
-        """The number by which the other process knows a worker, which it is lent if need be. Raises `ServerError`."""
+        """The number under which the other process knows a worker, lending it first if need be. Raises
+        `ServerError`."""
         if (known := self._workers.get(worker)) is not None:
             return known[0]
         assert isinstance(worker, WorkerProcess | RankGroup), "replicas are lent one by one"
@@ -194,7 +195,7 @@ class Lender:
             self._channel.send(WorkerFails(known[0], died.result(), gone=True))
 
     def _part(self, number: int) -> None:
-        """The other process has lost its link: the next lease brings a new one, unless the worker is gone."""
+        """The other process has lost its link. The next lease opens a new one, unless the worker is gone."""
         worker = next((each for each, known in self._workers.items() if known[0] == number), None)
         if worker is not None:
             parting = asyncio.create_task(self._parting(worker))

@@ -1,7 +1,8 @@
-"""What crosses the channel between the process that owns the models and one that answers requests to them.
+"""Messages between the process that owns the models and a process that answers requests with them.
 
-The owner leases for the others, and they speak to workers over sockets of their own, which come with `Lent`. Clients'
-connections come and go with `Passed`. A message that brings a descriptor says so; the rest is a msgpack struct alone.
+The owner leases models for the others, which talk to workers over sockets of their own, received with `Lent`. `Passed`
+moves clients' connections in both directions. Messages that bring a descriptor say so; all others are plain msgpack
+structs.
 """
 
 from typing import Literal
@@ -15,7 +16,7 @@ from pippin.core.models import ModelInfo, ModelState
 
 
 class Passed(Struct, frozen=True, tag=True):
-    """A client's connection, which is the descriptor, and what was read from it; both ways."""
+    """A client's connection (the descriptor) and the bytes already read from it; sent in both directions."""
 
     data: bytes
 
@@ -24,7 +25,7 @@ class Passed(Struct, frozen=True, tag=True):
 
 
 class Begin(Struct, frozen=True, tag=True):
-    """The first message. `ledger`: the file in which limits are counted."""
+    """The first message. `ledger` is the file in which limits are counted."""
 
     settings: Settings
     number: int
@@ -38,7 +39,7 @@ class Adopt(Struct, frozen=True, tag=True):
 
 
 class Lent(Struct, frozen=True, tag=True):
-    """A worker that may be used: the descriptor is the link to it, over which this process is that guest."""
+    """A worker that may be used. The descriptor is the link to it, on which this process is that guest."""
 
     worker: int
     guest: str
@@ -46,8 +47,8 @@ class Lent(Struct, frozen=True, tag=True):
 
 
 class Leased(Struct, frozen=True, tag=True):
-    """The answer to `Lease`. The worker was lent before; where the model has replicas it is None, and each request asks
-    to be placed."""
+    """The answer to `Lease`. The worker was lent before; it is None if the model has replicas, and then `Place` is
+    asked for each request."""
 
     serial: int
     worker: int | None
@@ -56,7 +57,7 @@ class Leased(Struct, frozen=True, tag=True):
 
 
 class Placed(Struct, frozen=True, tag=True):
-    """The answer to `Place`: the worker that is to answer the request. It was lent before."""
+    """The answer to `Place`: the worker that answers the request. It was lent before."""
 
     serial: int
     worker: int
@@ -70,23 +71,23 @@ class Found(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The answer to any question that can't be answered otherwise."""
+    """The answer to any question that fails."""
 
     serial: int
     error: ErrorReport
 
 
 class Told(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The answer to `Keep` and `Recall`: what of it is wanted."""
+    """The answer to `Keep` and `Recall`; only the fields that were asked for are set."""
 
     serial: int
     body: bytes | None = None
     holder: tuple[str, Literal["response", "conversation"]] | None = None
-    done: bool = False  # whether it was written, or deleted
+    done: bool = False  # whether the entry was written or deleted
 
 
 class WorkerFails(Struct, frozen=True, tag=True):
-    """All requests of a worker end with this error; `gone`: it takes no more."""
+    """All requests of a worker fail with this error. `gone`: the worker takes no more."""
 
     worker: int
     error: ErrorReport
@@ -94,20 +95,20 @@ class WorkerFails(Struct, frozen=True, tag=True):
 
 
 class Pooled(Struct, frozen=True, tag=True):
-    """A model that was asked for since the start, and what its worker tells of it where it has one."""
+    """A model requested since the start, and its worker's description if it has a worker."""
 
     state: ModelState
     info: ModelInfo | None
 
 
 class Models(Struct, frozen=True, tag=True):
-    """The models of the pool, whenever that has changed."""
+    """The models of the pool, sent whenever they change."""
 
     models: list[Pooled]
 
 
 class EndAnswer(Struct, frozen=True, tag=True):
-    """Somebody who may do so ends an answer, by the id of its run."""
+    """An authorised caller ends an answer, by the id of its run."""
 
     run: str
     error: ErrorReport
@@ -118,7 +119,7 @@ class AskCounts(Struct, frozen=True, tag=True):
 
 
 class Stop(Struct, frozen=True, tag=True):
-    """Take no more requests; those that run may finish within so many seconds."""
+    """Take no more requests; running ones may finish within `deadline` seconds."""
 
     deadline: float
 
@@ -127,11 +128,11 @@ class Stop(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The process answers from now on."""
+    """The process accepts requests from now on."""
 
 
 class Closed(Struct, frozen=True, tag=True):
-    """A connection that was passed here has been closed, or passed back."""
+    """A connection that was passed here was closed or passed back."""
 
 
 class Lease(Struct, frozen=True, tag=True):
@@ -140,19 +141,19 @@ class Lease(Struct, frozen=True, tag=True):
 
 
 class Release(Struct, frozen=True, tag=True, omit_defaults=True):
-    """Give a lease back, or stop waiting for one."""
+    """Release a lease, or stop waiting for one."""
 
     serial: int
     keep_alive: float | None = None
 
 
 class Place(Struct, frozen=True, tag=True, omit_defaults=True):
-    """Which of a model's replicas is to answer the request of this lease, of which there is one at a time?"""
+    """Asks which of a model's replicas answers the request of this lease. A lease has one such request at a time."""
 
     serial: int
     lease: int
     prefix: tuple[bytes, ...]  # `prefix_of` the request
-    again: bool = False  # it is still the same one, whose replica was lost
+    again: bool = False  # the same request once more, because its replica was lost
 
 
 class LinkLost(Struct, frozen=True, tag=True):
@@ -162,21 +163,21 @@ class LinkLost(Struct, frozen=True, tag=True):
 
 
 class Fetch(Struct, frozen=True, tag=True):
-    """Download a model that is missing, if requests may cause that."""
+    """Download a missing model, if requests may trigger that."""
 
     serial: int
     name: str
 
 
 class Complete(Struct, frozen=True, tag=True):
-    """Download what a model's options name beside it, if requests may cause that."""
+    """Download the files that a model's options name, if requests may trigger that."""
 
     serial: int
     info: ModelInfo
 
 
 class Keep(Struct, frozen=True, tag=True, omit_defaults=True):
-    """Write an entry into the store of responses and conversations."""
+    """Write an entry to the store of responses and conversations."""
 
     serial: int
     owner: str
@@ -184,22 +185,22 @@ class Keep(Struct, frozen=True, tag=True, omit_defaults=True):
     kind: Literal["response", "conversation"]
     body: bytes
     items: list[str]
-    replaces: bytes | None = None  # as `ResponseStore.put` has it
+    replaces: bytes | None = None  # as in `ResponseStore.put`
 
 
 class Recall(Struct, frozen=True, tag=True, omit_defaults=True):
-    """Read that store or delete from it, as the methods of `ResponseStore` with these names do."""
+    """Read from that store or delete from it, with the method of `ResponseStore` that `act` names."""
 
     serial: int
     act: Literal["get", "begin", "holder_of", "delete"]
     owner: str
-    id: str  # of the entry; for `holder_of` of an item
+    id: str  # of the entry; for `holder_of`, of an item
     kind: Literal["response", "conversation"] = "response"
     size: int = 0
 
 
 class Began(Struct, frozen=True, tag=True):
-    """An answer has begun: whose it is, and the ids of its runs as workers know them."""
+    """An answer has begun: its owner, and the ids of its runs as workers know them."""
 
     run: str
     exchange: str
@@ -208,7 +209,7 @@ class Began(Struct, frozen=True, tag=True):
 
 
 class Ended(Struct, frozen=True, tag=True):
-    """An answer has ended, and how many tokens it took."""
+    """An answer has ended, and took this many tokens."""
 
     run: str
     prompt_tokens: int
@@ -216,7 +217,7 @@ class Ended(Struct, frozen=True, tag=True):
 
 
 class Sample(Struct, frozen=True, array_like=True):
-    """One figure of a metric: the suffix of its name is in `name`."""
+    """One value of a metric; `name` is the suffix of the metric's name."""
 
     name: str
     labels: dict[str, str]
@@ -231,7 +232,7 @@ class Family(Struct, frozen=True, array_like=True):
 
 
 class Counts(Struct, frozen=True, tag=True):
-    """The answer to `AskCounts`: all that this process has counted since its start."""
+    """The answer to `AskCounts`: everything that this process has counted since its start."""
 
     families: list[Family]
 

@@ -1,4 +1,4 @@
-"""Questions to the process at the other end of a channel, and whoever waits for their answers."""
+"""Questions to the process at the other end of a channel, matched with their answers."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ from pippin.service.lending.messages import FromOwner, Refused
 
 
 class Questions:
-    """All questions of this process, told apart by serial numbers."""
+    """All open questions of this process, identified by serial numbers."""
 
     def __init__(self, channel: Channel[FromOwner]) -> None:
         self._channel = channel
@@ -23,9 +23,10 @@ class Questions:
     async def ask(
         self, make: Callable[[int], msgspec.Struct], called_off: Callable[[int], None] | None = None
     ) -> Any:
-        """Ask what `make` makes of a serial number; the answer, which has the same. Raises `ServerError` for a refusal.
+        """Send the message that `make` builds from a serial number, and return its answer. Raises `ServerError` for a
+        refusal.
 
-        `called_off` is told where the answer is not wanted any more, which may be under way.
+        `called_off` is called with the serial if the caller is cancelled; the answer may be under way by then.
         """
         serial = next(self._serials)
         self._asked[serial] = asyncio.get_running_loop().create_future()
@@ -39,7 +40,7 @@ class Questions:
             raise
 
     def answered(self, serial: int, answer: Any) -> None:
-        """Give an answer to who waits for it, if somebody still does."""
+        """Pass an answer to its caller, if one still waits."""
         asked = self._asked.pop(serial, None)
         if asked is None or asked.done():
             return

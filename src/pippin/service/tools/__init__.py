@@ -1,1 +1,1 @@
-"""Requests in which Pippin itself calls the tools of MCP servers. Begin with `loop.py`."""
+"""Requests for which Pippin itself calls the tools of MCP servers. Begin with `loop.py`."""

@@ -1,7 +1,7 @@
-"""Runs in which Pippin itself calls tools of MCP servers: the model's calls are answered, and it goes on.
+"""Answers during which Pippin calls MCP tools itself: it runs the model's calls and lets the model continue.
 
-Clients see one answer. Calls of the client's own tools end it, as ever; calls of MCP tools, and their results, are
-parts of kinds of their own, which dialects without words for them leave out.
+Clients see one answer. A call of the client's own tool ends it, as usual. Calls of MCP tools and their results are
+parts of separate kinds, which dialects that cannot express them leave out.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
 
 class ToolRound:
-    """What one run of a loop said, as the model reads it again and as the client sees it.
+    """The output of one run of a loop, as the model rereads it and as the client sees it.
 
-    Parts are numbered on from the last round's. Calls of MCP tools become parts of a kind of their own.
+    Part numbers continue from the previous round. Calls of MCP tools become parts of their own kind.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ToolRound:
         first: bool,
         results: Sequence[Event] = (),
     ) -> None:
-        """`results`: what the tools answered before this round, as the client sees it."""
+        """`results`: the tools' answers before this round, as events for the client."""
         self.results = list(results)
         self.finished: Finished | None = None
         self.client_calls = 0
@@ -63,7 +63,7 @@ class ToolRound:
         self._parts: dict[int, tuple[PartStarted, list[str]]] = {}
 
     def seen(self, event: Event) -> Event | None:
-        """The event as the client sees it; None for what it is not told."""
+        """The event as the client sees it; None if it is hidden."""
         match event:
             case PartStarted(index=index, kind=kind, name=name):
                 self._parts[index] = (event, [])
@@ -83,13 +83,13 @@ class ToolRound:
             case PartEnded():
                 return self._renumbered(event)
             case Progress() if not self._first:
-                return None  # a later round's prompt is no business of the client's
+                return None  # the client is not told of later rounds' prompts
             case _:
                 return event
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls of MCP tools."""
+        """The calls of MCP tools in this round."""
         return [
             ToolCall(started.id or f"call_{index}", started.name or "", "".join(texts)[:LONGEST_ARGUMENTS])
             for index, (started, texts) in self._parts.items()
@@ -97,7 +97,7 @@ class ToolRound:
         ]
 
     def shown(self, results: Sequence[ToolResult]) -> list[Event]:
-        """The answers of the tools, as parts that the client sees."""
+        """The tools' answers, as parts for the client."""
         events: list[Event] = []
         for result in results:
             index = self._next()
@@ -107,7 +107,7 @@ class ToolRound:
         return events
 
     def parts(self) -> list[Text | Reasoning | ToolCall]:
-        """The whole turn of the assistant, for the model to read again."""
+        """The assistant's whole turn, for the model to reread."""
         said: list[Text | Reasoning | ToolCall] = []
         for started, texts in self._parts.values():
             text = "".join(texts)
@@ -127,7 +127,7 @@ class ToolRound:
 
 
 class ToolLoop:
-    """One answer made of several runs, with tool calls between them. Single reader, as a run."""
+    """One answer made of several runs with tool calls between them. Single reader, like a run."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ToolLoop:
         id: str,
         client: str | None,
     ) -> None:
-        """`request` has the tools of `offered` among its own already."""
+        """`request` already includes the tools of `offered`."""
         self.accepted: Accepted | None = None
         self._service, self._servers = service, servers
         self._offered = offered
@@ -148,7 +148,7 @@ class ToolLoop:
         self._model, self._id, self._client = model, id, client
         self._run: AnyRun | None = None
         self._round = ToolRound(self._offered, 0, first=True)
-        self._tools: asyncio.Task[None] | None = None  # they are called, and what follows is started
+        self._tools: asyncio.Task[None] | None = None  # calls the tools and starts the next run
         self._listed = False
         self._calls = self._rounds = 0
         self._usage, self._timings = Usage(), Timings()
@@ -160,7 +160,8 @@ class ToolLoop:
         self.accepted = self._run.accepted
 
     async def take(self) -> list[Event]:
-        """As `Run.take`. While tools work it waits; a reader that gives up the wait, to take again, leaves them be."""
+        """As `Run.take`. Waits while tools run; a reader that cancels the wait and takes again does not disturb
+        them."""
         if not self._listed:
             self._listed = True
             return self._listing()
@@ -176,7 +177,7 @@ class ToolLoop:
         return []
 
     def hold_back(self) -> None:
-        """Changes nothing: what tools have done cannot be begun anew."""
+        """Does nothing: tool calls have effects and cannot be repeated."""
 
     def fail(self, error: ErrorReport) -> None:
         if not self._failed.done():
@@ -203,7 +204,7 @@ class ToolLoop:
         return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
 
     def _seen(self, events: list[Event]) -> list[Event]:
-        """What the client may see of the events. The end is kept back while the loop goes on."""
+        """The events for the client. The end is withheld while the loop goes on."""
         shown: list[Event] = []
         if not events:
             self._ended = True
@@ -228,7 +229,7 @@ class ToolLoop:
         return finished.reason == "tool_calls" and bool(calls) and not self._round.client_calls
 
     async def _go_on(self) -> ErrorReport | None:
-        """Call the tools that were asked for, and let the model read the results; the error where that failed."""
+        """Call the requested tools and start the run that reads the results; returns the error if that fails."""
         if self._tools is None:
             self._tools = asyncio.create_task(self._next_round(), name=f"tools of {self._id}")
         waiting: set[asyncio.Future[Any]] = {self._tools, self._failed}
@@ -249,12 +250,12 @@ class ToolLoop:
             await asyncio.gather(self._tools, return_exceptions=True)
 
     async def _next_round(self) -> None:
-        """Call the tools, and start the run that reads their results. Raises the `ServerError` of that start."""
+        """Call the tools and start the run that reads their results. Raises the `ServerError` of that start."""
         answers = await self._results()
         self._request = self._continued(answers)
         self._rounds += 1
         run = await self._start(f"{self._id}.{self._rounds}")
-        before, self._run = self._run, run  # nothing is awaited between the start and this
+        before, self._run = self._run, run  # no await between the start and this line
         results = self._round.shown(answers)
         self._round = ToolRound(self._offered, self._round.next_index, first=False, results=results)
         if before is not None:
@@ -287,7 +288,7 @@ class ToolLoop:
             tools = tuple(tool for tool in tools if tool.name not in self._offered)
         names = {tool.name for tool in tools}
         chosen = tuple(name for name in request.tool_choice.names if name in names)
-        # What was required was called; required again, the model would never come to an answer.
+        # The required call was made; requiring it again would keep the model from ever answering.
         choice = ToolChoice("auto", chosen if request.tool_choice.mode == "auto" else ())
         left = (
             None if request.max_tokens is None else max(1, request.max_tokens - self._usage.completion_tokens)
@@ -305,7 +306,8 @@ class ToolLoop:
 def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
     """The end of the whole answer, with the usage and timings of all rounds.
 
-    With calls of both kinds the client answers its own, and the model calls the others again when it still wants to.
+    If a turn has calls of both kinds, the client answers its own and the model repeats the MCP calls if it still wants
+    them.
     """
     reason = event.reason
     if reason == "tool_calls" and not round.client_calls:

@@ -1,4 +1,4 @@
-"""Which MCP tools a request is given, and what then runs it: the service itself, or a loop of runs and tool calls."""
+"""Which MCP tools a request gets, and what then runs it: the service itself, or a loop of runs and tool calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Equipped:
 
 
 class ToolCallingService:
-    """Starts tasks as the service does; a generation with MCP tools becomes a `ToolLoop`."""
+    """Starts tasks as the service does, but turns a generation with MCP tools into a `ToolLoop`."""
 
     def __init__(self, service: Requests, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
         self._service = service
@@ -45,7 +45,7 @@ class ToolCallingService:
 
 
 def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -> GenerationRequest:
-    """The request with these tools in place of its toolsets; a tool of the client keeps its name."""
+    """The request with these tools in place of its toolsets. A client's tool wins over an MCP tool of the same name."""
     own = {tool.name for tool in request.tools}
     more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
     if more and (request.n > 1 or (request.best_of or 1) > 1):
@@ -54,15 +54,15 @@ def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -
 
 
 class ToolOffers:
-    """The operator's tool servers, offered to the requests that ask for them, or to all as the option says."""
+    """Offers the operator's tool servers to the requests that ask for them, or to all, as configured."""
 
     def __init__(self, servers: ToolServers, offer: McpOffer) -> None:
         self.servers = servers
-        self.unasked = False  # whether requests that ask for no tools are given some
+        self.unasked = False  # whether requests that ask for no tools get some
         self._hold_to(offer)
 
     def adopt(self, options: ServerOptions) -> None:
-        """Hold new requests to changed options."""
+        """Apply changed options to new requests."""
         self._hold_to(options.mcp_offer)
 
     def _hold_to(self, offer: McpOffer) -> None:
@@ -73,9 +73,9 @@ class ToolOffers:
     ) -> Equipped:
         """The request with the tools that it or the operator asks for.
 
-        `named`: servers that the client asks for beside the request, or `*` for all. `allowed`: whether this client may
-        be given tools at all; one that may not is refused where it asks for them, and gets none of those that the
-        operator offers to everybody. Raises `ServerError` for a server that is unknown, and for that refusal.
+        `named`: servers that the client names outside the request, or `*` for all. `allowed`: whether this client may
+        use MCP tools. A client that may not is refused if it asks for them, and is not given those that the operator
+        offers to everybody. Raises `ServerError` for that refusal and for an unknown server.
         """
         wanted = self._wanted(request, named)
         if not wanted:

@@ -1,4 +1,4 @@
-"""The dialect of OpenAI's Chat Completions: the body and its messages as clients send them, and what they mean."""
+"""The dialect of OpenAI's Chat Completions: its body and messages, and how they are decoded into a request."""
 
 from typing import Annotated, Any, Literal
 
@@ -38,7 +38,7 @@ MAX_MESSAGES = 16_384
 
 
 class Marked(Struct, kw_only=True):
-    """A content part; both markers ask the cache to keep the prompt up to here."""
+    """A content part. Both markers ask the prefix cache to keep the prompt up to this part."""
 
     prompt_cache_breakpoint: Any = None
     cache_control: Any = None
@@ -273,7 +273,7 @@ def _call_of(call: GivenCall, at: str) -> ToolCall:
 
 
 def _arguments_of(arguments: str | dict[str, Any] | None) -> str:
-    if isinstance(arguments, dict):  # some clients send what they parsed
+    if isinstance(arguments, dict):  # some clients send parsed arguments
         return msgspec.json.encode(arguments).decode()
     return arguments or "{}"
 
@@ -421,7 +421,7 @@ class ChatDialect(OpenAIErrors):
 
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
-    """The request that a body asks for. How it is to be answered (`stream`, `n`, `logprobs`) is the shape's."""
+    """The request in a body. The form of the answer (`stream`, `n`, `logprobs`) is in the shape."""
     request = GenerationRequest(
         model=fields.model,
         messages=with_media_options(messages_of(fields.messages), fields),

@@ -1,4 +1,4 @@
-"""Draws events as the chunks and the answers of Chat Completions."""
+"""Encodes events as the chunks and answers of Chat Completions."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -32,7 +32,7 @@ class ChatShape(Struct, frozen=True, kw_only=True):
     stream: StreamShape = field(default_factory=StreamShape)
     n: int = 1
     logprobs: bool = False
-    reasoning: bool = True  # whether it may be shown
+    reasoning: bool = True  # whether reasoning may be shown
 
 
 class AnswerFunction(Struct, kw_only=True):
@@ -94,7 +94,7 @@ class ChatEncoder(ChunkEncoder):
         ]
         self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
         self._calls = [0] * shape.n
-        self._begun = [False] * shape.n  # the chunk with the role is out
+        self._begun = [False] * shape.n  # the chunk with the role was sent
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         super().start(accepted)
@@ -136,7 +136,7 @@ class ChatEncoder(ChunkEncoder):
         )
 
     def _begin(self, choice: int, kind: PartKind) -> bytes:
-        """The chunk with the role, before the first part of a choice; its content is null where that is a tool call."""
+        """The chunk with the role, before the first part of a choice; null content if that part is a tool call."""
         if self._begun[choice]:
             return b""
         self._begun[choice] = True
@@ -195,8 +195,8 @@ class ChatEncoder(ChunkEncoder):
         )
 
     def _prompt_progress(self, progress: Progress) -> bytes:
-        # llama.cpp has the role in each of these deltas. OpenAI's SDKs join the texts of deltas, and would make
-        # "assistantassistant" of it.
+        # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and would
+        # get "assistantassistant".
         return self._progress(0, b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
 
     def _chunk(self, choice: int, delta: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Tools and the choice among them, in the words of Chat Completions."""
+"""Tools and tool choice in the form of Chat Completions."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -81,7 +81,7 @@ def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
 
 
 def toolsets_of(given: tuple[GivenTool, ...] | None) -> tuple[Toolset, ...]:
-    """The MCP servers among them."""
+    """The MCP servers among the tools."""
     return tuple(
         toolset_of(tool, f"tools[{place}]")
         for place, tool in enumerate(given or ())
@@ -95,7 +95,7 @@ def check_tool_name(name: str, param: str) -> None:
 
 
 def check_parameters(parameters: dict[str, Any], param: str) -> None:
-    """A tool's parameters are the JSON schema of an object; what is in it the grammar compiler checks."""
+    """A tool's parameters must be the JSON schema of an object; the grammar compiler checks its contents."""
     if parameters.get("type", "object") != "object":
         raise invalid(f"{param}.type", 'must be "object": arguments are passed by name.')
     if not isinstance(parameters.get("properties", {}), dict):

@@ -25,7 +25,7 @@ from pippin.core.requests import GenerationRequest
 
 MAX_PROMPTS = 512
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's."""
+"""OpenAI's default."""
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 Prompt = str | tuple[TokenId, ...]
@@ -118,7 +118,7 @@ class CompletionsDialect(OpenAIErrors):
 
 
 def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Prompt, ...]:
-    """One prompt for each answer: a list of numbers is a single prompt."""
+    """The prompts of a body; a list of numbers is a single prompt."""
     if not given:
         raise invalid("prompt", "must not be empty.")
     if isinstance(given, str):
@@ -138,7 +138,7 @@ def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Pr
 
 
 def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> GenerationRequest:
-    """`field`: where the prompt stands."""
+    """`field` is the place of the prompt in the body."""
     shared.check_values(fields)
     if fields.truncation == "auto":
         raise unsupported("truncation", "a raw prompt has no messages to let go; shorten it.")

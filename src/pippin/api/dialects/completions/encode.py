@@ -1,4 +1,4 @@
-"""Draws events as the chunks and the answers of Completions, with the legacy form of log probabilities."""
+"""Encodes events as the chunks and answers of Completions, with the legacy form of log probabilities."""
 
 import codecs
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ class TextCompletion(Struct, kw_only=True):
 
 
 class LogprobWriter:
-    """Lists the tokens of one choice, and knows where in its text each begins."""
+    """Lists the tokens of one choice with their offsets in its text."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -74,7 +74,7 @@ class LogprobWriter:
             body.tokens.append(_spelled(token.raw))
             body.text_offset.append(self._offset)
             self._offset += len(self._decoder.decode(token.raw))
-            # The first token of a prompt follows from nothing, and has no log probability: null, as at OpenAI's.
+            # The first token of a prompt has no context, so its log probability is null, as in OpenAI's API.
             if token.logprob is None:
                 body.token_logprobs.append(None)
                 body.top_logprobs.append(None)
@@ -92,7 +92,7 @@ def _spelled(raw: bytes) -> str:
 
 
 class CompletionsEncoder(ChunkEncoder):
-    """See `Encoder`. Choices are counted through all requests."""
+    """See `Encoder`. Choices are numbered across all requests."""
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
         head = ChunkHead(
@@ -175,5 +175,5 @@ class CompletionsEncoder(ChunkEncoder):
 
 
 def _stopped(reason: FinishReason) -> str:
-    """Completions know of no tool calls."""
+    """The finish reason in Completions, which has no tool calls."""
     return "stop" if reason == "tool_calls" else STOPPED[reason]

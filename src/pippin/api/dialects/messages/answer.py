@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API answers: the message, its content blocks, and the events of a stream.
+"""The answers of Anthropic's Messages API: the message, its content blocks, and the events of a stream.
 
 The encoder builds these structs, and the OpenAPI document describes them.
 """
@@ -55,7 +55,7 @@ class MessageUsage(Closed):
 
 
 class MessageAnswer(Closed, kw_only=True):
-    """What `POST /v1/messages` answers; a stream's `message_start` holds its beginning."""
+    """The answer to `POST /v1/messages`; a stream's `message_start` holds it without content."""
 
     id: str
     type: Literal["message"] = "message"
@@ -68,7 +68,7 @@ class MessageAnswer(Closed, kw_only=True):
 
 
 class TokenCount(Closed):
-    """What `POST /v1/messages/count_tokens` answers."""
+    """The answer to `POST /v1/messages/count_tokens`."""
 
     input_tokens: int
 
@@ -108,7 +108,7 @@ class BlockStop(Struct, tag_field="type", tag="content_block_stop"):
 
 
 class Stop(Struct, frozen=True):
-    """Why a message ended, and at which of the client's texts; both are null while it goes on."""
+    """Why a message ended, and the client's stop sequence that ended it; both are null until the end."""
 
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
@@ -128,7 +128,7 @@ class Ping(Struct, tag_field="type", tag="ping"):
 
 
 class ThreadUnsupported(Struct, tag_field="error_code", tag="thread_unsupported_request"):
-    """By this Anthropic's clients know to send the whole conversation instead."""
+    """Tells Anthropic's clients to send the whole conversation instead."""
 
     unsupported: list[str]
 
@@ -140,7 +140,7 @@ class FailureDetail(Struct, omit_defaults=True):
 
 
 class Failure(Struct, tag_field="type", tag="error"):
-    """An error, as a reply with a status of its own and as an event of a stream."""
+    """An error, as the body of a reply and as an event of a stream."""
 
     error: FailureDetail
     request_id: str

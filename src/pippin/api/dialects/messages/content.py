@@ -15,8 +15,8 @@ Block = dict[str, Any]
 Content = str | list[Block]
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
-"""Claude Code opens its system prompt with this line. It changes with every request, so a prompt that held it
-would never be found in the prefix cache."""
+"""Claude Code begins its system prompt with this line. It changes with every request, so a prompt that contains it
+would never hit the prefix cache."""
 
 
 class MessageParam(Struct, kw_only=True):
@@ -84,7 +84,7 @@ class ToolReference(Struct, kw_only=True):
     tool_name: str
 
 
-# What Anthropic's own servers left behind, of which a model here can make nothing.
+# Blocks made by Anthropic's own servers; a model here can't use them.
 _SKIPPED: Final = frozenset(
     {
         "redacted_thinking",
@@ -108,8 +108,8 @@ _SKIPPED: Final = frozenset(
 class MessagesReader:
     """Turns messages of blocks into messages of parts.
 
-    Tool results stand in messages of users there, and in messages of their own here, so one of theirs can
-    become several of ours; blocks keep their order.
+    In this API, tool results are in user messages; in Pippin they are separate messages. One message can therefore
+    become several; the order of blocks is kept.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class MessagesReader:
         self.skipped: list[str] = []  # types of blocks that were left out
         self.cached = False  # whether any block asks for caching
         self._names: dict[str, str] = {}  # of tools, by call id
-        self._server_calls: dict[str, ToolCall] = {}  # whose results have not come yet
+        self._server_calls: dict[str, ToolCall] = {}  # calls without a result so far
 
     def system(self, content: Content) -> None:
         blocks = _blocks(content)
@@ -161,7 +161,7 @@ class MessagesReader:
         self._server_calls[call.id] = ToolCall(call.id, name, arguments)
 
     def _server_result(self, block: Block, said: list[Part], param: str) -> list[Part]:
-        """The call and its result as turns of their own; what is left of the turn that they stood in."""
+        """Append the call and its result as separate turns; returns the parts left for the turn that held them."""
         result = self._tool_result(block, param)
         call = self._server_calls.pop(result.call_id, None)
         if call is None:
@@ -234,7 +234,7 @@ class MessagesReader:
                 raise invalid(f"{param}.type", "is required, and must be a string.")
 
     def _document(self, document: DocumentBlock, param: str) -> list[Text | Image]:
-        """Documents of text; their title and context stand before it."""
+        """A text document, preceded by its title and context."""
         _check_citations(document.citations, param)
         source = document.source
         heading = [line for line in (document.title, document.context) if line]
@@ -262,7 +262,7 @@ class MessagesReader:
         return pinned
 
     def _say(self, role: Role, parts: list[Any], pin: bool = False) -> None:
-        """Turns of one role that follow each other are one turn, as at Anthropic's."""
+        """Append a turn. Consecutive turns of one role are merged, as Anthropic does."""
         last = self.messages[-1] if self.messages else None
         if last is not None and last.role == role and role in ("user", "assistant"):
             self.messages[-1] = Message(role, (*last.parts, *parts), pin=pin or last.pin)

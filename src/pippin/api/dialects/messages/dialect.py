@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: what a request body means."""
+"""The dialect of Anthropic's Messages API: decodes a body into a request."""
 
 import re
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
 
 VERSION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 OVERLOADED: Final = 529
-"""Anthropic's own status, which its clients know to wait for."""
+"""Anthropic's own status code, after which its clients wait and retry."""
 
 
 class ThinkingSpec(Struct, kw_only=True):
@@ -74,7 +74,7 @@ class OutputConfig(Struct, kw_only=True):
 
 
 class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
-    """Fields of `POST /v1/messages` and, but for `max_tokens`, of `POST /v1/messages/count_tokens`."""
+    """Fields of `POST /v1/messages` and, except `max_tokens`, of `POST /v1/messages/count_tokens`."""
 
     model: Annotated[str, Meta(description="The model; any `claude-*` name may be mapped to one.")]
     messages: Annotated[
@@ -148,8 +148,8 @@ class MessagesDialect:
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
 
     def __init__(self, *, counting: bool = False) -> None:
-        """`counting`: for count_tokens, whose bodies are the same but for `max_tokens`. The same request comes
-        of them, so the count is that of the request."""
+        """`counting` is for count_tokens, whose bodies may lack `max_tokens`. They are decoded into the same request,
+        so the count is exact."""
         self._counting = counting
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[MessageShape]:
@@ -183,7 +183,7 @@ class MessagesDialect:
             thinking=_thinking(fields),
             template_kwargs=template_kwargs_of(fields),
             continue_final=_continues(fields, messages),
-            # `context_management` means something else at Anthropic's: edits, of which none are made here.
+            # Anthropic's `context_management` means something else: edits, which are not made here.
             overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),
             names=called(response_format=_format_field(fields)),
         )
@@ -211,7 +211,7 @@ class MessagesDialect:
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """The header may be missing, for the sake of curl; what is there must be a version's date."""
+    """The header may be missing, for convenience with curl; if present, it must be a date."""
     version = headers.get("anthropic-version")
     if version is not None and VERSION.fullmatch(version) is None:
         raise invalid("anthropic-version", "must be the date of an API version, such as 2023-06-01.")
@@ -220,7 +220,7 @@ def check_version(headers: Mapping[str, str]) -> None:
 def _pins(
     fields: MessagesBody, messages: tuple[Message, ...], cached: bool
 ) -> tuple[tuple[Message, ...], bool]:
-    """The messages with the pins that stand outside of them, and whether any caching was asked for."""
+    """The messages with the pins set outside of them, and whether the request asks for caching at all."""
     pinned = list(messages)
     if fields.cache_control and pinned:
         pinned[-1] = msgspec.structs.replace(pinned[-1], pin=True)
@@ -231,7 +231,7 @@ def _pins(
 
 
 def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
-    """A last message of the assistant is a prefill, unless the request says that it is not."""
+    """A last message of the assistant is continued, unless the request says otherwise."""
     if fields.continue_final_message is not None or fields.add_generation_prompt is not None:
         return continues_final(fields)
     last = messages[-1]
@@ -239,7 +239,7 @@ def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
 
 
 def _schemas(fields: MessagesBody) -> list[tuple[str, Any]]:
-    """The fields with a schema for the answer, and their schemas."""
+    """The fields that set a schema for the answer, and their schemas."""
     config = fields.output_config
     return [
         (param, given.schema)
@@ -265,8 +265,8 @@ def _format_field(fields: MessagesBody) -> str:
 
 
 def _thinking(fields: MessagesBody) -> Thinking:
-    """`thinking` as Anthropic has it, where leaving it out means none unless the operator says otherwise; the replaced
-    servers' fields win."""
+    """Anthropic's `thinking`: if left out, there is no thinking unless the operator says otherwise. The replaced
+    servers' fields take precedence."""
     asked = thinking_of(fields)
     spec, config = fields.thinking, fields.output_config
     enabled = asked.enabled

@@ -1,4 +1,4 @@
-"""Draws a run as a message of Anthropic's API, whole or as a stream of its events."""
+"""Encodes a run as a message of Anthropic's API, whole or as a stream of events."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -60,11 +60,11 @@ ThinkingShown = Literal["text", "signature", "hidden"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """The parts of a request that decide how its answer is drawn."""
+    """The parts of a request that decide how its answer is encoded."""
 
     thinking: ThinkingShown = "text"
-    cached: bool = False  # the request asks for caching, so what was written to the cache is told apart
-    model: str | None = None  # the name that was asked for
+    cached: bool = False  # the request asks for caching, so tokens written to the cache are reported apart
+    model: str | None = None  # the requested name
     servers: bool = False  # the request names MCP servers, so their calls and results are shown
 
 
@@ -81,7 +81,7 @@ ERROR_TYPE: Final[dict[ErrorKind, str]] = {
     "worker_died": "api_error",
     "internal": "api_error",
 }
-"""Kinds that are not listed are `invalid_request_error`."""
+"""Kinds not listed here are `invalid_request_error`."""
 
 STOP_REASON: Final[dict[FinishReason, StopReason]] = {
     "stop": "end_turn",
@@ -100,7 +100,7 @@ def error_of(report: ErrorReport, request_id: str) -> Failure:
 def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
     """The prompt's tokens in three parts: read from the cache, newly written to it, and the rest.
 
-    What was written counts only for requests that asked for caching, as it does at Anthropic's.
+    Written tokens are reported only for requests that asked for caching, as Anthropic does.
     """
     written = usage.stored_tokens if cached else 0
     return MessageUsage(
@@ -115,17 +115,17 @@ def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
 class MessagesEncoder:
     """See `Encoder`.
 
-    `message_start` waits for the first news of the prompt, which tells how much of it was cached: clients
-    take the figures of their context from there.
+    `message_start` waits for the first event, usually a `Progress` with the number of cached tokens: clients read
+    their context usage from `message_start`.
     """
 
     def __init__(self, shape: MessageShape, run: RunInfo) -> None:
         self._shape = shape
         self._run = run
         self._prompt_tokens = 0
-        self._opened = False  # message_start is out
+        self._opened = False  # message_start was sent
         self._blocks = 0
-        self._part: PartStarted | None = None  # begun by the model, but not sent as a block yet
+        self._part: PartStarted | None = None  # begun by the model, but not yet sent as a block
         self._open: PartStarted | None = None
         self._thought: list[str] = []  # of the open thinking block
 
@@ -185,8 +185,8 @@ class MessagesEncoder:
             case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
                 self._part = None
             case PartStarted(kind="reasoning" | "server_result"):
-                # Templates often write empty reasoning; a block is only made of it when there is text.
-                # The block of a result begins with all of it.
+                # Templates often write empty reasoning, so a thinking block only starts with its first text.
+                # The block of a result starts with the whole result.
                 self._part = event
             case PartStarted():
                 yield self._start_block(event)
@@ -261,7 +261,7 @@ class MessagesEncoder:
                 return server_result(part, part.text) if self._shape.servers else None
 
     def _signature(self, thought: str) -> str:
-        """The signature of a thinking block: a name of the thought, or the thought itself where it is not shown."""
+        """The signature of a thinking block: a hash of the thought, or the sealed thought if it is not shown."""
         if self._shape.thinking == "signature":
             return seal(thought)
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
@@ -299,13 +299,13 @@ def server_use_id(id: str | None) -> str:
 
 
 def tool_use_id(id: str | None) -> str:
-    """The id of a call with the prefix `toolu_`, which clients of Anthropic's check."""
+    """The id of a call with the prefix `toolu_`, which Anthropic's clients check."""
     name = (id or "").removeprefix("toolu_").removeprefix("call_")
     return f"toolu_{name}"
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The input of a call. Arguments that were cut off are not JSON, and are kept as text under `partial_json`."""
+    """The input of a call. Arguments that are not valid JSON, since they were cut off, are under `partial_json`."""
     if not text.strip():
         return {}
     try:

@@ -1,6 +1,6 @@
-"""A model as Anthropic's Models API describes it: what it can do, in that API's words, and its limits.
+"""A model as Anthropic's Models API describes it: its capabilities under that API's names, and its limits.
 
-Each capability says what a request of Messages that uses it gets here: false where it is refused or without effect.
+A capability is false if a Messages request that uses it is refused here, or if it has no effect.
 """
 
 from typing import Any, Final
@@ -12,7 +12,7 @@ EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_
 
 
 def as_anthropic(info: ModelInfo, length: int | None) -> dict[str, Any]:
-    """The fields that its clients read beside those of every model. `length`: the tokens that a conversation may have,
+    """The fields that Anthropic's clients read besides the common ones. `length` is the context length in tokens,
     prompt and answer together."""
     return {
         "capabilities": _capabilities(info),

@@ -1,4 +1,4 @@
-"""The tools of Anthropic's Messages API, and the choice among them."""
+"""The tools and the tool choice of Anthropic's Messages API."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -31,7 +31,7 @@ class ToolSwitch(Struct, kw_only=True):
 
 
 class ToolsetSpec(Struct, tag_field="type", tag=TOOLSET, kw_only=True):
-    """Tools of an MCP server, by the name that the operator gave it."""
+    """Tools of an MCP server, under the name that the operator gave it."""
 
     mcp_server_name: Annotated[str, Meta(min_length=1, max_length=64)]
     default_config: ToolSwitch | None = None
@@ -71,7 +71,7 @@ _EDITOR: Final = {
     },
     "required": ["command", "path"],
 }
-# Tools whose schema Anthropic's models know by heart, and which the client runs.
+# Tools that the client runs, and whose schema Anthropic's models know without being told.
 _BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "bash_": ("Runs a command in a shell on the user's machine.", _BASH),
     "text_editor_": ("Views and edits files on the user's machine.", _EDITOR),
@@ -79,7 +79,7 @@ _BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 
 def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools, and the types of those that were left out because nobody here can run them."""
+    """The tools, and the types of tools left out because they can't be run here."""
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: list[Tool] = []

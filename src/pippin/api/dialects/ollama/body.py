@@ -1,4 +1,4 @@
-"""What the bodies of `/api/chat` and `/api/generate` share, and what it means to the engine.
+"""The fields that the bodies of `/api/chat` and `/api/generate` share, and their meaning to the engine.
 
 Fields and meanings are those of Ollama's API reference, https://docs.ollama.com/api.
 """
@@ -20,14 +20,14 @@ from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
 
 LATEST: Final = ":latest"
-"""Ollama's clients write it behind a name that has no tag."""
+"""The tag that Ollama's clients append to a name without one."""
 
 RUNNER: Final = Meta(description="Accepted: the operator says how models run.")
 Runner = Annotated[Any, RUNNER]
 
 
 class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
-    """`options` of a body: the sampling fields of all dialects, and Ollama's own."""
+    """`options` of a body: the sampling fields of all dialects, and Ollama's own options."""
 
     num_ctx: Annotated[
         Annotated[int, Meta(ge=1, le=2**40)] | None,
@@ -92,12 +92,12 @@ ACCEPTED: Final = {
 
 
 def model_of(name: str) -> str:
-    """The name of a model without the tag that means none."""
+    """The name of a model without the tag `:latest`."""
     return name.removesuffix(LATEST) or name
 
 
 def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationRequest:
-    """The request with what the shared fields ask for. Raises `ServerError` naming the field."""
+    """The request with the shared fields applied. Raises `ServerError` naming the field."""
     options = fields.options or OllamaOptions()
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs", "needs `logprobs` to be true.")
@@ -134,7 +134,7 @@ def thinking_of(given: bool | str | None) -> Thinking:
 
 
 def keep_alive_of(given: str | float | None) -> float | None:
-    """Seconds, of Ollama's durations or of a number. Raises `ServerError`."""
+    """Seconds, from one of Ollama's durations or a number. Raises `ServerError`."""
     if not isinstance(given, str) or not given:
         return None if isinstance(given, str) else given
     seconds = parse_duration(given)

@@ -1,4 +1,4 @@
-"""The dialects of Ollama: a conversation (`/api/chat`), and a single prompt (`/api/generate`)."""
+"""The dialects of Ollama: conversations (`/api/chat`) and single prompts (`/api/generate`)."""
 
 from typing import Annotated, Any, Final
 
@@ -50,7 +50,7 @@ class GenerateBody(OllamaFields, kw_only=True, omit_defaults=True):
 
 
 class _OllamaDialect:
-    """What both have alike."""
+    """The part that both dialects share."""
 
     id_prefix = ID_PREFIX
     answer = AnswerLine
@@ -111,7 +111,7 @@ def _prompted(fields: GenerateBody) -> GenerationRequest:
         request = with_fields(
             GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None), fields
         )
-        return replace(request, overflow=None)  # a raw prompt has no turns to let go
+        return replace(request, overflow=None)  # a raw prompt has no turns to drop
     said = (Text(fields.prompt),) if fields.prompt else ()
     user = Message("user", said + images_of(fields.images, "images"))
     system = (Message("system", (Text(fields.system),)),) if fields.system else ()

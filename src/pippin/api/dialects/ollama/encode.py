@@ -1,4 +1,4 @@
-"""Draws events as the lines of `/api/chat` and `/api/generate`, and errors as Ollama's clients read them."""
+"""Encodes events as the lines of `/api/chat` and `/api/generate`, and errors in Ollama's form."""
 
 import time
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ DONE_REASON: Final[dict[FinishReason, str]] = {
 
 
 class OllamaShape(Struct, frozen=True, kw_only=True):
-    """The parts of a body that decide how its answer is drawn."""
+    """The parts of a body that decide how its answer is encoded."""
 
-    model: str  # the name that was asked for, which answers repeat
-    chat: bool  # answers are a `message`, and not a `response`
+    model: str  # the requested name, which answers repeat
+    chat: bool  # answers hold a `message` instead of a `response`
     thinking: bool = True  # whether the model's reasoning may be shown
     logprobs: bool = False
 
@@ -92,12 +92,12 @@ def encode_error(report: ErrorReport) -> bytes:
 
 
 def now() -> str:
-    """The time as Ollama writes it: RFC 3339, in UTC."""
+    """The current time in Ollama's form: RFC 3339, in UTC."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 class OllamaEncoder:
-    """See `Encoder`. A tool's call is one line, once its arguments are complete."""
+    """See `Encoder`. A tool call is sent as one line when its arguments are complete."""
 
     def __init__(self, shape: OllamaShape, run: RunInfo) -> None:
         self._shape = shape
@@ -199,7 +199,7 @@ class OllamaEncoder:
 
 
 def _arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call. Those that were cut off are not JSON, and are kept as text under `partial_json`."""
+    """The arguments of a call. Arguments that are not valid JSON, since they were cut off, are under `partial_json`."""
     if not text.strip():
         return {}
     try:

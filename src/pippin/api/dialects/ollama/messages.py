@@ -1,7 +1,7 @@
-"""Conversations and tools as `/api/chat` has them, and what they mean.
+"""Conversations and tools in the form of `/api/chat`, and how they are decoded.
 
-Ollama's messages name a tool's result by the tool (`tool_name`) and not by its call, so that calls and results are
-matched here: in their order, by name where one is given.
+In Ollama's messages, a tool result names the tool (`tool_name`) and not the call. Calls and results are therefore
+matched here: in order, and by name if the result has one.
 """
 
 import re
@@ -59,7 +59,7 @@ class GivenTool(Struct, kw_only=True):
 
 
 class _Calls:
-    """The calls of a conversation that have no result yet, in their order."""
+    """The calls of a conversation that have no result yet, in order."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -76,7 +76,7 @@ class _Calls:
         return ToolCall(call_id, name, arguments)
 
     def answered(self, id: str | None, name: str | None) -> tuple[str, str | None]:
-        """The id and the name of the call that a result belongs to."""
+        """The id and name of the call that a result belongs to."""
         fits = [each for each in self._open if (each[0] == id if id else name in (None, each[1]))]
         if not fits:
             return id or name or f"call_{self._made}", name
@@ -111,7 +111,7 @@ def _message_of(message: OllamaMessage, calls: _Calls, at: str) -> Message:
 
 
 def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
-    """Images as base64, which is Ollama's form, or as `data:` addresses. Raises `ServerError`."""
+    """Images as base64, which is Ollama's form, or as `data:` URLs. Raises `ServerError`."""
     return tuple(
         Image(
             source_of_url(text, f"{at}[{place}]")

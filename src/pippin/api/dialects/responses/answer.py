@@ -1,7 +1,7 @@
-"""What the Responses API answers: the response object, its output items, and the events of a stream.
+"""The answers of the Responses API: the response object, its output items, and the events of a stream.
 
 The encoders build these structs, and the OpenAPI document describes them. Items and content parts are tagged unions, so
-their `type` stands first on the wire. `UNSET` fields are left out, `None` is written as null.
+their `type` comes first on the wire. `UNSET` fields are omitted; `None` is written as null.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from pippin.core.events import Usage
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ListedItem = dict[str, Any]
-"""An item as the API lists what it stores: with id, type and status, and what else the client or the model gave it."""
+"""A stored item as the API lists it: its id, type and status, and all that the client or the model put into it."""
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -79,7 +79,7 @@ class OutputShellCall(CallItem, tag_field="type", tag="shell_call", kw_only=True
 
 
 class OutputPatchCall(CallItem, tag_field="type", tag="apply_patch_call", kw_only=True):
-    """A patch that was cut off stays `in_progress`: the API has no incomplete patches, and nobody may apply it."""
+    """A truncated patch stays `in_progress`: the API has no incomplete patches, and clients must not apply it."""
 
     status: Literal["in_progress", "completed"]
     operation: dict[str, Any]
@@ -172,9 +172,9 @@ class ResponseConversation(Closed, kw_only=True):
 
 
 class ResponseAnswer(Closed, kw_only=True):
-    """What `POST /v1/responses` answers; the events of a stream hold it too.
+    """The answer to `POST /v1/responses`, also sent in the events of a stream.
 
-    The fields from `instructions` on repeat the request, with the defaults that stood for what it left out.
+    The fields from `instructions` on repeat the request, with defaults for the fields that it left out.
     """
 
     id: str
@@ -213,7 +213,7 @@ class ResponseAnswer(Closed, kw_only=True):
 
 
 class StreamEvent(Struct, kw_only=True):
-    """An event of a stream; `sequence_number`, which counts them from 0, is set by the encoder that sends it."""
+    """An event of a stream. `sequence_number` counts the events from 0; the encoder sets it when it sends one."""
 
     type: str
     sequence_number: int = 0
@@ -314,9 +314,9 @@ _ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc
 def stored_items(
     items: Iterable[ListedItem], run_id: str, find: Callable[[str], ListedItem]
 ) -> list[ListedItem]:
-    """Items of a request as the API lists them later: every one with its id, type and status.
+    """Items of a request as the API lists them later, each with its id, type and status.
 
-    `find` gives the item that a reference means; references that lead nowhere are dropped.
+    `find` returns the item that a reference names; dangling references are dropped.
     """
     stored: list[ListedItem] = []
     for number, item in enumerate(items):
@@ -347,7 +347,7 @@ def _completed(kind: str, id: str, item: ListedItem) -> ListedItem:
 
 
 def _content(message: ListedItem) -> list[ListedItem]:
-    """Parts as a list, with the fields that clients expect of each."""
+    """The content as a list of parts, with the fields that clients expect in each."""
     written = message.get("role") == "assistant"
     content = message.get("content")
     if isinstance(content, str):

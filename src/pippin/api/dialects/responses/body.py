@@ -1,4 +1,4 @@
-"""The fields of the Responses API: which are honoured, accepted and refused."""
+"""The fields of the Responses API: those honoured, accepted and refused."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -35,7 +35,7 @@ Metadata = Annotated[
 
 
 class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
-    """Here the schema stands beside its name, not in an object of its own as in Chat Completions."""
+    """Here the schema is beside its name, not in an object of its own as in Chat Completions."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     schema: dict[str, Any] | bool

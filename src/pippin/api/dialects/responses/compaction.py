@@ -1,4 +1,4 @@
-"""`POST /v1/responses/compact`: a conversation in, its user messages and a summary of it out."""
+"""`POST /v1/responses/compact`: replaces a conversation with its user messages and a summary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class ModelName(Struct):
 
 @dataclass(frozen=True, slots=True)
 class CompactionShape:
-    """The items of the conversation that stand before its summary: those of the user."""
+    """The user's items in the conversation, which precede its summary."""
 
     kept: tuple[Item, ...]
 
 
 class CompactionDialect(OpenAIErrors):
-    """Reads the body as that of a response, and asks for a summary instead of an answer.
+    """Reads the body like that of a response, and asks for a summary instead of an answer.
 
-    The question comes last, so that what the prefix cache holds of the conversation is used.
+    The instruction comes last, so that the conversation's prefix in the cache is reused.
     """
 
     name = "responses_compact"
@@ -69,7 +69,7 @@ class CompactionDialect(OpenAIErrors):
 
 
 class CompactionEncoder:
-    """Only for whole answers: `decode` refuses streams."""
+    """Encodes whole answers only: `decode` refuses streams."""
 
     def __init__(self, shape: CompactionShape, run: RunInfo) -> None:
         self._shape = shape

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: what a request body means."""
+"""The dialect of OpenAI's Responses API: decodes a body into a request."""
 
 import time
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
 def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
 ) -> tuple[ItemsReader, Toolbox]:
-    """Read what came before, and this turn."""
+    """Read the earlier turns and this one."""
     history = context.history or NoHistory()
     reader = ItemsReader(history.item, complete=fields.previous_response_id is not None)
     if fields.previous_response_id is not None:
@@ -192,8 +192,8 @@ def _format_field(fields: ResponsesBody) -> str:
 
 
 def _overflow(fields: ResponsesBody) -> OverflowPolicy | None:
-    """A compaction rule asks for a summary of the oldest turns; Pippin makes it when the window is full,
-    whatever `compact_threshold` says, for then no text is lost that would have fitted."""
+    """A compaction rule asks for a summary of the oldest turns. Pippin summarizes when the context window is full,
+    whatever `compact_threshold` says, so that no text is lost that would still fit."""
     if fields.context_management:
         return "summarize"
     return overflow_of(fields)
@@ -212,7 +212,7 @@ def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> 
 
 
 def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
-    """Effort and summary, as the response repeats them."""
+    """The effort and the summary that the response repeats."""
     match fields.reasoning:
         case str() as effort:
             return fields.reasoning_effort or effort, None
@@ -229,7 +229,7 @@ def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
 
 
 def _draft(fields: ResponsesBody) -> ResponseAnswer:
-    """The response before its run: what it repeats of the request, and no output yet."""
+    """The response before its run: the repeated fields of the request, and no output."""
     effort, summary = _reasoning_options(fields)
     conversation = conversation_of(fields)
     return ResponseAnswer(

@@ -1,4 +1,4 @@
-"""Draws a run as the response object of the Responses API, whole or as a stream of its events."""
+"""Encodes a run as the response object of the Responses API, whole or as a stream of events."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -53,9 +53,9 @@ ReasoningShown = Literal["text", "summary", "hidden"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseShape:
-    """The parts of a request that decide how its answer is drawn and stored."""
+    """The parts of a request that decide how its answer is encoded and stored."""
 
-    draft: ResponseAnswer  # the response before its run, which gives it an id, a time and a model
+    draft: ResponseAnswer  # the response before its run, which sets its id, time and model
     input: tuple[dict[str, Any], ...] = ()  # items of this turn, with ids
     toolbox: Toolbox = field(default_factory=Toolbox)
     reasoning: ReasoningShown = "text"
@@ -76,13 +76,13 @@ _CODES: Final[dict[ErrorKind, str]] = {
 
 
 class ResponsesEncoder:
-    """See `Encoder`; `clock` gives seconds since the epoch."""
+    """See `Encoder`; `clock` returns seconds since the epoch."""
 
     def __init__(self, shape: ResponseShape, run: RunInfo, clock: Callable[[], float]) -> None:
         self._shape = shape
         self._run = run
         self._clock = clock
-        # Its output is drawn when it is asked for, in `response`.
+        # `response` fills in the output.
         self._answer = msgspec.structs.replace(
             shape.draft, id=response_id(run), created_at=run.created, model=run.model
         )
@@ -90,12 +90,12 @@ class ResponsesEncoder:
         self._items: list[ItemBuilder] = []
         self._open: ItemBuilder | None = None
         self._mcp_calls = McpCalls()
-        self._ended = False  # the open item's part ended; only `Finished` says whether it was cut
-        self._part: PartStarted | None = None  # begun by the model, but not sent as an item yet
+        self._ended = False  # the open item's part ended; only `Finished` tells whether it was truncated
+        self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
         self._created = False
 
     def queued(self) -> bytes:
-        """The first events of a background response, which is there before it runs; comes before `start`."""
+        """The first events of a background response, which exists before it runs; call before `start`."""
         return self._create() + self._lifecycle("response.queued")
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
@@ -142,17 +142,17 @@ class ResponsesEncoder:
         return DONE
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The response as it stands at the end of a stream of the same completion."""
+        """The same response as at the end of a stream of this completion."""
         for event in replay(completions[0]):
             self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:
-        """Say in the stored response that its run was cancelled; comes after `end`."""
+        """Mark the stored response as cancelled; call after `end`."""
         self._answer.status = "cancelled"
 
     def response(self) -> ResponseAnswer:
-        """The response object as it stands now."""
+        """The response object in its current state."""
         return msgspec.structs.replace(self._answer, output=[item.item() for item in self._items])
 
     def _create(self) -> bytes:
@@ -171,7 +171,7 @@ class ResponsesEncoder:
             self._mcp_calls.begin_result(event)
             return
         self._part = event
-        # Templates often write empty reasoning; an item is only made of it when there is text.
+        # Templates often write empty reasoning, so a reasoning item only starts with its first text.
         if event.kind != "reasoning":
             yield from self._start_item(event)
 
@@ -254,7 +254,7 @@ def response_id(run: RunInfo) -> str:
 
 
 def replay(completion: Completion) -> Iterator[Event]:
-    """The shortest stream that folds to the completion's first choice."""
+    """The shortest stream of events that folds into the completion's first choice."""
     if not completion.choices:
         return
     yield from completion.listed

@@ -56,7 +56,7 @@ class MediaUrl(Struct, kw_only=True):
 
 
 class ChatMedia(Struct, kw_only=True):
-    """A part of media as Chat Completions has it, which mlx-vlm takes here too."""
+    """A media part in the form of Chat Completions, which mlx-vlm accepts here too."""
 
     image_url: MediaUrl | str | None = None
     audio_url: MediaUrl | str | None = None
@@ -73,7 +73,7 @@ class FileContent(Struct, kw_only=True):
 
 
 def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Part, ...], bool]:
-    """The parts, and whether one of them asks for the prompt up to here to stay cached."""
+    """The parts, and whether one of them asks the prefix cache to keep the prompt up to here."""
     if isinstance(content, str):
         return (Text(content),), False
     parts = tuple(
@@ -136,7 +136,7 @@ def _image(image: ImageContent, param: str) -> Image:
 
 
 def _file(file: FileContent, param: str) -> Text:
-    """A file of text, with its name as a heading. No other files can be read."""
+    """A text file, with its name as a heading. Other files can't be read."""
     if file.file_data is None:
         given = "file_url" if file.file_url is not None else "file_id"
         raise unsupported(f"{param}.{given}", "send the file's text as `input_text`, or in `file_data`.")
@@ -160,7 +160,7 @@ Content = str | list[dict[str, Any]]
 class MessageItem(Struct, kw_only=True):
     role: Literal["user", "assistant", "system", "developer", "tool"]
     content: Content | None = None
-    tool_calls: list[dict[str, Any]] | None = None  # this and the next as Chat Completions has them
+    tool_calls: list[dict[str, Any]] | None = None  # this and the fields below: as in Chat Completions
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -172,7 +172,7 @@ class ChatFunction(Struct, kw_only=True):
 
 
 class ChatCall(Struct, kw_only=True):
-    """A call in the history of a chat."""
+    """A tool call in the form of Chat Completions."""
 
     function: ChatFunction
     id: str | None = None
@@ -240,7 +240,7 @@ class MoreTools(Struct, kw_only=True):
     tools: list[dict[str, Any]] = field(default_factory=list)
 
 
-# What tools and services of others left behind, of which a model here can make nothing.
+# Items of tools and services that Pippin does not have; a model here can't use them.
 _SKIPPED: Final = frozenset(
     {
         "web_search_call",
@@ -262,16 +262,16 @@ _SKIPPED: Final = frozenset(
 
 
 class ItemsReader:
-    """Takes items one by one; items of one assistant turn become one message.
+    """Reads items one by one; the items of one assistant turn become one message.
 
-    `find` gives the stored item that an `item_reference` means, or raises `ServerError`. `complete`: the items are a
-    whole conversation, so that an output without its call is a mistake; a client that sends all turns itself may have
-    cut off the first of them.
+    `find` returns the stored item that an `item_reference` names, or raises `ServerError`. If `complete`, the items
+    are a whole conversation, so an output without its call is an error; otherwise the client sends all turns itself
+    and may have dropped the first ones.
     """
 
     def __init__(self, find: Callable[[str], Item], *, complete: bool = False) -> None:
         self.messages: list[Message] = []
-        self.tools: list[dict[str, Any]] = []  # that came with items
+        self.tools: list[dict[str, Any]] = []  # tools that came with items
         self.skipped: list[str] = []  # types of items that were left out
         self._find = find
         self._complete = complete
@@ -298,7 +298,7 @@ class ItemsReader:
             case "compaction" | "compaction_summary" | "context_compaction":
                 self._compaction(convert(item, SealedItem, param), str(item["type"]))
             case "mcp_list_tools":
-                pass  # the tools of this turn are what counts
+                pass  # only the tools of the current turn count
             case str(kind) if kind in _SKIPPED:
                 self.skipped.append(kind)
             case str(kind) if kind.endswith(("_output", "_result")):
@@ -426,7 +426,7 @@ class ItemsReader:
 
 
 def _shell_output(chunk: dict[str, Any]) -> str:
-    """One command's `stdout`, `stderr` and `outcome` as a model reads them."""
+    """One command's `stdout`, `stderr` and `outcome` as text for the model."""
     said = [str(chunk[name]) for name in ("stdout", "stderr") if chunk.get(name)]
     outcome = chunk.get("outcome")
     if isinstance(outcome, dict):

@@ -1,4 +1,4 @@
-"""Builds the output items of a response, and says as stream events how each of them grows."""
+"""Builds the output items of a response, and the stream events with which each grows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -45,9 +45,9 @@ Events = Iterator[StreamEvent]
 
 
 class ItemBuilder(ABC):
-    """Builds one output item: `start`, any number of `grow`, `close`, each of which gives the events to send.
+    """Builds one output item through `start`, any number of `grow`, and `close`; each returns the events to send.
 
-    Subclasses say what the item looks like at any moment, and what is sent between its first and its last event.
+    Subclasses define the item in its current state, and the events between its first and last one.
     """
 
     def __init__(self, id: str, index: int) -> None:
@@ -63,19 +63,19 @@ class ItemBuilder(ABC):
 
     @abstractmethod
     def item(self) -> Output:
-        """The item as it stands now."""
+        """The item in its current state."""
         ...
 
     def opened(self) -> Iterable[StreamEvent]:
-        """The events between that of the new item and its first text."""
+        """The events between the one that adds the item and its first text."""
         return ()
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        """The events of more text, which `text` already holds."""
+        """The events for more text, which `text` already includes."""
         return ()
 
     def closed(self) -> Iterable[StreamEvent]:
-        """The events between the last text and that of the finished item."""
+        """The events between the last text and the one that finishes the item."""
         return ()
 
     def start(self) -> Events:
@@ -102,10 +102,10 @@ class ItemBuilder(ABC):
 
 
 class PartBuilder(ItemBuilder):
-    """An item whose text stands in a part of its own, which opens with the item and closes before it."""
+    """An item whose text is in a part of its own, which opens with the item and closes before it."""
 
     def __init__(self, id: str, index: int, *, part: str, text: str, place: str) -> None:
-        """`part` and `text` are the names of both in types of events, `place` is the field that numbers the part."""
+        """`part` and `text` are their names in event types; `place` is the field with the index of the part."""
         super().__init__(id, index)
         self._place[place] = 0
         self._part_type = f"response.{part}"
@@ -151,12 +151,12 @@ class MessageBuilder(PartBuilder):
 class ReasoningBuilder(PartBuilder):
     """The model's reasoning as raw text.
 
-    A local model's reasoning is there to be read, so where the client asks for a summary (`SummaryBuilder`) that is the
-    reasoning itself; it is sent in one of the two forms, never in both, so that no client shows it twice.
+    A local model's reasoning need not be hidden, so a client that asks for a summary (`SummaryBuilder`) gets the
+    reasoning itself. It is sent in one of the two forms only, so that no client shows it twice.
     """
 
     def __init__(self, id: str, index: int, *, sealed: bool) -> None:
-        """`sealed`: the finished item carries its text as `encrypted_content` too."""
+        """If `sealed`, the finished item also carries its text as `encrypted_content`."""
         super().__init__(id, index, part="content_part", text="reasoning_text", place="content_index")
         self._sealed = sealed
 
@@ -199,7 +199,7 @@ def sealed_when_done(item: ItemBuilder, sealed: bool) -> str | UnsetType:
 
 
 class CallBuilder(ItemBuilder):
-    """A call that the client runs; `origin` is what the called function stood for in the request."""
+    """A call that the client runs; `origin` is the tool of the request that the called function stands for."""
 
     def __init__(self, id: str, index: int, call_id: str, origin: ToolOrigin) -> None:
         super().__init__(id, index)
@@ -231,8 +231,8 @@ class FunctionCallBuilder(CallBuilder):
 
 
 class CustomCallBuilder(CallBuilder):
-    """The call of a custom tool. Its input is a string within the function's arguments, so it is sent when these are
-    complete."""
+    """The call of a custom tool. Its input is a string inside the function's arguments, so it is sent when the
+    arguments are complete."""
 
     def item(self) -> OutputCustomCall:
         return OutputCustomCall(
@@ -251,7 +251,7 @@ class CustomCallBuilder(CallBuilder):
 
 
 class ActionCallBuilder(CallBuilder):
-    """A shell command or a patch. The API has no events for its parts, so it appears when it is complete."""
+    """A shell command or a patch. The API has no delta events for them, so the item is sent when it is complete."""
 
     def start(self) -> Events:
         return iter(())
@@ -295,7 +295,7 @@ def _texts(given: Any) -> list[str]:
 
 
 class ListedToolsBuilder(ItemBuilder):
-    """The tools that an MCP server offers; they are known at once."""
+    """The tools that an MCP server offers, all known at once."""
 
     def __init__(self, id: str, index: int, listed: ToolsListed) -> None:
         super().__init__(id, index)
@@ -318,7 +318,7 @@ def _listed(tool: Tool) -> ListedTool:
 
 
 class McpCallBuilder(ItemBuilder):
-    """A call of an MCP tool and, later, its result: other items may begin in between."""
+    """A call of an MCP tool and, later, its result. Other items may start in between."""
 
     def __init__(self, id: str, index: int, started: PartStarted) -> None:
         super().__init__(id, index)
@@ -346,7 +346,7 @@ class McpCallBuilder(ItemBuilder):
         return self._arguments_grew("response.mcp_call_arguments.delta", delta.text)
 
     def asked(self) -> ArgumentsDone:
-        """The event for arguments that are complete, upon which the call is made."""
+        """The event for complete arguments, after which the call is made."""
         return ArgumentsDone(type="response.mcp_call_arguments.done", arguments=self.text, **self._place)
 
     def answered(self, text: str, *, is_error: bool) -> Events:
@@ -360,7 +360,7 @@ class McpCallBuilder(ItemBuilder):
 
 
 class McpCalls:
-    """The calls of a response that wait for their results."""
+    """The MCP calls of a response that wait for their results."""
 
     def __init__(self) -> None:
         self._waiting: dict[str | None, McpCallBuilder] = {}
@@ -375,7 +375,7 @@ class McpCalls:
         self._answering, self._pieces = started, []
 
     def grow_result(self, delta: PartDelta) -> bool:
-        """Add a piece of a result. Returns False where no result is open, so that the piece is of something else."""
+        """Add a piece of a result. Returns False if no result is open; the piece then belongs to another part."""
         if self._answering is None:
             return False
         self._pieces.append(delta.text)
@@ -387,7 +387,7 @@ class McpCalls:
             yield from item.answered("".join(self._pieces), is_error=started.is_error)
 
     def abandon(self) -> Events:
-        """Close the calls whose results the response ends without."""
+        """Close the calls that got no result before the end of the response."""
         for item in self._waiting.values():
             yield from item.close("incomplete")
         self._waiting = {}

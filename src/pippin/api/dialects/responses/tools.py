@@ -1,7 +1,7 @@
 """Maps the tools of the Responses API to functions, and calls of those functions back to its items.
 
-A model can only call functions. Custom tools, shells and patches become functions with a fixed schema; the
-functions of a namespace get its name in front; all others, which no client runs, are left out with a warning.
+A model can only call functions. Custom tools, shells and patches become functions with a fixed schema. Functions in a
+namespace get its name as a prefix. All other tools, which no client can run, are left out with a warning.
 """
 
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice,
 
 @dataclass(frozen=True, slots=True)
 class ToolOrigin:
-    """The tool that a function stands for: the kind of item that a call of it becomes, and the name in that item."""
+    """The tool that a function stands for: the kind of item for its calls, and the name in that item."""
 
     kind: CallKind
     name: str
@@ -137,12 +137,12 @@ class ToolOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a request: as the model sees them, and what each of them was."""
+    """The tools of a request, as the model sees them and as the request gave them."""
 
     tools: tuple[Tool, ...] = ()
     origins: dict[str, ToolOrigin] = field(default_factory=dict)  # by the name that the model sees
     toolsets: tuple[Toolset, ...] = ()  # of MCP servers
-    left_out: tuple[str, ...] = ()  # types of tools that nobody here can run
+    left_out: tuple[str, ...] = ()  # types of tools that can't be run here
 
     def origin(self, name: str) -> ToolOrigin:
         return self.origins.get(name, ToolOrigin("function", name))
@@ -156,7 +156,7 @@ class Toolbox:
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """The name by which the model knows a function of a namespace."""
+    """The name under which the model sees a function in a namespace."""
     if not namespace:
         return name
     return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
@@ -218,7 +218,7 @@ def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[To
         case GrammarInput(syntax, definition):
             grammar = f"The input follows this {syntax} grammar:\n{definition}"
             description = f"{description}\n\n{grammar}".strip()
-            # A JSON string can be held to a regular expression, but not to a Lark grammar.
+            # A JSON string can be constrained by a regular expression, but not by a Lark grammar.
             if syntax == "regex":
                 parameters = _custom_like(definition)
     strict = parameters is not CUSTOM_INPUT
@@ -243,7 +243,7 @@ def _namespace(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tu
 
 
 def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> ToolChoice:
-    """Raises `ServerError` where what is forced cannot be called."""
+    """Raises `ServerError` if the forced tool can't be called."""
     match given:
         case None | "auto":
             return ToolChoice()
@@ -282,7 +282,7 @@ def _offered(names: tuple[str, ...], toolbox: Toolbox) -> tuple[str, ...]:
 
 
 def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None:
-    """The function that is meant, None for a tool that was left out."""
+    """The function that a choice names; None for a tool that was left out."""
     kind = choice.get("type")
     if kind in ("function", "custom"):
         named = convert(choice, Named, param)
@@ -308,12 +308,12 @@ def _find(named: Named, toolbox: Toolbox) -> str | None:
 
 
 def custom_arguments(text: str) -> str:
-    """The arguments of a custom tool's function, of the text that was its input."""
+    """The arguments of a custom tool's function for an input text."""
     return msgspec.json.encode({"input": text}).decode()
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool, of the arguments of its function; arguments that break the schema are the input."""
+    """The input text in the arguments of a custom tool's function; arguments that break the schema are the input."""
     try:
         return from_json(arguments, dict[str, str])["input"]
     except (msgspec.DecodeError, KeyError):

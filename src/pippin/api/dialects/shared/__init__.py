@@ -1,7 +1,7 @@
-"""What several dialects have alike; nothing here knows of a dialect.
+"""Code that several dialects share; nothing here depends on a dialect.
 
-Begin with `fields.py`, which reads a body by its contract (`body_types.py` walks the types of one). `engine_fields`
-are those of every dialect; `media` and `mcp_tools` read what stands inside of some. `openai` is what OpenAI's two
-completion APIs share, asked and answered. Answers: `frames` of server-sent events, and `sealed_text` for what a client
-is to bring back.
+Begin with `fields.py`, which decodes a body by its contract (`body_types.py` walks the body's types). `engine_fields`
+holds the fields of every dialect; `media` and `mcp_tools` read the contents of some fields. `openai` is what OpenAI's
+two completion APIs share, in requests and answers. For answers, `frames` writes server-sent events, and `sealed_text`
+encodes text that a client sends back later.
 """

@@ -1,4 +1,4 @@
-"""Walks the types of a body: what may stand where, without the shells that unions and metadata are."""
+"""Walks the types of a body, looking through unions and metadata."""
 
 import functools
 import re
@@ -9,13 +9,13 @@ from msgspec import Meta, Struct, inspect
 
 
 def read_as(*shapes: Any) -> Meta:
-    """Annotates an object whose type is open, because it is given back as it came, with what it is read as."""
+    """Annotates an untyped object, which the answer repeats as it came, with the types that it is read as."""
     return Meta(extra={"read_as": shapes})
 
 
 @functools.cache
 def type_of(shape: Any) -> inspect.Type:
-    """msgspec's description of a type, kept because it takes a millisecond to make."""
+    """msgspec's description of a type, cached because building it takes a millisecond."""
     return inspect.type_info(shape)
 
 
@@ -33,7 +33,7 @@ def members(places: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
 
 
 def objects_of(place: inspect.Type, path: str) -> Iterator[tuple[str, inspect.StructType]]:
-    """Each struct that may stand at that place or inside of it, and where: `tools[].function`."""
+    """Each struct that may occur at that place or inside it, with its path, such as `tools[].function`."""
     for kind in members([place]):
         match kind:
             case inspect.StructType(fields=fields):
@@ -47,14 +47,14 @@ def objects_of(place: inspect.Type, path: str) -> Iterator[tuple[str, inspect.St
 
 
 MOST: Final = 24
-"""The most values that an error lists; more would hide the sentence that they stand in."""
+"""The most values that an error message lists; more would bury its sentence."""
 
 _STEPS: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 
 def allowed_values(type: Any, path: str) -> tuple[str, ...]:
-    """The words that may stand at `path` (`messages[0].role`), in the order in which they are declared; none where
-    they are not a closed list, or too many."""
+    """The words allowed at `path` (`messages[0].role`), in the order of declaration. Empty if they are not a closed
+    list, or are more than `MOST`."""
     steps = _STEPS.findall(path)
     places = [inspect.type_info(type)]
     for step in steps[:-1]:
@@ -85,21 +85,21 @@ def _words(place: inspect.Type, steps: list[str]) -> Iterator[str]:
 
 
 MOST_LETTERS: Final = 64
-"""The length at which the name of a key is cut for the log."""
+"""The length to which a key's name is cut for the log."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.$-]+")
-"""A key that may be named in the log. Any other may be a client's text, which the log must not hold."""
+"""A key that may be named in the log. Any other key may be the client's text, which must not be logged."""
 
 
 @functools.cache
 def settings_of(body: type[Struct]) -> Mapping[str, inspect.Type]:
-    """The fields of a body in which objects with keys of their own stand."""
+    """The fields of a body that hold objects with declared keys."""
     fields = {field.encode_name: field.type for field in inspect.type_info(body).fields}  # type: ignore[attr-defined]
     return {name: place for name, place in fields.items() if any(objects_of(place, name))}
 
 
 def unknown_keys(value: Any, place: inspect.Type, path: str) -> Iterator[str]:
-    """Where the keys of a decoded value stand that no struct at that place has: `tools[].function.foo`."""
+    """The paths of keys in a decoded value that no struct at that place declares: `tools[].function.foo`."""
     kinds = list(members([place]))
     match value:
         case dict():

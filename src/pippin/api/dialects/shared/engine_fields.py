@@ -1,8 +1,8 @@
-"""The fields by which clients steer a generation, and what they mean to the engine.
+"""The fields with which clients control a generation, and their meaning to the engine.
 
-Four structs, each built on the one before: `SamplingFields`, whose ranges and descriptions stand in
-`core/parameters.py`; `StructureFields` of structured output, in OpenAI's, vLLM's and llama.cpp's words;
-`DiffusionFields`; and `EngineFields`, what else the replaced servers have. Names and values of other servers are
+Four structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
+`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names;
+`DiffusionFields`; and `EngineFields`, the other fields of the replaced servers. Names and values of other servers are
 translated here.
 """
 
@@ -39,7 +39,7 @@ Breaker = Annotated[str, Meta(max_length=p.LONGEST_BREAKER)]
 
 
 class SamplingFields(Struct, kw_only=True, omit_defaults=True):
-    """Inherited by the request structs of the dialects; read with `sampling_of`."""
+    """Base of the dialects' request structs; read with `sampling_of`."""
 
     temperature: Annotated[Annotated[float, p.TEMPERATURE.wire_bounds] | None, p.TEMPERATURE.described] = None
     top_p: Annotated[Annotated[float, p.TOP_P.wire_bounds] | None, p.TOP_P.described] = None
@@ -102,17 +102,17 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
 
 
 def sampling_of(fields: SamplingFields) -> Sampling:
-    """What the fields ask for, in the engine's terms. Raises `ServerError` for a bias of something that is no token."""
+    """The sampling that the fields ask for. Raises `ServerError` if a key of `logit_bias` is not a token id."""
     asked: dict[str, Any] = {each.name: getattr(fields, each.public_name) for each in p.PARAMETERS}
     if asked["repetition_penalty"] is None:
         asked["repetition_penalty"] = fields.repeat_penalty
     if asked["repetition_context"] is None:
         asked["repetition_context"] = fields.repeat_last_n
     asked["p_less"] = None if fields.p_less is None else int(fields.p_less)
-    # A nucleus of no probability at all is the likeliest token alone.
+    # A nucleus without any probability mass holds only the likeliest token.
     if asked["top_p"] == 0:
         asked |= {"top_p": None, "top_k": 1}
-    # Any other 0 or -1 that is out of range is a word for "does nothing".
+    # Other values of 0 or below that are out of range mean "off".
     for each in p.PARAMETERS:
         value = asked[each.name]
         if value is not None and value <= 0 and not each.holds(value):
@@ -162,7 +162,7 @@ class NamedSchema(Struct, kw_only=True):
 
 
 class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
-    """Chat Completions: the schema stands in an object of its own."""
+    """Chat Completions puts the schema into an object of its own."""
 
     json_schema: NamedSchema
 
@@ -179,7 +179,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat 
 
 
 class StructuredOutputs(Struct, kw_only=True):
-    """vLLM's `structured_outputs` object; exactly one of its kinds is set."""
+    """vLLM's `structured_outputs` object, in which exactly one kind is set."""
 
     json: Schema | None = None
     regex: Pattern | None = None
@@ -196,7 +196,7 @@ class StructuredOutputs(Struct, kw_only=True):
 
 
 class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
-    """Sampling fields and those of structured output; read with `output_format_of`."""
+    """Sampling fields and fields of structured output; read with `output_format_of`."""
 
     structured_outputs: Annotated[
         StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
@@ -212,13 +212,13 @@ class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
 
 
 def output_format_of(fields: StructureFields, response_format: ResponseFormat | None) -> OutputFormat | None:
-    """The one output format that was asked for. Raises `ServerError` if two were."""
+    """The requested output format. Raises `ServerError` if there are two."""
     found = named_format_of(fields, response_format)
     return None if found is None else found[1]
 
 
 def format_field_of(fields: StructureFields, response_format: ResponseFormat | None) -> str:
-    """The field that the output format is in, down to a schema. Raises as `output_format_of`."""
+    """The path of the field that sets the output format, down to its schema. Raises as `output_format_of`."""
     found = named_format_of(fields, response_format)
     match response_format:
         case _ if found is not None and found[0] != "response_format":
@@ -234,7 +234,7 @@ def format_field_of(fields: StructureFields, response_format: ResponseFormat | N
 def named_format_of(
     fields: StructureFields, response_format: ResponseFormat | None
 ) -> tuple[str, OutputFormat] | None:
-    """The field of the output format that was asked for, and the format. Raises `ServerError` if there are two."""
+    """The requested output format and the field that sets it. Raises `ServerError` if there are two."""
     asked: list[tuple[str, OutputFormat]] = []
     if response_format is not None and (wanted := format_of(response_format)) is not None:
         asked.append(("response_format", wanted))
@@ -324,7 +324,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds of `90`, `5m`, `1h30m` or `-1`; None for what is no duration."""
+    """Seconds of `90`, `5m`, `1h30m` or `-1`; None if the text is not a duration."""
     if re.fullmatch(r"-?\d{1,9}(\.\d{1,6})?", text):
         return float(text)
     if not re.fullmatch(r"-?(\d{1,9}(\.\d{1,6})?(ms|s|m|h|d))+", text):
@@ -420,7 +420,7 @@ def diffusion_of(fields: DiffusionFields) -> AskedDiffusion:
 
 
 class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
-    """Inherited by the request structs of the dialects."""
+    """Base of the dialects' request structs."""
 
     enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
     reasoning: Annotated[
@@ -550,7 +550,7 @@ def thinking_of(fields: EngineFields) -> Thinking:
 
 
 def reasoning_warnings(fields: EngineFields) -> tuple[str, ...]:
-    """Agents ask for a context of their own accord, where no person could take it back."""
+    """Warns about `reasoning.context` instead of refusing it: agents set it themselves, and users can't unset it."""
     options = fields.reasoning
     if isinstance(options, ReasoningOptions) and options.context not in (None, "auto"):
         return (
@@ -560,7 +560,7 @@ def reasoning_warnings(fields: EngineFields) -> tuple[str, ...]:
 
 
 def check_unsummarised(fields: EngineFields) -> None:
-    """For dialects whose answers have no place for summaries."""
+    """Refuses summaries of reasoning, for dialects whose answers have no place for them."""
     options = fields.reasoning
     if isinstance(options, ReasoningOptions):
         for name, asked in (("summary", options.summary), ("generate_summary", options.generate_summary)):
@@ -598,7 +598,7 @@ def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None)
 
 
 def steered(request: GenerationRequest, fields: EngineFields) -> GenerationRequest:
-    """The request with the fields that mean the same in every dialect."""
+    """The request with those fields applied that mean the same in every dialect."""
     return msgspec.structs.replace(
         request,
         stop_token_ids=fields.stop_token_ids or (),
@@ -651,7 +651,7 @@ def continues_final(fields: EngineFields) -> bool:
 
 
 def priority_of(fields: EngineFields) -> int:
-    """In the engine higher runs first; in vLLM's field lower does."""
+    """The engine runs higher priorities first; vLLM's field means the opposite."""
     return -(fields.priority or 0)
 
 
@@ -667,7 +667,7 @@ def keep_alive_of(fields: EngineFields) -> float | None:
 
 
 def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tuple[Message, ...]:
-    """The messages, whose images and videos are read as the request's fields ask."""
+    """The messages with the request's media options set on their images and videos."""
     shape = fields.resize_shape
     resize = None if shape is None else (shape[0], shape[-1])
     for_images = fields.min_pixels is not None or fields.max_pixels is not None or resize is not None
@@ -684,7 +684,7 @@ def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tup
         match given:
             case Image():
                 return image(given)
-            case Video():  # a video may have its own
+            case Video():  # a video's own options win
                 return msgspec.structs.replace(
                     given,
                     fps=given.fps or fields.video_fps,

@@ -1,4 +1,4 @@
-"""Reads a JSON body into a struct, and holds each field of a contract to: honoured, accepted, or refused."""
+"""Decodes a JSON body into a struct, and treats each field as its contract says: honoured, accepted or refused."""
 
 import functools
 import re
@@ -17,30 +17,30 @@ from pippin.core.errors import FieldName, ServerError
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 MAX_DEPTH = 100
-"""Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
+"""Levels of nesting in a body. Deeper values would burden all code that walks them later."""
 
 MOST_VALUES = 250_000
-"""Lists, objects and fields in a body, counted as its brackets and colons: those of a prompt of a million tokens.
-While more is decoded, which can't be interrupted, nobody else would be answered."""
+"""Lists, objects and fields in a body, counted by brackets and colons; enough for a prompt of a million tokens.
+Decoding can't be interrupted, so a larger body would block all other requests."""
 
 MOST_ITEMS = 1_000_000
-"""Things in a row, counted as commas: as many token ids as a prompt may have."""
+"""Elements in a body, counted by commas: as many as a prompt may have token ids."""
 
-SLICE: Final = 1 << 20  # bytes that are looked at before others get their turn
+SLICE: Final = 1 << 20  # bytes counted at a time, after which other threads may run
 
 TOO_LARGE: Final = "holds a number of more than 64 bits."
 
 BOOKKEEPING: Final = "Bookkeeping of the client's."
 
 Unused = Annotated[Any, Meta(description="Accepted without effect.")]
-"""A documented key of settings that changes nothing here, and whose value nobody looks at."""
+"""A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
 _PLAIN = re.compile(r"[a-z0-9_]{1,64}")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
-NEAR: Final = 200  # bytes before a number, within which its field's name stands
-MOST_NAMED: Final = 32  # unknown fields of a body
+NEAR: Final = 200  # bytes before a number that are searched for its field's name
+MOST_NAMED: Final = 32  # unknown fields reported of one body
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
@@ -48,31 +48,29 @@ _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`
 class Contract(Generic[Body]):
     """The documented fields of a request body.
 
-    Fields of `body` are honoured (or refused by value, by the dialect's own code). Names in `accepted` may have
-    any value and change nothing, for the reason that is given. Names in `refused` may only have a neutral value
-    (null, false, zero or empty), otherwise the request fails with the sentence given there, also where `body` has
-    them from a struct that dialects share.
+    Fields of `body` are honoured, or the dialect's code refuses some of their values. Fields in `accepted` may have
+    any value and have no effect, for the given reason. Fields in `refused` may only have a neutral value (null,
+    false, zero or empty); otherwise the request fails with the given sentence, even if `body` inherits the field.
 
-    Keys of objects inside a field count as fields, but for those of `left_open`: clients keep notes of their own in
-    messages.
+    Keys of objects inside a field count as fields, except in `left_open`: clients put keys of their own into messages.
     """
 
     body: type[Body]
     accepted: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-    switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
+    switches: frozenset[str] = frozenset()  # fields of `refused` that an empty object would switch on
     left_open: frozenset[str] = frozenset({"messages"})
     required: frozenset[str] = (
         frozenset()
-    )  # fields of `body` that have a default and are asked for all the same
+    )  # fields of `body` that are required although the struct gives them a default
 
     @property
     def names(self) -> frozenset[str]:
-        """The fields that `body` has, as they are spelled on the wire."""
+        """The fields of `body`, as spelled on the wire."""
         return names_of(self.body)
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
-        """The body, and the names of fields that this contract does not know."""
+        """Returns the body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])
         unknown = self._sort_out(given)
         body = _decode(data, self.body)
@@ -86,9 +84,9 @@ class Contract(Generic[Body]):
     def decode_form(
         self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
     ) -> tuple[Body, tuple[str, ...]]:
-        """The body that a form stands for, and the names of fields that this contract does not know.
+        """Decodes a form: returns the body, and the names of fields that this contract does not know.
 
-        All values of a form are texts. Fields of `lists` may be given several times; of the others the last one counts.
+        All values of a form are strings. Fields in `lists` may be repeated; for other fields the last value counts.
         """
         given: dict[str, list[str]] = {}
         for name, texts in fields.items():
@@ -109,7 +107,7 @@ class Contract(Generic[Body]):
         return body, unknown
 
     def settings(self) -> Mapping[str, inspect.Type]:
-        """The fields whose objects have keys of their own."""
+        """The fields whose objects have declared keys."""
         return {
             name: place
             for name, place in settings_of(self.body).items()
@@ -127,7 +125,7 @@ class Contract(Generic[Body]):
                 yield from unknown_keys(decode_raw(given[name], name), place, name)
 
     def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
-        """Names that nobody knows. Raises `ServerError` for one that is refused."""
+        """Returns the unknown names. Raises `ServerError` for a refused field."""
         known = names_of(self.body)
         unknown = []
         for name, value in given.items():
@@ -141,12 +139,12 @@ class Contract(Generic[Body]):
 
 @functools.cache
 def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
-    """The names of its fields on the wire; msgspec takes a millisecond to tell them."""
+    """The names of a struct's fields on the wire, cached because msgspec takes a millisecond to list them."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
 
 
 def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:
-    """The accepted fields without those that `body` has, which are honoured by the dialect of that body."""
+    """The accepted fields except those of `body`, which that body's dialect honours."""
     return {name: why for name, why in accepted.items() if name not in names_of(body)}
 
 
@@ -154,7 +152,7 @@ Decodable = TypeVar("Decodable")
 
 
 def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
-    """Decode JSON; every complaint becomes a `ServerError` that names the field."""
+    """Decode JSON. Raises `ServerError` naming the field if the value is invalid."""
     if not data.strip():
         raise ServerError("invalid_request", "The request body is empty; send a JSON object.")
     if len(data) > MOST_VALUES:
@@ -163,7 +161,7 @@ def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
 
 
 def check_values(data: bytes) -> None:
-    """Refuse a body that takes long to decode whatever it means."""
+    """Refuse a body with so many values that decoding would take too long."""
     values = items = 0
     for start in range(0, len(data), SLICE):
         part = data[start : start + SLICE]
@@ -182,7 +180,7 @@ def check_values(data: bytes) -> None:
 
 @functools.cache
 def _decoder(type: Any) -> decoding.JsonDecoder[Any]:
-    """One decoder is kept for each type of body."""
+    """The decoder of a type, cached."""
     return decoding.json_decoder(type)
 
 
@@ -198,7 +196,7 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
 
 
 def decode_raw(value: msgspec.Raw, name: str) -> Any:
-    """A value of which nobody looks at all must still be JSON with numbers in range, at a depth that can be read."""
+    """Decode a field without a declared type. Raises `ServerError` if it is invalid JSON, too deep or out of range."""
     try:
         return from_json(value)
     except msgspec.ValidationError as error:
@@ -210,9 +208,9 @@ def decode_raw(value: msgspec.Raw, name: str) -> Any:
 
 
 def malformed(data: bytes, complaint: str) -> ServerError:
-    """The error of a body that is not JSON.
+    """The error for a body that is not valid JSON.
 
-    NaN and Infinity, which some clients write for numbers, are reported with the name of their field.
+    NaN and Infinity, which some clients send as numbers, are reported with the name of their field.
     """
     if place := _AT_BYTE.search(complaint):
         start = int(place[1])
@@ -224,7 +222,7 @@ def malformed(data: bytes, complaint: str) -> ServerError:
 
 
 def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
-    """Convert a value that is already decoded; `path` is where it stands in the body."""
+    """Convert a value that is already decoded; `path` is its place in the body."""
     try:
         return decoding.convert(value, type=type)
     except msgspec.ValidationError as error:
@@ -234,7 +232,7 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
 
 
 def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError:
-    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`") about a value of that type."""
+    """Turn msgspec's message ("Expected `int`, got `str` - at `$.n`") about a value of that type into an error."""
     match = _AT_PATH.match(complaint)
     problem, path = (match["problem"], match["path"] or "") if match else (complaint, "")
     if path and problem.startswith("Invalid") and (words := allowed_values(type, path)):
@@ -255,17 +253,17 @@ def unsupported(param: str, sentence: str) -> ServerError:
 
 
 def called(**names: str) -> tuple[FieldName, ...]:
-    """What a dialect calls the fields that refusals of the service and the engines name."""
+    """A dialect's names for the fields that errors of the service and the engines name."""
     return tuple(FieldName(own, client) for own, client in names.items() if client != own)
 
 
 def invalid(param: str, sentence: str) -> ServerError:
-    """A value that is never right. The sentence goes on after the field's name: "must be ..."."""
+    """The error for an invalid value. The sentence continues after the field's name: "must be ..."."""
     return ServerError("invalid_request", f"`{param}` {sentence}", param, code="invalid_value")
 
 
 def loggable(name: str) -> str:
-    """A name that a client made up, for a sentence of the log."""
+    """A name chosen by the client, made safe for the log."""
     return name if _PLAIN.fullmatch(name) else "unknown"
 
 
@@ -276,12 +274,12 @@ def too_deep(param: str | None) -> ServerError:
 
 
 def in_range(number: int) -> bool:
-    """Whether it can be passed on to a worker."""
+    """Whether the number can be passed on to a worker."""
     return -(2**63) <= number < 2**64
 
 
 def check_small(value: Any, param: str, *, depth: int, nodes: int, size: int) -> None:
-    """Refuse a free-form value of more levels, more values or more bytes (as JSON) than these."""
+    """Refuse a free-form value with more than `depth` levels, `nodes` values or `size` bytes of JSON."""
     level: list[Any] = [value]
     count = 0
     for _ in range(depth):
@@ -302,8 +300,8 @@ def check_small(value: Any, param: str, *, depth: int, nodes: int, size: int) ->
 
 
 def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
-    """Refuse free-form values (schemas, template variables) that are nested too deep to be walked, or hold
-    numbers that can't be passed on to a worker."""
+    """Refuse free-form values (schemas, template variables) that are nested too deep, or hold numbers that can't be
+    passed on to a worker."""
     level: list[Any] = [value]
     for _ in range(limit):
         following: list[Any] = []

@@ -1,4 +1,4 @@
-"""Server-sent events: their media type, and how named ones are written."""
+"""Server-sent events: their media type, and how named events are written."""
 
 from typing import Any, Final
 

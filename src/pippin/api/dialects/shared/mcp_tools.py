@@ -1,4 +1,4 @@
-"""How a body asks for the tools of an MCP server: OpenAI's `mcp` tool, without an address."""
+"""OpenAI's `mcp` tool, with which a body asks for the tools of an MCP server, but without an address."""
 
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ class ToolFilter(Struct, kw_only=True):
 
 
 class McpTool(Struct, tag_field="type", tag="mcp", kw_only=True):
-    """`server_label` is the name of a server of the operator's; addresses of a client's own are not called."""
+    """`server_label` names a server that the operator has set up; addresses given by clients are not called."""
 
     server_label: Annotated[str, Meta(min_length=1, max_length=64)]
     allowed_tools: Annotated[tuple[ToolName, ...], Meta(max_length=512)] | ToolFilter | None = None

@@ -1,4 +1,4 @@
-"""Reads the images, sounds and videos of a conversation, as bodies have them."""
+"""Reads the images, sounds and videos in request bodies."""
 
 import base64
 import re
@@ -12,12 +12,12 @@ from pippin.core.conversation import Audio, Image, Inline, MediaSource, Part, Ur
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
 PATH: Final = re.compile(r"[^\n]{1,4096}\.[A-Za-z0-9]{2,5}")
-"""A name with an ending: a dot is no letter of base64."""
+"""A file name with an extension. Base64 has no dot."""
 SLICE: Final = 1 << 20  # characters
 
 
 def source_of_url(url: str, param: str) -> MediaSource:
-    """The bytes of a `data:` address, or the address itself for the server to fetch or to refuse."""
+    """The bytes of a `data:` URL, or the URL itself, which the server fetches or refuses later."""
     if url[:5].lower() == "data:":
         header, comma, payload = url[5:].partition(",")
         if not comma or not header.lower().endswith(";base64"):
@@ -30,19 +30,19 @@ def source_of_url(url: str, param: str) -> MediaSource:
 
 
 def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
-    """The image at an address. `original` is served as `high`, the finest detail that a processor knows."""
+    """The image at a URL. `original` is read as `high`, the finest detail that a processor knows."""
     return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
 
 
 def placed(part: Part, field: str) -> Part:
-    """The part, with where the client wrote it if it is a medium."""
+    """The part; an image, sound or video is marked with its place in the body."""
     return replace(part, field=field) if isinstance(part, Image | Audio | Video) else part
 
 
 def sound_of(text: str, format: str | None, param: str) -> Audio:
-    """The sound that a text stands for: base64, a `data:` or http(s) address, or the path of a file.
+    """The sound in a string: base64, a `data:` or http(s) URL, or the path of a file.
 
-    A path is one by its first characters (`/`, `./`, `~/`), or by a short ending, which base64 can't have.
+    A string is a path if it begins with `./`, `../` or `~/`, or has a short extension, which base64 can't have.
     """
     head = text[:8].lower()
     is_address = head.startswith(("data:", "http:", "https:", "file:", "./", "../", "~/"))
@@ -63,7 +63,7 @@ def source_of_base64(payload: str, param: str, mime: str | None = None) -> Inlin
 
 
 def decoded_base64(text: str) -> bytes:
-    """Without its blanks; in slices, between which others get their turn. Raises `ValueError`."""
+    """Decodes base64 with whitespace, in slices between which other threads may run. Raises `ValueError`."""
     pieces: list[bytes] = []
     rest, ended = "", False
     for start in range(0, len(text), SLICE):

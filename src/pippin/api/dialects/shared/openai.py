@@ -1,5 +1,5 @@
-"""What OpenAI's two completion APIs share: fields of bodies, and names that they only accept or refuse; in answers log
-probabilities, errors, usage, timings, and chunks of a stream. Its other APIs take from it what they have alike.
+"""What OpenAI's two completion APIs share: in requests the fields, honoured, accepted or refused; in answers log
+probabilities, errors, usage, timings, and stream chunks. OpenAI's other APIs use parts of it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timin
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
 
 MAX_ANSWERS = 1024
-"""To one body. How many choices a request may have is the operator's to say, and the service's to check."""
+"""Most answers to one body. The operator sets how many choices a request may have, and the service checks it."""
 
 Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
@@ -50,7 +50,7 @@ ACCEPTED: Final = {
     "request_id": "Bookkeeping; the header `x-request-id` names a request.",
     "spaces_between_special_tokens": "Markup tokens are never sent.",
 }
-"""Bookkeeping, and hints that change nothing in an answer: each with the reason why it can't."""
+"""Fields without effect on an answer, each with the reason."""
 
 _SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
 _BEAM = "beam search is not offered; use `n` or `best_of` to choose among answers."
@@ -96,7 +96,7 @@ REFUSED: Final = {
 NO_PROGRESS: Final = (
     "streams of Chat Completions and Completions have it; GET /v1/status tells how far each prompt is."
 )
-"""Why `return_progress` is refused by the dialects whose streams have no place for it."""
+"""The refusal of `return_progress` in dialects whose streams have no place for it."""
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -137,7 +137,7 @@ def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[
 
 
 def check_values(fields: OpenAIFields) -> None:
-    """Fields of which only one value can be honoured."""
+    """Checks the fields that can be honoured with one value only."""
     if fields.skip_special_tokens is False:
         raise unsupported("skip_special_tokens", "markup tokens are read by the server and never sent.")
     if fields.tool_argument_recovery not in (None, "none"):
@@ -145,12 +145,12 @@ def check_values(fields: OpenAIFields) -> None:
 
 
 class StreamShape(Struct, frozen=True, kw_only=True):
-    """How a stream of chunks is to look."""
+    """The form of a stream of chunks."""
 
     usage: bool = False  # a chunk of its own at the end
-    usage_unasked: bool = False  # without that one, in the chunk with the last `finish_reason`
-    continuous_usage: bool = False  # figures in every chunk
-    progress: bool = False  # chunks that tell how far the prompt is
+    usage_unasked: bool = False  # without that chunk: usage in the one with the last `finish_reason`
+    continuous_usage: bool = False  # usage in every chunk
+    progress: bool = False  # chunks that report the progress of the prompt
 
 
 def stream_shape_of(fields: OpenAIFields, *, usage_unasked: bool = False) -> StreamShape:
@@ -165,9 +165,9 @@ def stream_shape_of(fields: OpenAIFields, *, usage_unasked: bool = False) -> Str
 
 
 LOWEST: Final = -9999.0
-"""OpenAI's number for a token that is very unlikely. It stands for minus infinity, which JSON can't hold, and for a log
-probability that nobody computed: the field is a number in every contract, and a token that was left out would break the
-order of the text."""
+"""OpenAI's number for a very unlikely token. It replaces minus infinity, which JSON can't represent, and log
+probabilities that were not computed: every contract requires a number, and omitting the token would leave a gap in the
+text."""
 
 
 class TopLogprob(Struct, kw_only=True):
@@ -189,17 +189,17 @@ class LogprobsBody(Struct, kw_only=True):
 
 
 def text_of(raw: bytes) -> str:
-    """A part of a character shows as U+FFFD; `bytes` beside it has the truth."""
+    """An incomplete character becomes U+FFFD; the field `bytes` holds the exact bytes."""
     return raw.decode("utf-8", "replace")
 
 
 def finite(logprob: float | None) -> float:
-    """The log probability as JSON can hold it: `LOWEST` for None, NaN, minus infinity and all that is below."""
+    """The log probability as JSON can represent it: `LOWEST` for None, NaN and anything at or below `LOWEST`."""
     return LOWEST if logprob is None or not logprob > LOWEST else logprob
 
 
 def logprobs_of(tokens: Iterable[Token]) -> list[TokenLogprob]:
-    """The tokens with their natural log probabilities, as Chat Completions and Responses have them."""
+    """The tokens with their natural log probabilities, in the form of Chat Completions and Responses."""
     return [
         TokenLogprob(
             token=text_of(token.raw),
@@ -237,7 +237,7 @@ ERROR_CODE: Final[dict[ErrorKind, str | None]] = {
     "cancelled": "request_cancelled",
     "internal": "internal_error",
 }
-"""Kinds that are not listed are their own code."""
+"""Kinds not listed here are their own code."""
 
 STOPPED: Final[dict[FinishReason, str]] = {
     "stop": "stop",
@@ -274,7 +274,7 @@ def encode_error(report: ErrorReport) -> bytes:
 
 
 class OpenAIErrors:
-    """The errors of a dialect of OpenAI's, and the media type of its streams, for dialects to inherit."""
+    """Base of OpenAI's dialects: their errors, and the media type of their streams."""
 
     media = EVENTS
 
@@ -309,7 +309,7 @@ class UsageBody(Struct, kw_only=True):
 
 
 def usage_body(requests: Iterable[list[Usage]]) -> UsageBody:
-    """Sum of the choices of each request; choices of one request share their prompt."""
+    """The usage of all requests; the choices of one request share its prompt."""
     body = UsageBody()
     details = body.completion_tokens_details
     for choices in requests:
@@ -329,7 +329,7 @@ def usage_body(requests: Iterable[list[Usage]]) -> UsageBody:
 
 
 class TimingsBody(Struct, kw_only=True):
-    """llama.cpp's and mlx-vlm's figures; milliseconds, and tokens a second."""
+    """llama.cpp's and mlx-vlm's timings, in milliseconds and tokens per second."""
 
     prompt_n: int
     cache_n: int
@@ -346,7 +346,7 @@ class TimingsBody(Struct, kw_only=True):
 
 
 def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
-    """Figures of a whole request: its prompt, and the choices as they ran beside one another."""
+    """Timings of a whole request: its prompt, and its choices, which ran concurrently."""
     choices = list(finished)
     if not choices:
         return None
@@ -381,7 +381,7 @@ _encode = msgspec.json.encode
 
 
 class ChunkHead(Struct, kw_only=True):
-    """The fields that all chunks of a stream begin with."""
+    """The fields at the beginning of every chunk of a stream."""
 
     id: str
     object: str
@@ -391,7 +391,7 @@ class ChunkHead(Struct, kw_only=True):
 
 
 class PromptProgress(Struct, kw_only=True):
-    """How far a prompt is, in tokens, as llama.cpp's server tells it for `return_progress`."""
+    """Progress of a prompt in tokens, in the form of llama.cpp's server for `return_progress`."""
 
     total: int
     cache: int  # of `processed`: found in the prefix cache
@@ -400,16 +400,17 @@ class PromptProgress(Struct, kw_only=True):
 
 
 class PromptReports:
-    """What a stream tells of one prompt, in the order that llama.cpp's clients rely on: the first report has what the
-    prefix cache had, `cache` and `total` stay as they are, `processed` grows with each, and the last one has all."""
+    """The progress reports of one prompt, in the order that llama.cpp's clients rely on: the first report holds the
+    tokens from the prefix cache, `cache` and `total` stay constant, `processed` grows with each report, and the last
+    one covers the whole prompt."""
 
     def __init__(self) -> None:
         self._cached: int | None = None  # until the first
         self._processed = 0
 
     def after(self, progress: Progress) -> list[PromptProgress]:
-        """The reports that an event is worth: two, if it is the first and comes after a chunk; none, where a prompt
-        that was preempted is computed again."""
+        """The reports for an event: two if it is the first and a chunk was already computed, none while a preempted
+        prompt is recomputed."""
         told = []
         if self._cached is None:
             self._cached = self._processed = progress.cached
@@ -426,16 +427,16 @@ class PromptReports:
 
 
 class ChunkEncoder:
-    """The part of a `StreamEncoder` that both APIs have alike; subclasses draw the choices.
+    """The part of a `StreamEncoder` that both APIs share; subclasses encode the choices.
 
-    Chunks are written between a head and a tail that are made once, so that a token costs one short string.
+    The head and the tail of a chunk are encoded once, so that each token only costs a short string.
     """
 
     def __init__(self, head: ChunkHead, stream: StreamShape, *, requests: int, choices: int) -> None:
-        """`choices` counts those of all requests."""
+        """`choices` is the number of choices over all requests."""
         self._stream = stream
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
-        # With include_usage every chunk but the last says `"usage":null`.
+        # With include_usage, every chunk but the last has `"usage":null`.
         self._tail = b'],"usage":null}\n\n' if stream.usage else b"]}\n\n"
         self._prompt_tokens = 0
         self._completed = [0] * choices  # completion tokens so far
@@ -462,7 +463,7 @@ class ChunkEncoder:
         return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\n" + DONE
 
     def _progress(self, request: int, choice: bytes, progress: Progress) -> bytes:
-        """Chunks that tell how far a request's prompt is, where the client wants to know; `choice` is an empty one."""
+        """Chunks that report the progress of a request's prompt, if the client asked; `choice` is an empty choice."""
         if not self._stream.progress:
             return b""
         head = self._head + choice + self._tail_of_chunk().removesuffix(b"}\n\n") + b',"prompt_progress":'

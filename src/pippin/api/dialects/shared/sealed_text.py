@@ -1,7 +1,7 @@
-"""Carries text through a client as an opaque token, for contracts that want one (reasoning, summaries).
+"""Passes text through a client as an opaque token, for contracts that require one (reasoning, summaries).
 
-It is encoded, not encrypted: a local server hides nothing from its own client. The token lets a client that
-keeps no text of its own hand it back in a later turn.
+The text is encoded, not encrypted: a local server hides nothing from its own client. With the token, a client that
+does not keep the text can send it back in a later turn.
 """
 
 import base64
@@ -16,7 +16,7 @@ def seal(text: str) -> str:
 
 
 def unseal(token: str) -> str | None:
-    """The text in a token of ours; None for anybody else's."""
+    """The text in a token made by `seal`; None for any other token."""
     if not token.startswith(_PREFIX):
         return None
     payload = token.removeprefix(_PREFIX)

@@ -1,4 +1,4 @@
-"""Asks models for one connection: each call is an exchange of its own, with a line in the log, as over HTTP."""
+"""Calls models for one connection: each call is a separate exchange with a line in the log, as over HTTP."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ Send = Callable[[ServerEvent], Awaitable[None]]
 
 
 class Calls:
-    """The models as one connection reaches them, with the rights and within the limits of its caller."""
+    """The models for one connection, with the rights and limits of its caller."""
 
     def __init__(self, api: Api, socket: HTTPConnection) -> None:
         self.api = api
@@ -36,11 +36,11 @@ class Calls:
 
     @property
     def exchange(self) -> Exchange:
-        """That of the connection."""
+        """The connection's exchange."""
         return exchange_of(self._socket.scope)
 
     async def find(self, name: str, kind: ModelKind) -> ModelInfo | None:
-        """What is known of the model that a name means; None for one that is not here, or not for this caller."""
+        """The model with that name; None if there is none of this kind, or if the caller may not use it."""
         try:
             info = await self.api.service.find(name, kind)
             check_model(self.exchange, name, info)
@@ -50,7 +50,7 @@ class Calls:
 
     @asynccontextmanager
     async def generation(self, wanted: GenerationRequest) -> AsyncIterator[tuple[Answer, Exchange]]:
-        """The answer of a language model, which is closed at the end. Raises `ServerError`."""
+        """The answer of a language model, closed on exit. Raises `ServerError`."""
         async with self._logged() as request:
             prepared = await self.api.handler.prepare_generation(request, wanted, OPERATION)
             answer = await self.api.handler.open(request, prepared, NobodyWaits())
@@ -59,7 +59,7 @@ class Calls:
 
     @asynccontextmanager
     async def task(self, task: Task, model: str, *, counted: bool) -> AsyncIterator[Answer]:
-        """The answer of another model, which is closed at the end. `counted`: as a request of the caller's."""
+        """The answer of another model, closed on exit. If `counted`, it counts as a request of the caller."""
         async with self._logged() as request:
             if counted:
                 await self.api.handler.admit(exchange_of(request.scope))
@@ -71,7 +71,7 @@ class Calls:
 
     @asynccontextmanager
     async def _logged(self) -> AsyncIterator[Request]:
-        # Nobody hangs up on a single call: the connection ends its calls when its client leaves.
+        # A single call has no client that could disconnect: the connection ends its calls when the client leaves.
         request = Request(asked_on(self._socket, PATH).scope, _never)
         exchange = exchange_of(request.scope)
         try:

@@ -1,4 +1,4 @@
-"""One Realtime connection: takes the events of a client one after the other, while what they began goes on."""
+"""One Realtime connection: handles a client's events one after the other, while the tasks they started go on."""
 
 import asyncio
 import logging
@@ -50,28 +50,28 @@ from pippin.core.traces import trace_of
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 900.0
-"""A connection on which nothing is sent and nothing goes on is closed after a quarter of an hour."""
+"""A connection without events and running tasks is closed after a quarter of an hour."""
 SLICE_MS: Final = 1000
-"""Sound in which speech is looked for at a time."""
+"""Sound searched for speech at a time."""
 KEPT_MS: Final = 1000
-"""Sound before speech that is kept beside the padding, as its beginning is told a little late."""
+"""Sound kept in addition to the padding, as the beginning of speech is detected a little late."""
 
 
 class Head(Struct):
-    """What every event has."""
+    """The fields of every event."""
 
     type: Any = None
     event_id: Any = None
 
 
 LISTENERS: Final = 2
-"""Connections whose sound is listened to at a time, beside the event loop: others wait for milliseconds."""
+"""Connections whose sound is searched for speech in threads at the same time; others wait for milliseconds."""
 
 
 async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> None:
-    """Accept a connection and answer until the client leaves; one for a model that it may not use is refused.
+    """Accept a connection and answer until the client leaves; refuse it if the client may not use the model.
 
-    `listening` is shared by all connections: who looks for speech holds it.
+    `listening` is shared by all connections and held while searching for speech.
     """
     calls = Calls(api, socket)
     try:
@@ -98,7 +98,7 @@ async def _asked_for(calls: Calls, socket: WebSocket) -> tuple[Settings, bool]:
 
 
 def _secret_of(calls: Calls, socket: WebSocket) -> ClientSecret | None:
-    """The client secret with which a connection is opened. Raises `ServerError` for one that is not known."""
+    """The client secret with which a connection is opened. Raises `ServerError` if it is unknown."""
     for key in shown_keys(socket.headers):
         if (secret := calls.api.client_secrets.find(key)) is not None:
             return secret
@@ -111,7 +111,7 @@ def _secret_of(calls: Calls, socket: WebSocket) -> ClientSecret | None:
 
 
 class Connection:
-    """Serves one client. Whatever goes on beside its events is a task in `_tasks`, and ends with the connection."""
+    """Serves one client. Work beside the events runs as tasks in `_tasks`, which end with the connection."""
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ class Connection:
         hears: bool,
         is_old: bool,
     ) -> None:
-        """`listening` as `serve` has it. `hears`: the language model itself does. `is_old`: the client speaks the shape
-        of the beta."""
+        """`listening` is that of `serve`. `hears`: the language model itself takes audio. `is_old`: the client uses the
+        beta version of the API."""
         self._listening = listening
         self._is_old = is_old
         self._calls = calls
@@ -137,7 +137,7 @@ class Connection:
         self._conversation = Conversation(channel.hold, channel.release)
         self._buffer = InputBuffer(settings.input)
         self._listener: Listener | None = None
-        self._speech_item: str | None = None  # of the turn that is being spoken
+        self._speech_item: str | None = None  # of the turn being spoken
         self._response: Response | None = None
         self._responding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,7 +177,7 @@ class Connection:
             await self._channel.send(data)
 
     async def _answer(self, message: str | bytes) -> None:
-        """Do what an event asks for; what is wrong with it is said in an event, and the connection goes on."""
+        """Handle an event; an error is reported in an event, and the connection goes on."""
         event_id: str | None = None
         large = self._calls.api.handler.large
         try:
@@ -192,7 +192,7 @@ class Connection:
             await self._refuse(INTERNAL, event_id)
 
     def _read(self, data: bytes, head: Head) -> tuple[str, e.ClientEvent, tuple[str, ...]]:
-        """The type of an event, the event, and the names of fields that nobody knows. Raises `ServerError`."""
+        """The type of an event, the event, and the names of its unknown fields. Raises `ServerError`."""
         if self._is_old:
             data = json.encode(older.newer(decode_json(data, dict[str, Any])))
             head = decode_json(data, Head)
@@ -261,7 +261,7 @@ class Connection:
         self._hear(entry)
 
     def _entry_of(self, given: GivenItem, path: str) -> Entry:
-        """An item of the client's as it is kept. Raises `ServerError`."""
+        """The entry for an item that the client sent. Raises `ServerError`."""
         item = completed(given, given.id or new_id("item"))
         recording = None
         if isinstance(item, MessageItem):
@@ -281,7 +281,7 @@ class Connection:
         )
 
     def _hear(self, entry: Entry) -> None:
-        """Begin to write down what was said in an item, where the client or the model needs that."""
+        """Start to transcribe the recording of an item, if the client or the model needs the text."""
         recording, settings = entry.recording, self._settings.transcription
         if recording is None or (self._hears and settings is None):
             return
@@ -332,7 +332,7 @@ class Connection:
             self._listener = None
 
     async def _listen(self, data: bytes, detection: ServerVad) -> list[Started | Stopped]:
-        """What begins and ends in the last bytes of the buffer."""
+        """The starts and ends of speech in `data`, the last bytes of the buffer."""
         async with self._listening:
             if self._listener is None:
                 begin = self._buffer.end - len(data) // bytes_per_ms(self._settings.input)
@@ -349,7 +349,7 @@ class Connection:
             self._response.stop("turn_detected")
 
     async def _turn_ended(self, at: int, detection: ServerVad) -> None:
-        """Answer what was said. Where that can't be, the client is told, and the sound that came after it is heard."""
+        """Answer the turn. If that fails, report the error and continue with the sound after the turn."""
         try:
             await self._speech_stopped(at, detection)
         except ServerError as error:
@@ -416,14 +416,14 @@ class Connection:
         )
 
     def _input(self, given: GivenItem | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
-        """An item of a response's own input; one that the conversation does not have is put into `brought`."""
+        """The entry for an item of a response's own input; added to `brought` if it is not in the conversation."""
         if isinstance(given, e.ItemReference):
             return self._conversation.find(given.id)
         brought.append(self._entry_of(given, f"response.input[{number}]"))
         return brought[-1]
 
     def _require_idle(self) -> None:
-        """Raises `ServerError` while a response goes on that nobody has stopped."""
+        """Raises `ServerError` while a response runs that was not told to stop."""
         if self._active_response is not None and not self._active_response.stopped:
             raise ServerError(
                 "conflict",
@@ -436,7 +436,7 @@ class Connection:
         return self._response if self._responding is not None and not self._responding.done() else None
 
     async def _respond(self, order: Order) -> None:
-        """Begin a response. Raises `ServerError` while another one goes on, and where its input is too large."""
+        """Start a response. Raises `ServerError` if another one is running, or if the input is too large."""
         self._require_idle()
         if self._responding is not None:
             await asyncio.wait({self._responding})
@@ -450,7 +450,7 @@ class Connection:
         async def run() -> None:
             try:
                 await response.run()
-            finally:  # nobody else hears what only this response was given
+            finally:  # only this response uses the entries that it brought
                 await stop_all(entry.transcribing for entry in order.brought)
                 self._channel.release(size)
 
@@ -468,7 +468,7 @@ class Connection:
 
 
 async def stop_all(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-    """Cancel tasks, and wait for their end."""
+    """Cancel tasks and wait until they end."""
     running = [task for task in tasks if task is not None]
     for task in running:
         task.cancel()
@@ -476,7 +476,7 @@ async def stop_all(tasks: Iterable[asyncio.Task[None] | None]) -> None:
 
 
 def text_of(message: str | bytes) -> bytes:
-    """Raises `ServerError` for a message that is no text."""
+    """The bytes of a text message. Raises `ServerError` for a binary one."""
     if isinstance(message, bytes):
         raise ServerError("invalid_request", "Send events as text messages that hold JSON.")
     return message.encode()

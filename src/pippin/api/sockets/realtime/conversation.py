@@ -1,4 +1,4 @@
-"""What was said on a connection: its items in order, within bounds, and what is kept of the sound."""
+"""The conversation of a connection: its items in order, within bounds, and the sound kept with them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from pippin.core.errors import ServerError
 MOST_ITEMS: Final = 4096
 
 ROOT: Final = "root"
-"""Stands for the place before all items."""
+"""The `previous_item_id` that puts an item before all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenText:
-    """A piece of an answer as it was spoken; milliseconds from the start of its sound."""
+    """A piece of a spoken answer; times in milliseconds from the start of the answer's sound."""
 
     text: str
     start: float
@@ -27,14 +27,14 @@ class SpokenText:
 
 @dataclass(slots=True)
 class Entry:
-    """An item and what belongs to it beside what clients are shown."""
+    """An item, and state of it that clients are not shown."""
 
     item: Item
     recording: Recording | None = None
     transcribing: asyncio.Task[None] | None = None
     spoken: list[SpokenText] = field(default_factory=list)
     failure: ServerError | None = None  # why its recording has no transcript
-    held: int = 0  # bytes
+    held: int = 0  # bytes counted for it
 
     @property
     def id(self) -> str:
@@ -42,12 +42,12 @@ class Entry:
 
     @property
     def milliseconds(self) -> int:
-        """How long the sound of an answer is."""
+        """The duration of a spoken answer."""
         return int(self.spoken[-1].end) if self.spoken else 0
 
 
 class Conversation:
-    """The items, in order. `hold` and `release` count the bytes that they take."""
+    """The items, in order. `hold` and `release` count their bytes."""
 
     def __init__(self, hold: Callable[[int], bool], release: Callable[[int], None]) -> None:
         self._hold = hold
@@ -65,7 +65,7 @@ class Conversation:
         return self._entries[-1].id if self._entries else None
 
     def find(self, id: str) -> Entry:
-        """Raises `ServerError` for an item that is not there."""
+        """Raises `ServerError` if there is no such item."""
         for entry in self._entries:
             if entry.id == id:
                 return entry
@@ -80,7 +80,7 @@ class Conversation:
         return any(entry.id == id for entry in self._entries)
 
     def add(self, entry: Entry, after: str | None = None) -> str | None:
-        """Put an item behind another, or at the end; the id of the item before it. Raises `ServerError`."""
+        """Insert an item after another one, or at the end. Returns the preceding item's id. Raises `ServerError`."""
         if self.has(entry.id):
             raise invalid("item.id", f"is that of another item: {entry.id!r}.")
         if len(self._entries) >= MOST_ITEMS:
@@ -101,7 +101,7 @@ class Conversation:
             entry.transcribing.cancel()
 
     def truncate(self, id: str, content: int, milliseconds: int) -> None:
-        """Forget what was spoken after so many milliseconds, and what that says. Raises `ServerError`."""
+        """Drop the sound after `milliseconds`, and the text spoken in it. Raises `ServerError`."""
         entry = self.find(id)
         parts = entry.item.content if isinstance(entry.item, MessageItem) else []
         if not (0 <= content < len(parts)) or parts[content].type != "output_audio":
@@ -114,7 +114,7 @@ class Conversation:
         parts[content].transcript = "".join(piece.text for piece in entry.spoken)
 
     def drop_recording(self, entry: Entry) -> None:
-        """Let the sound of a message go, which is a text now."""
+        """Drop the sound of a message that was transcribed."""
         if entry.recording is not None:
             size = min(len(entry.recording.data), entry.held)
             entry.recording = None
@@ -123,18 +123,18 @@ class Conversation:
                 self._release(size)
 
     def before(self, id: str) -> str | None:
-        """The id of the item that stands before this one."""
+        """The id of the item before this one."""
         place = self._entries.index(self.find(id))
         return self._entries[place - 1].id if place else None
 
     def grown(self, entry: Entry) -> None:
-        """Count an item again, whose text is complete now, as far as there is room."""
+        """Count the bytes of an item again when its text is complete, if there is room."""
         more = size_of(entry.item) - entry.held
         if more > 0 and self.has(entry.id) and self._hold(more):
             entry.held += more
 
     def calls(self, call_id: str) -> bool:
-        """Whether a function call of this id is there."""
+        """Whether there is a function call with this id."""
         return any(isinstance(each.item, CallItem) and each.item.call_id == call_id for each in self._entries)
 
     def _place_after(self, id: str) -> int:
@@ -149,7 +149,7 @@ class Conversation:
 
 
 def bytes_of(entry: Entry) -> int:
-    """What an item takes with its recording, about."""
+    """The approximate size of an item with its recording."""
     return size_of(entry.item) + (len(entry.recording.data) if entry.recording else 0)
 
 
@@ -162,7 +162,7 @@ def full(bound: str) -> ServerError:
 
 
 def _cut(pieces: list[SpokenText], milliseconds: int) -> Iterator[SpokenText]:
-    """What was heard of an answer. Of the piece in which it broke off, as many words as the share of its sound."""
+    """The part of an answer that was heard. The piece where it broke off keeps its share of whole words."""
     for piece in pieces:
         if piece.end <= milliseconds:
             yield piece
@@ -174,6 +174,6 @@ def _cut(pieces: list[SpokenText], milliseconds: int) -> Iterator[SpokenText]:
 
 
 def user_sound(id: str, transcript: str | None = None) -> MessageItem:
-    """The item of a recording that the client committed."""
+    """The item for a recording that the client committed."""
     content = Content(type="input_audio", transcript=transcript)
     return MessageItem(id=id, object="realtime.item", status="completed", role="user", content=[content])

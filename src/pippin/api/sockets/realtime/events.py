@@ -1,4 +1,4 @@
-"""The events that travel on a connection. Their fields are those of OpenAI's package (`openai.types.realtime`)."""
+"""The events on a connection. Their fields are those of OpenAI's package (`openai.types.realtime`)."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -56,7 +56,7 @@ class ItemReference(Struct, tag_field="type", tag="item_reference", kw_only=True
 
 
 class ResponseFields(SharedFields, kw_only=True):
-    """The `response` of a `response.create`: what is set holds for this response, in place of the session's."""
+    """The `response` of a `response.create`; its fields override the session's for this response."""
 
     conversation: Literal["auto", "none"] | UnsetType | None = UNSET
     input: list[GivenItem | ItemReference] | UnsetType | None = UNSET
@@ -88,7 +88,7 @@ CONTRACTS: Final[dict[str, Contract[Any]]] = {
 
 
 class Problem(Struct, kw_only=True):
-    """What an error event says; `event_id` is that of the client's event which is at fault."""
+    """The content of an error event; `event_id` is the id of the client's event that caused it."""
 
     type: str
     code: str | None
@@ -116,7 +116,7 @@ class OutputDetails(Struct, kw_only=True):
 
 
 class UsageFigures(Struct, kw_only=True):
-    """`audio_tokens` are those of the speech model, which spoke what the language model wrote."""
+    """`audio_tokens` are the tokens of the speech model, which spoke the language model's text."""
 
     total_tokens: int
     input_tokens: int
@@ -149,7 +149,7 @@ class ResponseObject(Struct, kw_only=True):
 
 
 class Part(Struct, kw_only=True):
-    """The part that a piece of an answer is, as the events about it have it."""
+    """A content part in the events about it."""
 
     type: Literal["text", "audio"]
     text: str | UnsetType = UNSET
@@ -177,7 +177,7 @@ class TranscriptionUsage(Struct, kw_only=True):
 
 
 class ServerEvent(Struct, tag_field="type", kw_only=True):
-    """`event_id` is made up when the event is sent."""
+    """`event_id` is set when the event is sent."""
 
     event_id: str = ""
 

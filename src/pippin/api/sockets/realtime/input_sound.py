@@ -1,4 +1,4 @@
-"""The sound that a client sends: the buffer that it fills, and recordings taken from it as files that engines read."""
+"""The sound that a client sends: the input buffer, and recordings taken from it as WAVE files for engines."""
 
 import base64
 import binascii
@@ -11,12 +11,12 @@ from pippin.api.sockets.realtime.session import Pcm, SoundFormat, bytes_per_ms
 from pippin.core.errors import ServerError
 
 LONGEST_MS: Final = 10 * 60 * 1000
-"""Of the sound that waits to be committed."""
+"""The longest sound that may wait to be committed."""
 SHORTEST_MS: Final = 100
-"""OpenAI's: less than this is no turn."""
+"""OpenAI's limit: a turn must be at least this long."""
 
 WAVE_CODES: Final = {"Pcm": 1, "Pcma": 6, "Pcmu": 7}
-"""The codes of WAVE's header for linear samples, A-law and u-law (RFC 2361)."""
+"""The format codes of WAVE headers for linear samples, A-law and u-law (RFC 2361)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Recording:
 
 
 def wave_header(format: SoundFormat, size: int) -> bytes:
-    """The header of a WAVE file of one channel with so many bytes of sound."""
+    """The header of a WAVE file of one channel with `size` bytes of sound."""
     width = 2 if isinstance(format, Pcm) else 1
     code = WAVE_CODES[type(format).__name__]
     body = struct.pack("<HHIIHH", code, 1, format.rate, format.rate * width, width, 8 * width)
@@ -52,7 +52,7 @@ def wave_header(format: SoundFormat, size: int) -> bytes:
 
 
 def sound_of(text: str, format: SoundFormat, path: str = "audio") -> bytes:
-    """The bytes of sound in base64. Raises `ServerError`."""
+    """The sound in a base64 text. Raises `ServerError`."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -63,7 +63,7 @@ def sound_of(text: str, format: SoundFormat, path: str = "audio") -> bytes:
 
 
 class InputBuffer:
-    """Sound that came and is not committed yet. Milliseconds count from the first that came on the connection."""
+    """Sound that is not committed yet. Milliseconds count from the first sound of the connection."""
 
     def __init__(self, format: SoundFormat) -> None:
         self.format: SoundFormat = format
@@ -84,11 +84,11 @@ class InputBuffer:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether less than ten seconds are left."""
+        """Whether there is room for less than ten seconds."""
         return self.end - self._begin > LONGEST_MS - 10_000
 
     def append(self, data: bytes) -> None:
-        """Raises `ServerError` for more than may wait."""
+        """Add sound. Raises `ServerError` if the buffer is full."""
         if self.size + len(data) > LONGEST_MS * self._rate:
             raise ServerError(
                 "too_large",
@@ -99,7 +99,7 @@ class InputBuffer:
         self._data += data
 
     def drop_before(self, moment: int) -> int:
-        """Forget what came before a moment; how many bytes that was."""
+        """Drop the sound before a moment. Returns the number of bytes dropped."""
         size = min(max(0, moment - self._begin) * self._rate, len(self._data))
         size -= size % self._rate
         del self._data[:size]
@@ -107,7 +107,7 @@ class InputBuffer:
         return size
 
     def take(self, until: int | None = None) -> Recording:
-        """Take the sound out of the buffer, up to a moment or all of it."""
+        """Remove and return the sound up to a moment, or all of it."""
         size = len(self._data) if until is None else max(0, until - self._begin) * self._rate
         recording = Recording(bytes(self._data[:size]), self.format)
         begin = self.end if until is None else until
@@ -116,7 +116,7 @@ class InputBuffer:
         return recording
 
     def change(self, format: SoundFormat) -> int:
-        """Sound of another format comes from now on: what waits is forgotten. How many bytes that was."""
+        """Set the format of later sound. A change drops the buffered sound; returns the number of bytes dropped."""
         if format == self.format:
             return 0
         dropped = self.take()

@@ -1,4 +1,4 @@
-"""The items of a conversation: as clients send them and are shown them, and as messages for the model."""
+"""The items of a conversation: their form on the wire, and as messages for the model."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
@@ -11,7 +11,7 @@ from pippin.api.dialects.shared.media import decoded_base64, image_of
 from pippin.core.conversation import Audio, Image, Inline, Message, Part, Text, ToolCall, ToolResult
 
 MOST_CONTENT: Final = 256
-"""Parts of one message."""
+"""The most parts of one message."""
 
 ItemId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Status = Literal["completed", "incomplete", "in_progress"]
@@ -19,7 +19,7 @@ ContentType = Literal["input_text", "input_audio", "input_image", "output_text",
 
 
 class Content(Struct, kw_only=True):
-    """A part of a message. `audio` is base64; it is never shown again."""
+    """A part of a message. `audio` is base64 and is never sent back."""
 
     type: ContentType
     text: str | UnsetType | None = UNSET
@@ -58,7 +58,7 @@ class ToolListItem(Struct, tag_field="type", tag="mcp_list_tools", kw_only=True)
 
 
 class ServerCallItem(Struct, tag_field="type", tag="mcp_call", kw_only=True):
-    """A call that Pippin made itself, of a tool of an MCP server."""
+    """A call of an MCP tool that Pippin made itself."""
 
     id: ItemId
     server_label: str
@@ -79,7 +79,7 @@ ALLOWED: Final[dict[str, tuple[ContentType, ...]]] = {
 
 
 def check_content(item: MessageItem, path: str) -> None:
-    """Raises `ServerError` for content that its role can't have, or that says nothing."""
+    """Raises `ServerError` for content that the role can't have, or that is empty."""
     for number, part in enumerate(item.content):
         place = f"{path}.content[{number}]"
         allowed = ALLOWED[item.role]
@@ -99,7 +99,7 @@ def check_content(item: MessageItem, path: str) -> None:
 
 
 def sound_given(item: MessageItem, path: str) -> bytes | None:
-    """The recording that a message brings, which stays in no other place. Raises `ServerError`."""
+    """Remove and return the recording in a message. Raises `ServerError`."""
     sounds = [(number, part) for number, part in enumerate(item.content) if part.type == "input_audio"]
     if not sounds:
         return None
@@ -118,7 +118,7 @@ def sound_given(item: MessageItem, path: str) -> bytes | None:
 def messages_of(
     instructions: str, items: Iterable[Item], hearings: "dict[str, Inline]"
 ) -> tuple[Message, ...]:
-    """The messages that items stand for. `hearings` are the recordings, by item, that the model itself is to hear."""
+    """The messages for the model. `hearings` are the recordings that the model itself hears, by item id."""
     messages = [Message("system", (Text(instructions),))] if instructions else []
     turn: list[Part] = []
     names: dict[str, str] = {}
@@ -173,12 +173,12 @@ def _image(part: Content) -> Image:
 
 
 def size_of(item: Item) -> int:
-    """The bytes that an item takes, about."""
+    """The approximate size of an item in bytes."""
     return len(msgspec.json.encode(item)) + 512
 
 
 def completed(item: GivenItem, id: str) -> GivenItem:
-    """An item that a client sent, with what it left out."""
+    """An item that a client sent, with the omitted fields filled in."""
     item.id = id
     item.object = "realtime.item"
     item.status = item.status or "completed"

@@ -1,7 +1,7 @@
-"""The shape that the API had in its beta, which clients ask for by the header `OpenAI-Beta: realtime=v1`.
+"""The beta version of the API, which clients select with the header `OpenAI-Beta: realtime=v1`.
 
-A session was flat, parts and events had other names, and an item was told once. What travels is translated on the way
-in and out; what it means is the same. The shape is that of `openai.types.beta.realtime`.
+In the beta, a session was flat, parts and events had other names, and an item was announced once. Events are translated
+on the way in and out; their meaning is the same. The types are those of `openai.types.beta.realtime`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 JSON = dict[str, Any]
 
 SUBPROTOCOL: Final = "openai-beta.realtime-v1"
-"""Where browsers put it, which can set no header."""
+"""The subprotocol with which browsers select the beta, as they can't set headers."""
 
 FORMATS: Final[dict[str, JSON]] = {
     "pcm16": {"type": "audio/pcm", "rate": 24000},
@@ -37,7 +37,7 @@ PLAIN: Final = {
     "modalities": "output_modalities",
     "max_response_output_tokens": "max_output_tokens",
 }
-"""Fields that have another name, and the same place."""
+"""Fields that are renamed but keep their place."""
 
 
 def asks_for_it(headers: Headers, subprotocols: list[str]) -> bool:
@@ -45,7 +45,7 @@ def asks_for_it(headers: Headers, subprotocols: list[str]) -> bool:
 
 
 def newer(event: JSON) -> JSON:
-    """An event of a client in the shape of today. What has not the shape of the beta is left as it is."""
+    """A client's event in the current form. Events that are not in the beta's form are left unchanged."""
     event = dict(event)
     match event.get("type"):
         case "session.update" if isinstance(event.get("session"), dict):
@@ -64,7 +64,7 @@ def newer(event: JSON) -> JSON:
 
 
 def older(event: JSON) -> JSON | None:
-    """An event of the server in the shape of the beta; None for one that it did not have."""
+    """A server's event in the beta's form; None if the beta did not have it."""
     name = str(event["type"])
     if name == "conversation.item.done":
         return None
@@ -141,7 +141,7 @@ def _older_modalities(modalities: list[str]) -> list[str]:
 
 
 def _with_parts(item: Any, names: Mapping[str, str]) -> Any:
-    """An item whose parts have the types of the other shape."""
+    """The item with the types of its parts renamed."""
     if not isinstance(item, dict) or not isinstance(item.get("content"), list):
         return item
     content = [

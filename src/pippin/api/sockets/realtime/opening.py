@@ -1,4 +1,4 @@
-"""What a new connection is set to: which models there are decides whether it hears and speaks."""
+"""The settings of a new connection: the models that are served decide whether it hears and speaks."""
 
 from msgspec import UNSET
 
@@ -18,7 +18,7 @@ from pippin.core.models import ModelKind
 
 
 async def session_of(calls: Calls, given: SessionFields) -> tuple[Settings, bool]:
-    """As `opened`, of a session whose fields are known before its connection. Raises `ServerError`."""
+    """Like `opened`, for a session whose fields are known before its connection. Raises `ServerError`."""
     kind: Kind = "realtime" if given.type is UNSET else given.type
     model = "default" if given.model is UNSET else given.model or "default"
     settings, hears = await opened(calls, kind, model)
@@ -28,7 +28,7 @@ async def session_of(calls: Calls, given: SessionFields) -> tuple[Settings, bool
 async def check_served(
     calls: Calls, settings: Settings, path: str, before: Transcription | None = None
 ) -> None:
-    """Raises `ServerError` for what nobody here can do. `before`: the transcription that was settled already."""
+    """Raises `ServerError` if no model here can serve the settings. `before` is the transcription checked earlier."""
     if settings.turn_detection is not None:
         require_detection(f"{path}.audio.input.turn_detection")
     asked = settings.transcription

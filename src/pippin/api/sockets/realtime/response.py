@@ -1,4 +1,4 @@
-"""One response: what a language model answers, as items and the events about them, spoken where that is asked for."""
+"""One response: the language model's answer as items and events about them, spoken if the client asked for it."""
 
 import asyncio
 import logging
@@ -53,20 +53,20 @@ CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a response is to be. `entries` is what the model is told, in order."""
+    """The input and settings of a response. `entries` are the items that the model sees, in order."""
 
     settings: Settings
     entries: tuple[Entry, ...]
-    brought: tuple[Entry, ...] = ()  # those of them that are in no conversation
-    hears: bool  # the language model itself
-    conversation: Conversation | None  # that the answer goes into
+    brought: tuple[Entry, ...] = ()  # entries that are not in the conversation
+    hears: bool  # the language model itself takes audio
+    conversation: Conversation | None  # to which the answer is added
     conversation_id: str
     metadata: dict[str, str] | None = None
 
 
 @dataclass(slots=True)
 class OpenItem:
-    """The item that is being written, and where it stands in the response."""
+    """The item being written, and its index in the response."""
 
     item: Item
     index: int
@@ -80,7 +80,7 @@ class OpenItem:
 
 
 def request_of(order: Order) -> GenerationRequest:
-    """What is asked of the language model. Raises `ServerError` where a recording has no text."""
+    """The request to the language model. Raises `ServerError` if the model needs a transcript that failed."""
     settings = order.settings
     hearings: dict[str, Inline] = {}
     for entry in order.entries:
@@ -104,7 +104,7 @@ def request_of(order: Order) -> GenerationRequest:
 
 
 class Response:
-    """Runs once, by `run`; `stop` ends it early, and what was said by then stays."""
+    """Runs once, with `run`; `stop` ends it early, and the text so far is kept."""
 
     def __init__(self, calls: Calls, order: Order, send: Send) -> None:
         self.id = f"resp_{uuid4().hex}"
@@ -123,7 +123,7 @@ class Response:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to end; it may still be saying so."""
+        """Whether `stop` was called; the last events may still be sent."""
         return self._stopped is not None
 
     def stop(self, reason: Reason) -> None:
@@ -134,7 +134,7 @@ class Response:
                 self._answer.end(CANCELLED)
 
     async def run(self) -> None:
-        """Answer, and say how it ended. Raises nothing but `CancelledError`."""
+        """Answer, and send how the response ended. Only raises `CancelledError`."""
         await self._send(e.ResponseCreated(response=self._drawn("in_progress")))
         failure: ErrorReport | None = None
         try:
@@ -150,7 +150,7 @@ class Response:
         await self._send(e.ResponseDone(response=self._ended(failure)))
 
     async def _heard(self) -> None:
-        """Wait for the text of what was spoken, as long as nobody stops the response."""
+        """Wait for the transcripts of the entries, unless the response is stopped."""
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             for entry in self._order.entries:
@@ -169,7 +169,7 @@ class Response:
             await self._tell_limits(exchange)
             try:
                 async for events in answer.batches():
-                    # The end comes with that of the last part, whose item it leaves incomplete.
+                    # `Finished` comes in one batch with the end of the last part, whose item it makes incomplete.
                     self._incomplete = any(
                         isinstance(event, Finished) and event.reason == "length" for event in events
                     )
@@ -258,7 +258,7 @@ class Response:
         await self._send(e.ServerCallStarted(item_id=opened.id, output_index=opened.index))
 
     def _begin_server_result(self, id: str, is_error: bool) -> None:
-        """The result of a call completes the item of the call, which has its id."""
+        """The result of a call completes the item of the call with the same id."""
         self._open = opened = self._server_calls[id]
         assert isinstance(opened.item, ServerCallItem)
         opened.item.output = ""
@@ -305,7 +305,7 @@ class Response:
                     )
                 )
             case ServerCallItem(output=None) as server_call if not interrupted:
-                self._open = None  # its result will end it
+                self._open = None  # the result will end this item
                 await self._send(
                     e.ServerArgumentsDone(**self._item_place(opened), arguments=server_call.arguments)
                 )
@@ -339,7 +339,7 @@ class Response:
     # Sound
 
     async def _until_spoken(self, voice: Voice) -> None:
-        """Raises `ServerError` where the speech model fails, and where the response is stopped meanwhile."""
+        """Wait for the voice. Raises `ServerError` if the speech model fails, or if the response is stopped."""
         finishing = asyncio.create_task(voice.finish())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -376,7 +376,7 @@ class Response:
         if self._open is not None and self._stopped is None:
             await self._send(e.SoundDelta(**self._place(self._open), delta=delta))
 
-    # What is told
+    # Reports
 
     async def _tell_limits(self, exchange: Exchange) -> None:
         if limits := limits_of(exchange):
@@ -451,7 +451,7 @@ def figures(usage: Usage, sound: int) -> e.UsageFigures:
 
 
 def limits_of(exchange: Exchange) -> list[e.RateLimit]:
-    """Where the caller stands, where it has limits."""
+    """The caller's rate limits and what is left of them, if it has any."""
     found: list[e.RateLimit] = []
     names: Sequence[Literal["requests", "tokens"]] = ("requests", "tokens")
     for name in names:

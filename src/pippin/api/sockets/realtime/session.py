@@ -1,4 +1,4 @@
-"""What a session is set to: the fields that clients send, what becomes of each, and the settings that result."""
+"""The settings of a session: the fields that clients send, how each is treated, and the resulting settings."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -51,7 +51,7 @@ def bytes_per_ms(format: SoundFormat) -> int:
 
 
 class VadFields(Struct, tag_field="type", tag="server_vad", kw_only=True):
-    """Turns end where speech does. What is null has its default, which `ServerVad` names."""
+    """A turn ends when speech ends. Null fields have the defaults of `ServerVad`."""
 
     threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
     prefix_padding_ms: Annotated[int, Meta(ge=0, le=LONGEST_PADDING)] | None = None
@@ -62,7 +62,7 @@ class VadFields(Struct, tag_field="type", tag="server_vad", kw_only=True):
 
 
 class ServerVad(Struct, frozen=True, tag_field="type", tag="server_vad", kw_only=True):
-    """How turns are told by voice activity. `threshold` is the probability above which sound counts as speech."""
+    """Turn detection by voice activity. `threshold` is the probability from which sound counts as speech."""
 
     threshold: float = 0.5
     prefix_padding_ms: int = 300
@@ -139,7 +139,7 @@ class Truncation(Struct, tag_field="type", tag="retention_ratio", kw_only=True):
 
 
 class SharedFields(Struct, kw_only=True):
-    """What a session and a single response can both be told."""
+    """The fields that a session and a single response share."""
 
     instructions: str | UnsetType = UNSET
     output_modalities: Annotated[tuple[Modality, ...], Meta(min_length=1, max_length=2)] | UnsetType = UNSET
@@ -154,7 +154,7 @@ class SharedFields(Struct, kw_only=True):
 
 
 class SessionFields(SharedFields, kw_only=True):
-    """The `session` of a `session.update`. What is left out stays as it was."""
+    """The `session` of a `session.update`. Omitted fields keep their value."""
 
     type: Kind | UnsetType = UNSET
     model: Name | UnsetType = UNSET
@@ -167,7 +167,7 @@ class SessionFields(SharedFields, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What a session, or one response of it, is set to."""
+    """The settings of a session, or of one of its responses."""
 
     kind: Kind
     model: str
@@ -203,7 +203,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def with_session(now: Settings, given: SessionFields, path: str = "session") -> Settings:
-    """The settings after a `session.update`. Raises `ServerError` naming what can't be honoured."""
+    """The settings after a `session.update`. Raises `ServerError` naming a field that can't be honoured."""
     if given.type is not UNSET and given.type != now.kind:
         raise invalid(f"{path}.type", f"can't be changed: this is a session of type {now.kind!r}.")
     if given.model is not UNSET and given.model not in ("", now.model):
@@ -219,7 +219,7 @@ def with_session(now: Settings, given: SessionFields, path: str = "session") -> 
 
 
 def with_shared(now: Settings, given: SharedFields, path: str) -> Settings:
-    """The settings after what a session or a response is told. Raises `ServerError`."""
+    """The settings after the fields of a session or a response are applied. Raises `ServerError`."""
     if given.prompt is not None:
         raise unsupported(f"{path}.prompt", "templates of prompts are kept by OpenAI; send `instructions`.")
     changed: dict[str, Any] = {
@@ -302,13 +302,13 @@ def _output(given: OutputFields | UnsetType, path: str) -> dict[str, Any]:
 
 
 def check_tools(settings: Settings, path: str) -> None:
-    """Raises `ServerError` for tools that can't be offered, and for a choice that can't be made."""
+    """Raises `ServerError` for tools that can't be offered, or a tool choice that can't be honoured."""
     tools, toolsets = tools_of(settings, path)
     choice_of(settings, tools, toolsets, path)
 
 
 def tools_of(settings: Settings, path: str) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
-    """The functions that the client calls, and the sets of tools that Pippin calls itself."""
+    """The functions that the client runs, and the MCP toolsets that Pippin calls itself."""
     tools: dict[str, Tool] = {}
     toolsets: list[Toolset] = []
     for number, given in enumerate(settings.tools):
@@ -368,7 +368,7 @@ class SessionAudio(Struct, kw_only=True):
 
 
 class Session(Struct, kw_only=True):
-    """The session as it is shown to the client."""
+    """The session as shown to the client."""
 
     id: str
     object: str

@@ -1,4 +1,4 @@
-"""Turns a recording of the user's into text: for the client where it asks for that, and for a model that can't hear."""
+"""Transcribes a recording of the user, for the client if it asks for that, and for a model that can't hear."""
 
 import logging
 from typing import Final
@@ -31,7 +31,7 @@ DEFAULT: Final = "default"
 async def transcribe(
     calls: Calls, entry: Entry, recording: Recording, settings: Transcription | None, send: Send
 ) -> None:
-    """Give an item its transcript, or the reason why it has none. `settings` of None: the client is told nothing."""
+    """Set an item's transcript, or the reason why it has none. If `settings` is None, the client is not told."""
     index = sound_index(entry)
     asked = settings or Transcription()
     task = Transcribe(
@@ -79,13 +79,13 @@ async def _done(entry: Entry, index: int, done: Transcribed, send: Send, *, told
 
 
 def sound_index(entry: Entry) -> int:
-    """Where in a message its recording stands."""
+    """The index of the recording in a message."""
     assert isinstance(entry.item, MessageItem)
     return next(number for number, part in enumerate(entry.item.content) if part.type == "input_audio")
 
 
 def problem_of(report: ErrorReport, event_id: str | None = None) -> Problem:
-    """What an error event says of an error."""
+    """The content of an error event."""
     error = error_body(report).error
     return Problem(
         type=error.type, code=error.code, message=error.message, param=error.param, event_id=event_id

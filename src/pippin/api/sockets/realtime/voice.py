@@ -1,4 +1,4 @@
-"""Speaks an answer while it is written: whole sentences go to the speech model, and its sound to the client."""
+"""Speaks an answer while it is generated: whole sentences go to the speech model, and its sound to the client."""
 
 import asyncio
 import base64
@@ -11,21 +11,21 @@ from pippin.api.sockets.realtime.session import SoundFormat, bytes_per_ms
 
 SENTENCE_END: Final = re.compile(r"""(?<=[.!?…])["'”’)\]]*\s+|(?<=[。！？])|\n+""")
 SHORTEST: Final = 24
-"""Characters that are spoken at once at least, unless the answer ends: a single word sounds as if it stood alone."""
+"""The fewest characters spoken at once, unless the answer ends: a single word would sound like its own sentence."""
 DELTA: Final = 24_000
-"""Bytes of sound in one event: half a second of 24 kHz."""
+"""Bytes of sound in one event: half a second at 24 kHz."""
 
 Speak = Callable[[str], AsyncIterator[bytes]]
 """The sound of a text, piece by piece."""
 
 
 class Voice:
-    """Speaks one message. `say` takes what is written, `finish` waits until all of it was spoken."""
+    """Speaks one message. `say` adds text; `finish` waits until all of it was spoken."""
 
     def __init__(
         self, speak: Speak, format: SoundFormat, longest: int, send: Callable[[str], Awaitable[None]]
     ) -> None:
-        """`longest`: characters that the speech model is given at a time. `send` is given sound in base64."""
+        """`longest` is the most characters for one call of the speech model. `send` gets sound in base64."""
         self.spoken: list[SpokenText] = []
         self._speak = speak
         self._rate = bytes_per_ms(format)
@@ -42,7 +42,7 @@ class Voice:
             self._written = self._written[cut:]
 
     async def finish(self) -> None:
-        """Raises `ServerError` where the speech model fails."""
+        """Wait until all text was spoken. Raises `ServerError` if the speech model fails."""
         for start in range(0, len(self._written), self._longest):
             self._sentences.put_nowait(self._written[start : start + self._longest])
         self._sentences.put_nowait(None)
@@ -69,7 +69,7 @@ class Voice:
 
 
 def sentence_length(text: str, longest: int) -> int | None:
-    """How many characters of an unfinished text can be spoken already; None where it should be waited for more."""
+    """How many characters of an unfinished text can be spoken already; None to wait for more text."""
     for end in SENTENCE_END.finditer(text, 0, longest):
         if end.end() >= SHORTEST and end.end() < len(text):
             return end.end()

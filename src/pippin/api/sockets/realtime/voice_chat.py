@@ -1,7 +1,8 @@
-"""`/v1/realtime` as mlx-vlm's server speaks it: one question is spoken, one answer comes back, and the connection ends.
+"""`/v1/realtime` in mlx-vlm's form: the client speaks one question, gets one answer, and the connection ends.
 
-The shape is that of `mlx_vlm/server/realtime.py` (0.7.10), where a single model hears and speaks at once. Here the
-answer begins when the question is committed, and what only such a model has is left out: `token_id`, `audio_codes`.
+The protocol is that of `mlx_vlm/server/realtime.py` (0.7.10), where a single model hears and speaks at once. Here the
+answer begins when the question is committed, and fields that only such a model has (`token_id`, `audio_codes`) are
+left out.
 """
 
 import asyncio
@@ -34,9 +35,9 @@ log = logging.getLogger(__name__)
 HEARD: Final = Pcm(rate=16000)
 SPOKEN: Final = Pcm(rate=24000)
 FRAME: Final = 1280
-"""Samples of 80 ms, which is what events are numbered by."""
+"""Samples in a frame of 80 ms, the unit of `frame_index` in events."""
 FRAME_MS: Final = 80
-DONE: Final = 1000  # the code of a connection that ends as it should
+DONE: Final = 1000  # close code: normal closure
 
 Code = Literal["invalid_request", "session_initialization_failed", "inference_error"]
 
@@ -97,7 +98,7 @@ class VoiceChat:
         return [] if self._answering is None or self._answering.done() else [self._answering]
 
     async def _answer(self, message: str | bytes) -> bool:
-        """Do what an event asks for. Whether the connection is over."""
+        """Handle an event. Returns whether the connection is over."""
         try:
             event = decode_json(message.encode() if isinstance(message, str) else b"", dict[str, Any])
             return await self._do(event)
@@ -196,13 +197,13 @@ class VoiceChat:
     async def _cancel(self) -> bool:
         if self._response is not None:
             self._response.stop("client_cancelled")
-            return False  # it says so itself, and ends the connection
+            return False  # the response reports the cancellation and ends the connection
         await self._send("response.cancelled", frame_index=self._frames)
         await self._channel.end(DONE, "The session was cancelled.")
         return True
 
     async def _tell(self, event: e.ServerEvent) -> None:
-        """Say in mlx-vlm's words what the API's own event says; most have none there."""
+        """Send an event of OpenAI's API in mlx-vlm's form; most have no counterpart there."""
         match event:
             case e.TranscriptDelta(delta=delta):
                 self._transcript += delta

@@ -1,6 +1,6 @@
 """Keeps the layers that predict tokens further ahead (multi-token prediction), which mlx-lm and mlx-vlm drop.
 
-Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, MiMo), or as layers behind the last
+Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, MiMo), or as layers after the last one
 (`num_nextn_predict_layers` of DeepSeek-V3 and GLM-4.5).
 """
 
@@ -28,7 +28,7 @@ EXACT: Final = re.compile(r"(?:correction|expert|gate\.)_?bias$|\.hc_")
 
 @dataclass(frozen=True)
 class DraftHeads:
-    """Arrays by the checkpoint's names, not read yet, and what is told of them in the metadata of `DRAFT_HEADS`."""
+    """Arrays by the checkpoint's names, not read yet, and the metadata that `DRAFT_HEADS` has of them."""
 
     arrays: dict[str, mx.array]
     metadata: dict[str, str]
@@ -43,7 +43,7 @@ class DraftHeads:
 
 
 def find(folder: Path, model: nn.Module, config: dict[str, Any]) -> DraftHeads:
-    """The draft heads of the checkpoint; none where the model has them itself."""
+    """The draft heads of the checkpoint; none if the model has them itself."""
     if any(NAMED.search(name) for name, _ in tree_flatten(model.parameters())):
         return DraftHeads({}, {})
     text = config.get("text_config")
@@ -84,7 +84,7 @@ def _packing(quantization: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write(path: Path, heads: DraftHeads, wanted: Quantization | None, dtype: mx.Dtype | None) -> None:
-    """Write them under their own names, packed as the model is or as they were; no file where there are none."""
+    """Write the heads under their own names, packed like the model or as they were; no file if there are none."""
     if not heads.arrays:
         return
     metadata = {"format": "mlx", **heads.metadata}

@@ -13,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
-MENDED: Final = ("baichuan_m1", "gemma2", "gpt_bigcode", "longcat_flash_ngram")
+MENDED: Final = ("afm7", "baichuan_m1", "gemma2", "gpt_bigcode", "llama4", "longcat_flash_ngram")
 
 PREPARED: Final = ("bailing_moe_v3", "ernie4_5_moe")
 """Architectures of which mlx-lm leaves out weights or settings that change the answers."""
