@@ -1,5 +1,6 @@
 """The messages to and from the process that converts a checkpoint, one JSON object a line."""
 
+import re
 from typing import Final, Literal, get_args
 
 from msgspec import Struct
@@ -15,8 +16,13 @@ RECIPES: Final[tuple[Recipe, ...]] = get_args(Recipe)
 DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
 
 DRAFT_HEADS: Final = "mtp.safetensors"
-"""The file with a converted model's draft heads: arrays under the checkpoint's own names, with `bits`, `group_size` and
-`mode` of the quantised ones in the file's metadata. Loaders of `model*.safetensors` do not see it."""
+"""The file of a converted model that holds its draft heads: arrays under the names that the checkpoint gave them, with
+its numbers. Loaders of `model*.safetensors` do not see it. The file's metadata tell `layout`, "published" where names
+and numbers are the publisher's and "mlx" where the checkpoint was a conversion already; `bits`, `group_size` and `mode`
+of matrices that MLX quantised; and the publisher's `quantization_config`."""
+
+ROUTER: Final = re.compile(r"(?:gate|router)\.weight$")
+"""Names of draft heads' small matrices that choose experts, which are not quantised."""
 
 
 class Quantization(Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ class StoredArray(Struct, frozen=True):
 class Header(Struct, frozen=True):
     arrays: dict[str, StoredArray]
     size: int  # bytes of the header, including the eight that hold its length
+    metadata: dict[str, str]  # texts that the writer added
 
     @property
     def file_size(self) -> int:
@@ -36,8 +37,10 @@ def read_header(file: BinaryIO) -> Header | None:
         return None
     try:
         listed = from_json(file.read(length), dict[str, Any])
-        listed.pop("__metadata__", None)
-        return Header(convert(listed, dict[str, StoredArray]), 8 + length)
+        told = listed.pop("__metadata__", None)  # MLX writes null where there is nothing to tell
+        texts = told.items() if isinstance(told, dict) else ()
+        metadata = {name: text for name, text in texts if isinstance(text, str)}
+        return Header(convert(listed, dict[str, StoredArray]), 8 + length, metadata)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -430,7 +430,8 @@ def _open_speculation(
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
     heads: Follower | None = None
     if named is not None:
-        drafter, heads = _open_drafter(named, asked, model, head, batching, progress)
+        with drafters.refusals_name(_drafting_option(options, named)):
+            drafter, heads = _open_drafter(named, asked, model, head, batching, progress)
         proposer = Either(proposer, drafter)
     most = options.num_draft_tokens
     keeps_prefixes = options.prefix_cache and batching.shape is not None

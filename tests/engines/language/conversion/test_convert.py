@@ -124,7 +124,8 @@ def test_draft_heads_are_kept_and_change_nothing_else(tmp_path: Path) -> None:
     converted(plain, tmp_path / "made-plain")
     kept, metadata = mx.load(str(tmp_path / "made" / DRAFT_HEADS), return_metadata=True)
     assert done.draft_arrays == 4
-    assert metadata == {"format": "mlx", "bits": "4", "group_size": "32", "mode": "affine"}
+    packed = {"bits": "4", "group_size": "32", "mode": "affine"}
+    assert metadata == {"format": "mlx", "layout": "published", **packed}
     for name in ("mtp.norm.weight", "mtp.layers.0.mlp.gate.weight"):
         assert mx.array_equal(kept[name], heads[name]).item()
     for stem in ("mtp.fc", "mtp.layers.0.mlp.experts.0.up_proj"):

@@ -220,7 +220,7 @@ def test_blocks_that_take_tokens_back_wrongly_are_refused(
     monkeypatch.setattr(chains, "inkling", unmended)
     with pytest.raises(ServerError, match="layers that cannot take tokens back") as refused:
         bench_of(three.model, mtp=True)
-    assert refused.value.report.param == "draft_model_path"
+    assert refused.value.report.param == "mtp"
 
 
 def test_a_checkpoint_without_its_blocks_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -41,8 +41,12 @@ OWN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with its drafter under the names of the published ones."""
-    folder = write("deepseek_v4", V4, tmp_path_factory.mktemp("dspark") / "deepseek_v4")
+    return with_drafter(tmp_path_factory.mktemp("dspark") / "deepseek_v4")
+
+
+def with_drafter(folder: Path) -> Path:
+    """A checkpoint with its drafter under the names of the published ones, but for names within stages."""
+    write("deepseek_v4", V4, folder)
     config = {**json.loads((folder / "config.json").read_text()), **OWN}
     drafter = Model(
         ModelConfig.from_dict(

@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models import deepseek_v3
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
@@ -26,7 +25,7 @@ from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, 
 from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 
 PROMPTS = prompts_of(12)
-pytestmark = pytest.mark.usefixtures("always")
+pytestmark = pytest.mark.usefixtures("always", "few_layers")
 
 
 @dataclass(frozen=True)
@@ -56,21 +55,6 @@ def any_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder, head = checkpoint(request.param, tmp_path_factory.mktemp("layers") / request.param)
     return Made(request.param, folder, head)
-
-
-@pytest.fixture(autouse=True)
-def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mlx-lm knows DeepSeek V3's head as layer 61, whatever the model's depth; a test of that depth takes long."""
-    sanitize = deepseek_v3.Model.sanitize
-
-    def without_head(self: deepseek_v3.Model, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        head = f"model.layers.{self.args.num_hidden_layers}."
-        found: dict[str, mx.array] = sanitize(
-            self, {name: array for name, array in weights.items() if not name.startswith(head)}
-        )
-        return found
-
-    monkeypatch.setattr(deepseek_v3.Model, "sanitize", without_head)
 
 
 def heads_of(bench: Bench) -> Heads:
@@ -166,6 +150,18 @@ def test_a_converted_model_drafts_with_its_head(tmp_path: Path) -> None:
     answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
     bench.judge(PROMPTS["r0"][0], answers["r0", 0])
     assert bench.engine.stats().draft_tokens > 0
+
+
+def test_a_head_of_ling_has_the_limits_that_are_listed_behind_those_of_the_layers(tmp_path: Path) -> None:
+    folder, _ = checkpoint("bailing_moe_v3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    limits = {"expert_swiglu_limit_list": [2, 3, 4, 5, 6], "share_expert_swiglu_limit_list": [2, 3, 4, 5, 7]}
+    experts = open_layer_head(folder, config | limits).inner.layer.mlp
+    assert (experts.switch_mlp.activation.limit, experts.shared_experts.activation.limit) == (6, 7)
+    experts = open_layer_head(
+        folder, config | {name: each[:4] for name, each in limits.items()}
+    ).inner.layer.mlp
+    assert not hasattr(experts.switch_mlp.activation, "limit")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.drafters.loading import HeadKind, Kind, find_kind
 from pippin.engines.language.loading import check_draft_kind
+from tests.engines.language.bench import Bench
+from tests.engines.language.tiny_heads import prediction_head, qwen_with_head
 
 
 def folder_of(folder: Path, config: dict[str, Any]) -> Path:
@@ -44,7 +48,8 @@ def test_an_architecture_for_whose_heads_there_is_no_module_is_named(
 ) -> None:
     """Not told that its conversion lacks the weights: another would not help."""
     with pytest.raises(
-        ServerError, match=f"no module for the prediction heads of the architecture '{architecture}'"
+        ServerError,
+        match=f"of the architecture '{architecture}', whose prediction heads this version cannot run",
     ):
         find_kind(folder_of(tmp_path, {"model_type": architecture, field: 1}), own=True)
 
@@ -68,3 +73,16 @@ def test_a_drafter_of_another_kind_than_the_operator_wants_is_refused(
 @pytest.mark.parametrize("kind", ["mtp", "assistant"])
 def test_a_drafter_of_the_wanted_kind_is_taken(kind: Kind, wanted: HeadKind | None) -> None:
     check_draft_kind(Path("/some/folder"), kind, wanted)
+
+
+@pytest.mark.parametrize("option", ["mtp", "draft_model_path"])
+def test_a_refusal_names_the_option_that_asked_for_the_drafter(tmp_path: Path, option: str) -> None:
+    model = qwen_with_head(tmp_path / "model")
+    given: Any = True if option == "mtp" else str(prediction_head(tmp_path / "head"))
+    path = (model if option == "mtp" else Path(given)) / "model.safetensors"
+    loaded: Any = mx.load(str(path))
+    damaged = {name: mx.zeros((3, 3)) for name in loaded if name.endswith("fc.weight")}
+    mx.save_safetensors(str(path), {**loaded, **damaged}, {"format": "mlx"})
+    with pytest.raises(ServerError, match="cannot be loaded") as refused:
+        Bench(model, ModelOptions(cache_block_tokens=8, **{option: given}))
+    assert refused.value.report.param == option

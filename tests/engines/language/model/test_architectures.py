@@ -2,18 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.conversion import Conversion
+from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.architectures import MENDED, REFUSES_HEADS, classes_of
 from tests.engines.language.bench import Bench, run_all
-from tests.engines.language.drafters.tiny_layers import checkpoint
+from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, checkpoint
 from tests.engines.tiny_models import TinyModels, tiny_model
 
 
@@ -61,3 +65,74 @@ def test_a_mended_model_has_the_logits_of_mlx_lms(tiny_models: TinyModels, archi
     for start, stop in ((0, 9), (9, 10), (10, 47), (47, 48), (48, 60)):
         piece = tokens[:, start:stop]
         assert mx.allclose(mended(piece, cache=found), own(piece, cache=expected), atol=1e-3)
+
+
+def network(x: mx.array, parts: Any, limit: float | None = None, expert: Any = ...) -> mx.array:
+    """By its formula: the second of the three matrices multiplies what the first lets through."""
+    gate, up, down = (parts[f"{name}_proj"].weight[expert] for name in ("gate", "up", "down"))
+    opened, values = nn.silu(x @ gate.T), x @ up.T
+    if limit is not None:
+        opened, values = mx.minimum(opened, limit), mx.clip(values, -limit, limit)
+    return (opened * values) @ down.T
+
+
+def loaded(folder: Path) -> Any:
+    return load_model(folder, get_model_classes=classes_of)[0]
+
+
+def ernie(folder: Path, bias: list[float] | None) -> Path:
+    checkpoint("ernie4_5_moe", folder)
+    path = folder / "model.safetensors"
+    weights = dict(mx.load(str(path)))
+    if bias is not None:
+        weights["model.layers.1.mlp.moe_statics.e_score_correction_bias"] = mx.array([bias])
+    mx.eval(weights)
+    mx.save_safetensors(str(path), weights)
+    return folder
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_ernie_chooses_experts_with_the_bias_of_its_checkpoint(tmp_path: Path, converted: bool) -> None:
+    folder = ernie(tmp_path / "source", [0.0, 5.0, 0.0, 5.0])
+    if converted:
+        asked = Conversion(target=str(tmp_path / "made"), quantization=None, dtype="float32", measure=False)
+        convert(folder, asked, lambda _: None)
+        folder = tmp_path / "made"
+    layer = loaded(folder).layers[-1].mlp
+    x = mx.random.normal((3, 64))
+    scores = mx.softmax(x @ layer.gate.weight.T, axis=-1)
+    chosen = scores * mx.array([0.0, 1.0, 0.0, 1.0])
+    expected = sum(
+        (chosen[:, expert] / chosen.sum(axis=-1))[:, None] * network(x, layer.switch_mlp, expert=expert)
+        for expert in (1, 3)
+    )
+    if layer.shared_experts is not None:
+        expected += network(x, layer.shared_experts)
+    assert mx.allclose(layer(x), expected, atol=1e-5)
+
+
+def test_ernie_without_a_bias_is_computed_as_mlx_lm_does(tmp_path: Path) -> None:
+    folder = ernie(tmp_path, None)
+    tokens = mx.array([[1, 2, 3, 4]])
+    assert mx.array_equal(loaded(folder)(tokens), load_model(folder)[0](tokens))
+
+
+@pytest.mark.parametrize("limits", [[0.0, 0.02, 0.0, 0.05], [0, None, 0.02]])
+def test_activations_of_ling_are_limited_as_its_configuration_says(tmp_path: Path, limits: list[Any]) -> None:
+    folder, _ = checkpoint("bailing_moe_v3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    shared = limits[::-1]
+    config |= {"expert_swiglu_limit_list": limits, "share_expert_swiglu_limit_list": shared}
+    (folder / "config.json").write_text(json.dumps(config))
+    layers = loaded(folder).layers
+    assert len(layers) == CONFIGURATIONS["bailing_moe_v3"]["num_hidden_layers"]
+    x = mx.random.normal((3, 64)) * 3
+    assert mx.allclose(layers[0].mlp(x), network(x, layers[0].mlp), atol=1e-5)  # the dense one has no limit
+    for place, layer in list(enumerate(layers))[1:]:
+        limit, of_shared = ((each[place] or None) if place < len(each) else None for each in (limits, shared))
+        chosen, weights = layer.mlp.gate(x)
+        expected = network(x, layer.mlp.shared_experts, of_shared)
+        for row in range(3):
+            for expert, weight in zip(chosen[row].tolist(), weights[row], strict=True):
+                expected[row] += weight * network(x[row], layer.mlp.switch_mlp, limit, expert)
+        assert mx.allclose(layer.mlp(x), expected, atol=1e-4)

@@ -8,6 +8,8 @@ Begin with `heads.py`.
 - `blocks.py`: DFlash and DSpark, which draft a whole block in one pass; `gemma_blocks.py`: Gemma 4's, with weights of
   its own where others share the model's.
 - `assistants.py`: Gemma 4's assistants, which attend to the model's own keys and values.
+- `chains.py`: Inkling's blocks, one for each token of a chain; `chain_weights.py` reads them.
+- `kept_heads.py`: reads the heads that a conversion kept.
 - `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.
 
 How sequences are followed and their drafts judged is `step/speculation/`.

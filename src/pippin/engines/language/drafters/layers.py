@@ -15,12 +15,13 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.utils import _get_classes
 
 from pippin.core.safetensors import read_header
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.model import architectures
+from pippin.engines.language.model.architectures.bailing_moe_v3 import LIMITS
 
 Config = Mapping[str, Any]
 Weights = dict[str, mx.array]
@@ -40,8 +41,11 @@ def _one_layer(config: Config) -> dict[str, Any]:
 
 
 def _one_layer_of_experts(config: Config) -> dict[str, Any]:
-    """In hybrids of Ling it has full attention, as layers behind the last whole group of linear ones have."""
-    return {"num_hidden_layers": 1, "first_k_dense_replace": 0}
+    """In hybrids of Ling it has full attention, as layers behind the last whole group of linear ones have. Limits of
+    its activations are listed behind those of the last layer."""
+    last = int(config["num_hidden_layers"])
+    limits = {name: config[name][last:] for name in LIMITS if config.get(name)}
+    return {"num_hidden_layers": 1, "first_k_dense_replace": 0, **limits}
 
 
 def _one_layer_of_lists(config: Config) -> dict[str, Any]:
@@ -307,12 +311,12 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     `TypeError` or `OSError` for what does not fit together."""
     family = FAMILIES[config["model_type"]]
     changed = {**config, **family.layer(config)}
-    made, arguments = _get_classes(changed)
+    made, arguments = architectures.classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
     stored, mode = _read(folder, family, config)
     stored = family.mended(_with_whole_latents(stored, config, mode), config)
-    weights = _by_parts(model.sanitize(stored))
+    weights = _by_parts(_with_stacked_scales(model.sanitize(stored)))
     inner = Layer(family, model, size)
     if any(name.startswith("head.") for name in weights):
         inner.head = nn.Linear(size, int(config["vocab_size"]), bias=False)
@@ -367,6 +371,19 @@ def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
         found[f"{stem}.weight"] = mx.dequantize(
             packed, scales, biases, group_size=group_size, bits=bits, mode=mode
         )
+    return found
+
+
+def _with_stacked_scales(weights: Weights) -> Weights:
+    """With scales and biases of all experts in one array each, where `sanitize` has stacked packed weights alone."""
+    found = dict(weights)
+    for name in weights:
+        before, _, rest = name.partition(".experts.0.")
+        projection, _, kind = rest.rpartition(".")
+        if kind in ("scales", "biases"):
+            count = len(weights[f"{before}.switch_mlp.{projection}.weight"])
+            each = [found.pop(f"{before}.experts.{number}.{rest}") for number in range(count)]
+            found[f"{before}.switch_mlp.{rest}"] = mx.stack(each)
     return found
 
 

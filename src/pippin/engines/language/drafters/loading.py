@@ -1,14 +1,16 @@
 """Which kind of drafter a folder holds, its weights, and whether it was made for the model."""
 
+import contextlib
 import importlib.util
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
+"""The option that refusals of drafters name, but for those that `refusals_name` gives another."""
 
 
 def _chain_head(inner: nn.Module) -> PredictionHead:
@@ -83,6 +86,17 @@ WHY_NOT = {
 
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
+
+
+@contextlib.contextmanager
+def refusals_name(option: str) -> Iterator[None]:
+    """Let refusals of a drafter name the option that asked for it."""
+    try:
+        yield
+    except ServerError as error:
+        if error.report.param != OPTION:
+            raise
+        raise ServerError.of(msgspec.structs.replace(error.report, param=option)) from error
 
 
 def find_kind(folder: Path, *, own: bool = False) -> Kind:
@@ -182,8 +196,8 @@ def _own_kind(folder: Path) -> Kind:
         raise _unusable(folder, error) from error
     if not known and any(config.get(field) for field in HEAD_COUNTS):
         message = (
-            f"mlx-vlm has no module for the prediction heads of the architecture {config.get('model_type')!r}, which "
-            f"{folder.name!r} is of: start without it, or give a smaller model as draft_model_path."
+            f"{folder.name!r} is of the architecture {config.get('model_type')!r}, whose prediction heads this version "
+            "cannot run: start without mtp, or give a smaller model as draft_model_path."
         )
         raise ServerError("load_failed", message, "mtp")
     if splitter is None:
@@ -299,12 +313,15 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
 def _open_module(folder: Path, kind: HeadKind) -> Any:
     """mlx-vlm's module of a head with its weights, none of them evaluated."""
     from mlx_vlm.speculative.drafters import load_drafter
+    from mlx_vlm.speculative.drafters.mtp_split import get_mtp_splitter
 
-    from pippin.engines.language.drafters import chain_weights
+    from pippin.engines.language.drafters import chain_weights, kept_heads
 
     config = _configuration(folder)
     if config.get("model_type") in chain_weights.MODELS:
         return chain_weights.open_blocks(folder, config)
+    if kept_heads.is_kept(folder):
+        return kept_heads.open_kept_head(folder, get_mtp_splitter(source_config=config), config)
     inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
 

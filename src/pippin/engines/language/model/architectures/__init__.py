@@ -1,7 +1,9 @@
-"""Architectures whose models in mlx-lm can't be read or batched, or can't take tokens back: what is mended.
+"""Architectures whose models in mlx-lm can't be read, leave out weights or settings, can't be batched or can't take
+tokens back: what is mended.
 
-Each file is for one, has its name in mlx-lm, and a function that mends a model which mlx-lm has loaded.
-Begin with `gemma2.py`. What is mended before there is a model is here.
+Each file is for one and has its name in mlx-lm. It has a function `mend` for a model which mlx-lm has loaded, or
+`prepare` for a model before its weights are loaded. Begin with `gemma2.py`. What is mended before there is a model is
+here.
 """
 
 import importlib
@@ -12,6 +14,9 @@ import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
 MENDED: Final = ("afm7", "baichuan_m1", "gemma2", "gpt_bigcode", "llama4", "longcat_flash_ngram")
+
+PREPARED: Final = ("bailing_moe_v3", "ernie4_5_moe")
+"""Architectures of which mlx-lm leaves out weights or settings that change the answers."""
 
 REFUSES_HEADS: Final = ("bailing_moe", "bailing_moe_linear")
 """Architectures that mlx-lm 0.32 does not read with prediction heads behind the last layer: its other classes leave out
@@ -30,6 +35,10 @@ def mend(model: nn.Module) -> None:
 def classes_of(config: dict[str, Any]) -> tuple[Any, Any]:
     """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`."""
     model_class, arguments = _get_classes(config)
+    architecture = model_class.__module__.rpartition(".")[2]
+    if architecture in PREPARED:
+        module: Any = importlib.import_module(f"{__name__}.{architecture}")
+        return lambda made: module.prepare(model_class(made), config), arguments
     if config["model_type"] not in REFUSES_HEADS:
         return model_class, arguments
     return lambda made: _without_heads(model_class(made)), arguments
