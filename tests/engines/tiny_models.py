@@ -162,7 +162,34 @@ BAILING = {
     "group_norm_size": 4,
     "use_qk_norm": True,
 }
+LLAMA4 = {
+    **HEADS,
+    **COMMON,
+    "model_type": "llama4_text",
+    "num_hidden_layers": 4,
+    "attention_bias": False,
+    "attention_chunk_size": 20,
+    "floor_scale": 7,  # tokens after which queries of layers that see all tokens are scaled anew
+    "attn_scale": 0.5,
+    "attn_temperature_tuning": 1,
+    "interleave_moe_layer_step": 2,
+    "intermediate_size_mlp": 96,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 4,
+    "rope_scaling": None,
+    "use_qk_norm": True,
+}
 ODD_ONES: dict[str, dict[str, Any]] = {
+    "afm7": {
+        "vocab_size": VOCABULARY,
+        "hidden_dim": 64,
+        "num_layers": 4,
+        "num_kv_reuse_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "eos_token_id": EOS,
+    },
+    "llama4": {"text_config": LLAMA4, "eos_token_id": EOS},
     "mamba": {
         **COMMON,
         "hidden_size": 64,

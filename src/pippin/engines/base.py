@@ -18,7 +18,7 @@ from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task
 
 LoadProgress = Callable[[int, int, str], None]
-"""Called with how many units are done, how many there are in all, and what they are."""
+"""Called with the units done, the units in all, and what the units are."""
 
 Emission = tuple[str, Event]
 """An event, and the id of the request that it belongs to."""
@@ -45,7 +45,7 @@ class Preparer(Protocol):
     def info(self) -> ModelInfo: ...
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        """Return a job for the engine, or the whole answer of a task that needs no weights (as counting tokens).
+        """Return a job for the engine, or the whole answer of a task that needs no weights (such as counting tokens).
 
         Raises `ServerError` for whatever the client can mend.
         """
@@ -56,7 +56,7 @@ class Engine(Protocol):
     """A loaded model that runs jobs. All methods are called on the one thread that loaded the weights."""
 
     def submit(self, job: Job) -> None:
-        """Take a job. Raises `ServerError` for one that can never run, and then holds nothing of it."""
+        """Take a job. Raises `ServerError` for a job that can never run, and keeps nothing of it."""
         ...
 
     def cancel(self, id: str) -> None:
@@ -64,7 +64,7 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Emission]:
-        """Do one piece of work, short enough for a cancel to be answered soon, and return the events of it."""
+        """Do one piece of work, short enough that a cancel is served soon, and return its events."""
         ...
 
     @property
@@ -81,19 +81,19 @@ class Engine(Protocol):
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None: ...
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """Take over options that may change while the engine runs. Raises `ServerError` for any other option."""
+        """Apply options that may change while the engine runs. Raises `ServerError` for any other option."""
         ...
 
 
 class CachelessEngine:
-    """The methods of engines that keep nothing between requests and have no option that may change while they run."""
+    """The methods of engines that keep nothing between requests and whose options are fixed while they run."""
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         """Do nothing: there is no cache to clear."""
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """Raises `ServerError` for every option but `memory_bytes`, which an engine without caches has no use for."""
-        # The pool tells every model its share of memory.
+        """Raises `ServerError` for every option but `memory_bytes`, which is ignored: there are no caches to resize."""
+        # The pool sends every model its share of memory.
         fixed = sorted(set(options) - {"memory_bytes"})
         if fixed:
             raise ServerError(

@@ -1,7 +1,7 @@
-"""Conversations as inputs of models that embed or rank: a chat template writes them, and pictures in them are seen.
+"""Conversations as inputs of embedding models and rerankers: rendered by the chat template, with media encoded.
 
-Models that take media are those of mlx-vlm that run in the language engine's batches. A conversation with media is
-computed by itself, in one pass; what its towers made of a picture is kept for the next request.
+Media are supported for mlx-vlm's models that run in the language engine's batches. A conversation with media is
+computed alone, in one pass; encoded media are cached for later requests.
 """
 
 import re
@@ -41,10 +41,10 @@ class ConversationPreparer:
     def sequence(
         self, messages: tuple[Message, ...], field: str | None = None, *, continues: bool = False
     ) -> EncoderInput:
-        """The tokens and media of a conversation, which ends where the answer of the assistant would begin, or with its
-        words where it `continues` them.
+        """The tokens and media of a conversation. It ends where the assistant's answer would begin, or, with
+        `continues`, at the end of the last message's text.
 
-        Refusals name `field`, where the conversation was made of it and the client sent no messages.
+        Refusals name `field` if the conversation was made from that field and the client sent no messages.
         """
         request = GenerationRequest(
             model="",
@@ -68,12 +68,12 @@ class ConversationPreparer:
         return EncoderInput(job.prompt, media=job.media)
 
     def try_media(self, model: VisionModel) -> None:
-        """Refuse from now on the media that the loaded model gets wrong."""
+        """Test which media the loaded model computes correctly, and refuse the others from now on."""
         self._language.try_media(partial(is_faithful, model))
         self._language.media_known = True
 
     def check(self, job: EncodingJob) -> None:
-        """Raises `ServerError` for media that the loaded model turned out not to take."""
+        """Raises `ServerError` for media that the loaded model does not take after all."""
         taken = self._language.info.capabilities or Capabilities()
         names = {"image": taken.images, "video": taken.video, "audio": taken.audio}
         for sequence in job.sequences:
@@ -93,7 +93,7 @@ class ConversationPreparer:
 
 
 def renamed(error: ServerError, field: str) -> ServerError:
-    """The refusal of a conversation, with the name of the field that it was made of."""
+    """The refusal of a conversation, with the name of the field that it was made from."""
     report = error.report
     return ServerError(report.kind, IN_MESSAGES.sub(field, report.message), field)
 
@@ -114,10 +114,10 @@ class ConversationStates:
         """The states after the last norm [tokens, hidden]."""
         self._head.watched = True
         logits = self._logits(sequence)
-        projected, self._head.seen = self._head.seen, None
+        projected, self._head.seen = self._head.seen, []
         self._head.watched = False
-        # A model that was left without its head gives states in place of logits.
-        return (logits if projected is None else projected)[0]
+        # A model whose head was removed returns states instead of logits.
+        return (projected[-1] if projected else logits)[0]
 
     def last_logits(self, sequence: EncoderInput) -> mx.array:
         """The logits [vocabulary] after the last token."""

@@ -32,8 +32,8 @@ def way_of_folder(folder: Path, kind: ModelKind) -> Way:
 
 
 def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Way]]:
-    """What gives the model, and what says how it will be computed."""
-    # Here, within `own_file_limit`: all of them import mlx-lm.
+    """A function that loads the model, and one that tells how a CPU will compute it."""
+    # Imported here, within `own_file_limit`, because all of these import mlx-lm.
     from mlx_lm.utils import load_model
 
     from pippin.engines.embeddings import ENCODERS, load_encoder_of

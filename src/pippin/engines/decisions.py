@@ -87,7 +87,7 @@ def decision(task: Decide) -> Callable[[Decider, Call], None]:
 
 
 def _as_asked(question: Question) -> dict[str, Any]:
-    """As mlx-vlm's `predict` takes it."""
+    """The question in the form that mlx-vlm's `predict` takes."""
     given = {
         "type": question.kind,
         "instructions": question.instructions,

@@ -1,7 +1,7 @@
 """Every decision that depends on the machine: the dtype of weights, limits of memory, sizes of work.
 
-`DeviceFacts` is what was found and `DevicePlan` what follows from it, so that tests can fake the facts. Numbers were
-measured on CPUs of Linux alone, not yet on Metal or CUDA (`docs/performance.md` lists what was measured).
+`DeviceFacts` holds what was found and `DevicePlan` what follows from it, so that tests can fake the facts. Numbers were
+measured on Linux CPUs only, not yet on Metal or CUDA (`docs/performance.md` lists what was measured).
 `python -m pippin.engines.device` prints what MLX runs on as a line of JSON, for `pippin doctor`.
 """
 
@@ -40,36 +40,36 @@ REPORT_PRODUCT = (128, 576, 1536)
 """Rows, inner size and columns of the float32 product that the report times: one of a prompt in SmolLM2-135M."""
 
 REPORT_TRIES = 20
-REPORT_PAUSE = 0.5  # seconds for which others are watched
+REPORT_PAUSE = 0.5  # seconds over which the load of other processes is measured
 
-# macOS ends work on the GPU that keeps the display waiting: prompts computed 2,048 tokens at a time were killed from
-# about 90,000 tokens of context on (mlx issue 3267). A chunk stays whole up to 32,768 tokens; not measured by us.
+# macOS kills GPU work that keeps the display waiting: prompts in chunks of 2,048 tokens were killed beyond about
+# 90,000 tokens of context (mlx issue 3267). Chunks stay whole up to 32,768 tokens of context; not measured by us.
 WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
 
-EVALUATED_BYTES = 256 * 2**20  # of weights that are evaluated at once: one command of 300 GB is killed, too
+EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
-    """What the machine is; sizes are in bytes."""
+    """Facts about the machine; sizes are in bytes."""
 
     system: str  # platform.system(): "Linux", "Darwin"
     accelerator: Accelerator
-    memory: int  # of the device, in which arrays lie
-    free: int  # of that memory, now
+    memory: int  # of the device, where arrays are allocated
+    free: int  # the free part of that memory, now
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     cores: int = 1
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True):
-    """How an engine runs on this machine; sizes are in bytes but for `prefill_chunk`."""
+    """How an engine runs on this machine; sizes are in bytes except `prefill_chunk`."""
 
     run_type: RunType | None  # the dtype of weights; None leaves them as stored
     dequantize: bool
     prefill_chunk: int  # tokens
-    # The most tokens of a chunk, times tokens that they attend to; None for no bound.
+    # The most pairs of a chunk's token and a token that it attends to; None for no bound.
     attention_pairs: int | None = None
-    wired_limit: int | None  # bytes kept resident (Metal), where the operator wants it
-    allocator_cache: int  # bytes that MLX keeps of freed buffers
+    wired_limit: int | None  # bytes kept resident (Metal), if the operator wants it
+    allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
     overlaps: bool = True  # the device computes while the host goes on
     shares_cores: bool = False  # it computes on cores that other programs use too
@@ -81,7 +81,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
-        """The most tokens of a prompt to compute at once behind `context` tokens, but for a quarter that ends it."""
+        """The most tokens of a chunk after `context` tokens; a prompt's last chunk may be a quarter longer."""
         if self.attention_pairs is None:
             return self.prefill_chunk
         return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
@@ -111,7 +111,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         wired_limit=_wired_limit(facts, options, memory_bytes),
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
-        # On a CPU, MLX's queue takes a few operations and then lets the caller wait.
+        # On a CPU, MLX's queue takes a few operations and then blocks the caller.
         overlaps=not on_cpu,
         shares_cores=on_cpu,
         writes_in_place=on_cpu,
@@ -125,15 +125,15 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
 
 
 def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -> int | None:
-    """Bytes to wire: what the operator asks for within the worker's share, and none where no share is known."""
+    """Bytes to wire: as many as the operator asks for, within the worker's share; None if no share is known."""
     if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
         return None
     return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
 
 
 def _wants_kernels(options: ModelOptions) -> bool:
-    """Whether the options ask for nothing that the kernels lack: these compute in float32, and read keys and values
-    of 4 or 8 bits, alike, scaled in groups, where they are quantised."""
+    """Whether the kernels support the options: they compute in float32, and read quantised keys and values only if
+    both have the same 4 or 8 bits, scaled in groups."""
     return (
         options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and kernels_read_cache(options)
     )
@@ -146,7 +146,7 @@ def kernels_read_cache(options: ModelOptions) -> bool:
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):
-    """How the memory beside the weights is divided, in bytes: KV caches of sequences, and the prefix cache."""
+    """How the memory that weights leave is divided, in bytes: KV caches of sequences, and the prefix cache."""
 
     sequences: int
     prefixes: int
@@ -166,7 +166,7 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
-    """The refusal of a model whose weights take more than the memory that is there, both in bytes."""
+    """The refusal of a model whose weights exceed the available memory, both in bytes."""
     subject = "The model" if model is None else f"The model {model!r}"
     return ServerError(
         "load_failed",
@@ -217,18 +217,18 @@ def configure(plan: DevicePlan) -> None:
 
 
 def give_arrays_back() -> None:
-    """Give the allocator what MLX keeps of freed arrays, where these lie in the host's memory (a CPU): for a process
-    that rests. On GPUs, and where nothing has imported mlx, this does nothing."""
+    """Free the buffers that MLX keeps of freed arrays, if these lie in the host's memory (on a CPU): for a process that
+    becomes idle. Does nothing on GPUs, or if nothing has imported mlx."""
     mx = sys.modules.get("mlx.core")
     if mx is not None and mx.default_device().type == mx.DeviceType.cpu:
         mx.clear_cache()
 
 
 def hold_wired_limit(limit: int | None) -> None:
-    """Wire at most `limit` bytes of memory, or leave MLX's own limit (none) as it is, for the life of this process.
+    """Wire at most `limit` bytes of memory for the life of this process; with None, MLX's own limit (none) stays.
 
     Servers that wired most of the memory made macOS panic (mlx issue 3186; mlx-lm pull request 1252), and models of
-    mlx-lm, mlx-vlm and mlx-audio do so while they generate. From here on `mx.set_wired_limit` changes nothing.
+    mlx-lm, mlx-vlm and mlx-audio wire memory while they generate. From here on `mx.set_wired_limit` changes nothing.
     """
     import mlx.core as mx
 
@@ -244,13 +244,13 @@ def hold_wired_limit(limit: int | None) -> None:
 
 
 def chunk_within(pairs: int, context: int) -> int:
-    """The most tokens, at least one, that may be computed at once behind `context` tokens: each attends to all before
-    it and to the others, and these pairs are to be at most `pairs`."""
+    """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
+    each token attends to the context and to the others."""
     return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
 
 
 def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:
-    """Evaluate weights, a few at a time; gives the bytes done so far after each piece."""
+    """Evaluate weights, a few at a time; yields the bytes done so far after each piece."""
     import mlx.core as mx
 
     done, size = 0, 0
@@ -314,7 +314,7 @@ def report() -> dict[str, object]:
 
 
 def _has_nax_kernels(folder: Path) -> bool | None:
-    """Whether the Metal library below MLX's folder has kernels of neural accelerators; None where there is none."""
+    """Whether the Metal library in MLX's folder has kernels for neural accelerators; None if there is no library."""
     for path in folder.rglob("*.metallib"):
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as kernels:
             return kernels.find(b"_nax") >= 0

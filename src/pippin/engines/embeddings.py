@@ -1,4 +1,4 @@
-"""The engine of embedding models: texts, and conversations with media, to one vector each, across requests in batches.
+"""The engine of embedding models: a vector for each text or conversation with media, in batches across requests.
 
 Encoders (BERT, ModernBERT, EmbeddingGemma and others) run on mlx-vlm's embedding loader. Every other model is run as a
 causal language model whose hidden states after the last norm are pooled. How states are pooled is read from the
@@ -293,7 +293,7 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
 
 
 def load_encoder_of(folder: Path, config: dict[str, Any]) -> nn.Module:
-    """mlx-vlm's model of a folder with such a configuration, no weight of which is read yet."""
+    """mlx-vlm's model of a folder with this configuration; its weights are not read yet."""
     from mlx_vlm.embedding_loader import load_embedding_model
 
     config = with_rope_theta(config)
@@ -351,7 +351,7 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
         Reading(trust_remote_code=options.trust_remote_code),
         use=KernelUse(threads=preparer.threads),
     )
-    seen = _conversation_states(preparer, model)  # before the model is left without its head
+    seen = _conversation_states(preparer, model)  # before the head is removed
     hidden_states = _hidden_states(info, model)
 
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
@@ -384,7 +384,7 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
 
 
 def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> ConversationStates | None:
-    """The passes over conversations with media, where the model takes them; tries which ones it does take."""
+    """The forward pass for conversations with media, or None if the model takes none; tests which media it takes."""
     conversations = preparer.conversations
     if conversations is None or not isinstance(model, VisionModel):
         return None
@@ -395,7 +395,7 @@ def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> Conve
 
 
 def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | None) -> PoolingMode:
-    """The pooling that the option names, else the folder, else that of the last token, which attends to all others."""
+    """The pooling named by the option, else by the folder, else `last`: the last token attends to all others."""
     if options.embedding_pooling is not None:
         return options.embedding_pooling
     if pooling is None:
@@ -411,8 +411,8 @@ def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | Non
 
 
 def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:
-    """The model without its head: tokens [batch, length], and lengths [batch], to states after the last norm [batch,
-    length, hidden]."""
+    """The model without its head: maps tokens [batch, length] and lengths [batch] to states after the last norm
+    [batch, length, hidden]."""
     if kernels.computes_all(model):
         return lambda tokens, lengths: model.states(tokens, lengths)
     # Attention is causal, so no token attends to the padding on its right.

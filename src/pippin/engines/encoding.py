@@ -37,13 +37,13 @@ BATCH_TOKENS = 4096
 """The most tokens, padding included, in one forward pass: enough to fill the device, short enough to cancel soon."""
 
 LENGTH_SPREAD = 1.25
-"""How many times as long as the shortest sequence of a batch the longest may be, which bounds the padding."""
+"""The longest sequence of a batch as a multiple of the shortest, at most; this bounds the padding."""
 
 
 MOST_TOKENS = 4_000_000
 """The most tokens in one request, which take about 150 MB.
 
-A small body comes to billions where each of its many texts gets a long instruction or query.
+A small body can expand to billions, if each of its many texts gets a long instruction or query.
 """
 
 
@@ -63,7 +63,7 @@ Forward = Callable[[Sequence[EncoderInput]], Floats]
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """A prepared request: its sequences, and the function that makes its answer of their outputs [sequences, n]."""
+    """A prepared request: its sequences, and the function that makes its answer from their outputs [sequences, n]."""
 
     id: str
     accepted: Accepted
@@ -246,7 +246,7 @@ class EncodingTokenizer:
     def encode(self, text: str, pair: str | None = None, *, truncating: bool = False) -> EncoderInput:
         """Encode one text, or a pair to compare, with the special tokens that the model expects around them.
 
-        With `truncating`, what lies far beyond the limit may be left out; else `TooLong` is raised for it.
+        With `truncating`, text far beyond the limit may be left out; otherwise it raises `TooLong`.
         """
         text = self._bounded(text, truncating=truncating)
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
@@ -295,7 +295,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: int) -> nn.Module:
-    """The model that `load` gives, its weights in memory; the kernels for CPUs take the layers that they know.
+    """The model that `load` returns, with its weights in memory; the CPU kernels take over the layers that they know.
 
     `load` may be called twice. Raises `ServerError("load_failed")` for weights that are damaged.
     """
@@ -306,7 +306,7 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
             model = _on_kernels(model, threads, plan.activations)
         except OtherAnswer as error:
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
-            model = load()  # its weights were taken
+            model = load()  # the kernels have taken the weights of the first one
         except ValueError as error:
             raise ServerError("load_failed", f"The weights cannot be used: {error}.") from error
     cast_weights(model, options)
@@ -342,10 +342,10 @@ def cast_weights(model: nn.Module, options: ModelOptions) -> None:
 
 @contextmanager
 def _taken_apart(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """The model without its compiled parts, and these.
+    """The model without its compiled parts, followed by those parts.
 
-    mlx-audio keeps a compiled decoder in a module's place. It claims the decoder's class and hands all calls
-    on to it, but can't be looked through as MLX looks through modules.
+    mlx-audio keeps a compiled wrapper in place of a decoder. The wrapper claims the decoder's class and forwards all
+    calls to it, but MLX can't traverse it as a module.
     """
     taken = [
         (owner, name, part)
@@ -364,5 +364,5 @@ def _taken_apart(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 def floats(array: mx.array) -> Floats:
-    """The array as numpy's, in float32."""
+    """The array as a numpy array, in float32."""
     return np.array(array.astype(mx.float32), copy=False)

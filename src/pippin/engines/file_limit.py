@@ -1,7 +1,8 @@
 """Keeps mlx-lm from changing how many files this process may have open.
 
-Its import asks for 2048, and for 4096 at most (`mlx_lm/utils.py`). Where fewer are allowed at most (`ulimit -Hn`), that
-import would fail, and with it every load; where more are, they would be given up for the life of the process.
+Importing mlx-lm sets a limit of 2048, and a hard limit of 4096 (`mlx_lm/utils.py`). If the hard limit is lower
+(`ulimit -Hn`), the import would fail, and every load with it; if it is higher, it would be lost for the life of the
+process.
 """
 
 import functools
@@ -16,7 +17,7 @@ except ImportError:  # Windows
 
 @contextmanager
 def own_file_limit() -> Iterator[None]:
-    """Within this context libraries may be imported that set the limit of open files: it stays as it is."""
+    """Within this context, libraries that set the limit of open files may be imported; the limit does not change."""
     if resource is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Pictures as bytes: those of clients are decoded within limits, those of models encoded, through Pillow."""
+"""Pictures as bytes, through Pillow: clients' pictures are decoded within limits, models' pictures are encoded."""
 
 import io
 import warnings
@@ -53,7 +53,7 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
 
 
 def _in_bytes(picture: "Image") -> "Image":
-    """A picture whose greys have 16 bits with the upper 8 of them; Pillow would make white of all but the darkest."""
+    """A 16-bit grey picture reduced to its upper 8 bits; Pillow would turn all but the darkest greys white."""
     if not picture.mode.startswith("I"):
         return picture
     grey = picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")

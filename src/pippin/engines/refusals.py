@@ -1,4 +1,4 @@
-"""What is said where a library refuses a request, or lacks a Python package that it does not require."""
+"""Errors for requests that a library refuses, and for Python packages that it needs but does not require."""
 
 import logging
 import traceback
@@ -19,15 +19,15 @@ UNFETCHED: Final = (
     "This model's library gave up, as spaCy does where it can't fetch its English model: "
     "`python -m spacy download en_core_web_sm` does that; the log says more."
 )
-"""What is said where a library ends the process. Of mlx-audio's models Kokoro's reader of English does."""
+"""The message when a library tries to end the process, as Kokoro's English front end in mlx-audio does."""
 
 
 @contextmanager
 def library_refusals(param: str) -> Iterator[None]:
-    """Make a library's own refusal of a request the client's error, naming `param`.
+    """Turn a library's refusal of a request into a client error that names `param`.
 
-    Raises `ServerError`. What a library raises for arguments that it can't use is no failure of the server. Errors of
-    MLX about arrays that do not fit begin with a bracket, and are.
+    Raises `ServerError`. An error about arguments that a library can't use is no failure of the server. MLX's errors
+    about array shapes, which begin with a bracket, are failures and pass through.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def library_refusals(param: str) -> Iterator[None]:
 
 
 def _place_of(error: Exception) -> str:
-    """The line that raised an error. What the error says may be what a client sent, which is in no log."""
+    """The line that raised an error. Its message may quote the client's input, which does not belong in the log."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{'/'.join(Path(frame.filename).parts[-3:])}:{frame.lineno}"
 
@@ -64,7 +64,7 @@ PHONEMES: Final = ("misaki", "phonemizer", "espeakng_loader", "num2words", "spac
 def missing_package(error: ImportError) -> ServerError:
     """The refusal of a model that needs a package which mlx-audio does not require.
 
-    mlx-audio raises errors of its own, without a name, from those that name the package.
+    mlx-audio raises its own errors, without a name, from the errors that name the package.
     """
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 10:

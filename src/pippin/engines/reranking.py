@@ -78,7 +78,8 @@ class RerankingPreparer:
             self._check_room()
 
     def _check_room(self) -> None:
-        """Raises `ServerError("load_failed")` where the prompt of the model's training leaves no room for a query."""
+        """Raises `ServerError("load_failed")` if the prompt that the model was trained with leaves no room for a
+        query."""
         frame = len(self._usual_start) + len(self._end)
         if frame >= self.tokenizer.limit:
             raise ServerError(
@@ -124,7 +125,7 @@ class RerankingPreparer:
             yield self._sequence(build, task, index)
 
     def _seen(self, conversations: ConversationPreparer, task: Rerank, index: int) -> EncoderInput:
-        """The pair as a question to a model that sees, in the words and order of mlx-vlm's `_vl_messages`."""
+        """The pair as a question to a vision model, in the words and order of mlx-vlm's `_vl_messages`."""
         document = task.documents[index]
         written = document.query or task.query
         query = (*task.query_media, *((Text(written),) if written else ()))
@@ -172,7 +173,7 @@ class RerankingPreparer:
         return EncoderInput((*start, *middle[:available], *self._end)), length
 
     def _start(self, instruction: str | None) -> tuple[int, ...]:
-        """What stands in front of each query. Raises `ServerError` for an instruction that leaves no room for one."""
+        """The tokens before each query. Raises `ServerError` for an instruction that leaves no room for a query."""
         if instruction is None:
             return self._usual_start
         try:
@@ -202,7 +203,7 @@ class RerankingPreparer:
 
 
 def is_classifier(config: dict[str, Any]) -> bool:
-    """Whether a model's `config.json` is of a cross-encoder with a label."""
+    """Whether a model's `config.json` is that of a cross-encoder."""
     return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
 
 
@@ -268,8 +269,8 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 
 
 def load_classifier(folder: Path) -> nn.Module:
-    """mlx-vlm's model of a cross-encoder's folder, no weight of which is read yet. Raises `ValueError` for one that is
-    not."""
+    """mlx-vlm's model of a cross-encoder's folder; its weights are not read yet. Raises `ValueError` for other
+    models."""
     from mlx_vlm.reranker_loader import load_sequence_classification_model
 
     return load_sequence_classification_model(folder, lazy=True, trust_remote_code=False)
@@ -305,7 +306,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
 
 
 def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:
-    """The same score of a vision-language model, one pair after the other."""
+    """The same score from a vision-language model, one pair at a time."""
     passes = ConversationStates(model, preparer.options)
     if preparer.conversations is not None:
         preparer.conversations.try_media(model)

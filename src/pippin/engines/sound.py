@@ -1,4 +1,4 @@
-"""Audio as bytes: that of clients is decoded within limits, that of models encoded, through PyAV."""
+"""Audio as bytes, through PyAV: clients' audio is decoded within limits, models' audio is encoded."""
 
 import importlib.util
 import io
@@ -32,14 +32,14 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
 """FFmpeg's container, codec and sample format for each format of speech."""
 
 OWN_RATES: Final[dict[SpeechFormat, int]] = {"opus": 48000, "pcmu": 8000, "pcma": 8000}
-"""The sample rates of formats that are always at one: Opus takes few others, and G.711 is defined at 8000."""
+"""The sample rates of formats with a fixed one: Opus takes few others, and G.711 is defined at 8000."""
 
 READ_ONLY = {
     "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
     "protocol_whitelist": "none",
 }
-"""FFmpeg's options for reading: only containers that hold audio themselves, because a playlist would have it open other
-files and addresses."""
+"""FFmpeg's options for reading: only containers that hold audio themselves, because a playlist would make it open
+other files and addresses."""
 
 
 RATES: Final = (1000, 768_000)
@@ -48,7 +48,7 @@ RATES: Final = (1000, 768_000)
 MOST_CHANNELS: Final = 64
 
 LOUDEST: Final = 1e4
-"""The largest sample of a file of floats, of which 1 is full scale; others make numbers that are none in a model."""
+"""The largest accepted sample of a file of floats, where 1 is full scale; larger ones give NaN in a model."""
 
 
 def require_extra() -> None:
@@ -85,7 +85,7 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
         ) from error
     if samples.size == 0:
         raise ServerError("invalid_request", f"{param} holds no sound.", param)
-    if not np.abs(samples).max() <= LOUDEST:  # which NaN is not, either
+    if not np.abs(samples).max() <= LOUDEST:  # also refuses NaN
         raise ServerError(
             "invalid_request",
             f"{param} holds samples that are no numbers, or far beyond 1; send sound between -1 and 1.",
@@ -124,7 +124,7 @@ class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
     def __init__(self, format: SpeechFormat, rate: int, wanted: int | None = None) -> None:
-        """`rate` is that of the samples that come, `wanted` that of the sound; not set: the same, or the format's."""
+        """`rate` is that of the samples fed, `wanted` that of the sound: by default the same, or the format's own."""
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()

@@ -34,10 +34,10 @@ from pippin.engines.whisper.vocabulary import whisper_tokenizer
 logger = logging.getLogger(__name__)
 
 RATE = 16000
-"""Samples a second that nearly all models of mlx-audio take, and that are decoded until the model is there."""
+"""Samples a second. Nearly all models of mlx-audio take this rate; audio is decoded to it until the model is loaded."""
 
 LONGEST_AT_ONCE = 120.0
-"""The most seconds that a model hears at once: attention over hours takes more memory than there is."""
+"""The most seconds that a model hears at once: attention over hours of audio does not fit in memory."""
 
 SHORTEST = 0.1
 """The least seconds that a model hears at once."""
@@ -46,7 +46,7 @@ CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 """The arguments of models that cut long recordings themselves."""
 
 MISFIT = re.compile(r"(Received \d+ parameters not in model|Missing \d+ parameters)")
-"""How MLX's `load_weights` begins when it is strict."""
+"""How errors of MLX's strict `load_weights` begin."""
 
 WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 
@@ -84,7 +84,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     def load() -> nn.Module:
         progress(0, spec.info.size_bytes, "weights")
         with warnings.catch_warnings():
-            # A folder without a tokenizer is none of the operator's concern: `_give_tokenizer` has one.
+            # Nothing that the operator must mend: `_give_tokenizer` adds a missing tokenizer.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
             model = _load(folder, spec.info.id)
         _require_hearing(model, spec.info.id)
@@ -100,10 +100,10 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 
 def _load(folder: Path, name: str) -> nn.Module:
-    """mlx-audio's model. Raises `ServerError("load_failed")` for what it can't make one of.
+    """mlx-audio's model. Raises `ServerError("load_failed")` if mlx-audio can't build one.
 
-    mlx-audio asks for no exact set of weights, because some of its models have parameters that are computed, and some
-    published checkpoints weights that are not used. Here the log says so: what is missing may be a broken conversion.
+    mlx-audio does not require exactly the weights of an architecture: some of its models compute parameters, and
+    some published checkpoints have unused weights. A mismatch is logged, because it may be a broken conversion.
     """
     from mlx_audio.stt.utils import load_model
 
@@ -184,7 +184,7 @@ def rate_of(model: nn.Module) -> int:
 def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable[[nn.Module, Call], None]:
     """The call that a job runs on the model's thread: it emits segments as they come, then the whole transcript.
 
-    `samples` were decoded at `rate`; for a model that turned out to take another they are decoded anew.
+    `samples` were decoded at `rate`; if the model takes another rate, the audio is decoded again.
     """
 
     def run(model: nn.Module, call: Call) -> None:
@@ -221,10 +221,10 @@ def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable
 
 @contextmanager
 def _as_heard(model: nn.Module, samples: sound.Samples, rate: int) -> Iterator[Any]:
-    """The samples as the model takes them: as mlx-audio's own `load_audio` gives them, but that Whisper takes numpy's
-    arrays, and Voxtral the path of a file, since its processor refuses arrays.
+    """The samples in the form that the model takes: an MLX array, as mlx-audio's `load_audio` gives; a numpy array for
+    Whisper; the path of a file for Voxtral, whose processor refuses arrays.
 
-    What is shorter than `SHORTEST` is followed by silence: several models fail on less than one of their windows.
+    Audio shorter than `SHORTEST` is padded with silence: several models fail on less than one of their windows.
     """
     samples = np.pad(samples, (0, max(0, int(SHORTEST * rate) - samples.size)))
     known = inspect.signature(model.generate).parameters.get("audio")
@@ -241,7 +241,7 @@ def _as_heard(model: nn.Module, samples: sound.Samples, rate: int) -> Iterator[A
 
 
 def _timed(result: Any) -> list[dict[str, Any]]:
-    """The segments of a result; NeMo's models give sentences of tokens in their place."""
+    """The segments of a result; NeMo's models give sentences of tokens instead."""
     sentences = getattr(result, "sentences", None)
     if sentences is None:
         return list(getattr(result, "segments", None) or ())
@@ -275,7 +275,7 @@ def split_at_silence(samples: sound.Samples, rate: int = RATE) -> list[sound.Sam
 
 
 def keywords_for_hearing(model: nn.Module) -> Keywords:
-    """The keywords of the model's `generate`; of a wrapper that passes them on, those of the model within, too."""
+    """The keywords of the model's `generate`; for a wrapper that forwards them, also those of the inner model."""
     inner = getattr(model, "_asr", None)
     found = keywords_of(model)
     return found if inner is None else replace(found, read=found.read | keywords_of(inner).read)
@@ -286,14 +286,14 @@ def _cuts_itself(model: nn.Module) -> bool:
 
 
 LANGUAGE_NAMES = ("source_language", "language", "source_lang")
-"""What the models of mlx-audio call the language that is spoken. Where there is the first, the second is the one to
-translate into; where there is the second, it counts for the third and for that of the answer."""
+"""What the models of mlx-audio call the spoken language, in order of precedence. If a model has the first, its second
+is the language to translate into; if it has the second, that also serves as the third and as the answer's language."""
 
 PROMPT_NAMES = ("context", "system_prompt")
-"""What they call a text with names and words that may be heard. Their `prompt` is another thing, an instruction."""
+"""What they call a text with names and words that may be heard. Their `prompt` is something else: an instruction."""
 
 RATE_NAMES = ("sampling_rate", "sample_rate")
-"""What they call the rate of samples, which those that can resample ask for."""
+"""What models that can resample call the sample rate."""
 
 ENGLISH = "en"
 
@@ -318,7 +318,7 @@ def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str,
     }
     for param, (keyword, value) in asked.items():
         if value is None or (param == "temperature" and value == 0 and keyword is None):
-            continue  # all of them are certain of what they hear but where they are told otherwise
+            continue  # all models decode greedily unless told otherwise
         if keyword is None:
             raise ServerError("unsupported", f"This model has no `{param}`; leave it out.", param)
         arguments[keyword] = value
@@ -326,7 +326,7 @@ def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str,
 
 
 def _translating(keywords: Keywords, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for an answer in English, of Granite's models and Canary's."""
+    """The arguments that make Granite's and Canary's models answer in English."""
     if {"source_language", "language"} <= keywords.read:
         return {**arguments, "language": ENGLISH}
     if {"source_lang", "target_lang"} <= keywords.read:
@@ -338,10 +338,10 @@ def _translating(keywords: Keywords, arguments: dict[str, Any]) -> dict[str, Any
 
 
 def _spoken_language(model: nn.Module, language: str) -> str:
-    """A client's code of a language as the model knows it: by its own codes, or by the name in English.
+    """A client's language code in the form that the model knows: one of its own codes, or the English name.
 
-    Raises `ServerError` for one that is not in the model's list, where it has one: of the models of mlx-audio some take
-    what they do not know for a word of their prompt, and others leave it out.
+    Raises `ServerError` for a language that is not in the model's list, if it has one: some models of mlx-audio would
+    put an unknown language into their prompt as a word, and others would ignore it.
     """
     from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
 

@@ -1,4 +1,4 @@
-"""Whether anybody still waits for what a thread prepares, so that long work can end when its client has left."""
+"""Whether anybody still waits for the work of a thread, so that long work can end when its client has left."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class NobodyWaitsError(Exception):
 
 @contextmanager
 def wanted_while(still_wanted: Callable[[], bool]) -> Iterator[None]:
-    """What this thread does within is wanted as long as `still_wanted` says so."""
+    """Let `check_wanted` on this thread ask `still_wanted` within this context."""
     token = _still_wanted.set(still_wanted)
     try:
         yield
@@ -22,7 +22,7 @@ def wanted_while(still_wanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_wanted() -> None:
-    """To be called now and then by long work. Raises `NobodyWaitsError`."""
+    """Raises `NobodyWaitsError` if nobody waits any more. Long work calls this now and then."""
     still_wanted = _still_wanted.get()
     if still_wanted is not None and not still_wanted():
         raise NobodyWaitsError

@@ -197,6 +197,31 @@ def test_a_name_that_changes_what_it_leads_to_is_connected_to_where_it_was_check
     assert all(is_public(address) for address in connected)
 
 
+def test_a_host_is_reached_by_another_address_where_the_first_cannot_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = ["2606:4700:4700::1111", "8.8.8.8"]
+    tried: list[str] = []
+
+    async def getaddrinfo(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(0, 0, 0, "", (each, 80)) for each in addresses]
+
+    async def connect_tcp(_: object, host: str, *__: object, **___: object) -> httpcore.AsyncNetworkStream:
+        tried.append(host)
+        if ":" in host:
+            raise httpcore.ConnectError("there is no route to it")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(PNG)
+        return httpcore.AsyncMockStream([head + PNG])
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+        monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect_tcp)
+        assert (await resolver().fetch("http://both.example/x.png", "image")).data == PNG
+
+    asyncio.run(run())
+    assert tried == addresses
+
+
 @pytest.mark.parametrize(
     "url", ["ftp://example.com/x", "gopher://x/", "http://user:pw@example.com/", "http:///x"]
 )

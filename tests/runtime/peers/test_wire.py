@@ -23,6 +23,7 @@ from pippin.core.conversation import (
     ToolCall,
     ToolChoice,
     ToolResult,
+    Video,
 )
 from pippin.core.errors import ServerError
 from pippin.core.events import (
@@ -206,6 +207,23 @@ ANSWER: list[Event] = [
         Usage(prompt_tokens=12, cached_tokens=4, completion_tokens=6, reasoning_tokens=1),
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (b"RIFF0000AVI rest", "video/x-msvideo"),
+        (b"RIFF0000WEBPrest", "image/webp"),
+        (b"\x89PNG rest", "image/png"),
+        (b"no known format", "video/mp4"),
+    ],
+)
+def test_inline_media_without_a_type_get_the_one_that_their_first_bytes_tell(
+    data: bytes, media_type: str
+) -> None:
+    messages = (Message("user", (Video(Inline(data)),)),)
+    body = upstream_of(asked(messages=messages), "m", pippin=False).body
+    assert body["messages"][0]["content"][0]["video_url"]["url"].startswith(f"data:{media_type};base64,")
 
 
 @pytest.mark.parametrize("cut", [1, 7, 10_000])

@@ -341,7 +341,19 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
                 "unless the operator names it with --media-host.",
                 self._param,
             )
-        return await self._inner.connect_tcp(found[0], port, timeout, local_address, socket_options)
+        return await self._connect_to_one(dict.fromkeys(found), port, timeout, local_address, socket_options)
+
+    async def _connect_to_one(self, addresses: Iterable[str], *arguments: Any) -> httpcore.AsyncNetworkStream:
+        """Connect to the first of these addresses that answers: a host may have one in a network that this machine
+        does not reach, such as IPv6. Raises what the last of them raised."""
+        failure: Exception | None = None
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(address, *arguments)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        assert failure is not None  # there is an address at least
+        raise failure
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None

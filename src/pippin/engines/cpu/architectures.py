@@ -1,7 +1,7 @@
 """Which of mlx-lm's models the kernels' decoder can run, and how each differs from llama.
 
-An architecture is known by the class of its model: what is not listed here, or holds a layer of another class than the
-architecture's own, runs as mlx-lm runs it, with the kernels' products where they fit (`operations.py`).
+An architecture is recognised by the class of its model. A model that is not listed here, or that has a layer of another
+class than the architecture's own, runs as in mlx-lm, with the kernels' products where they fit (`operations.py`).
 """
 
 import importlib
@@ -24,18 +24,18 @@ Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """Names in a layer's network that is a mixture of experts."""
+    """Attribute names in a layer's network that is a mixture of experts."""
 
     router: str
     experts: str
     chosen: str  # the number of experts that a token goes through
-    # Whether the weights of those chosen are 1 together; the network is asked.
+    # Whether the weights of the chosen experts sum to 1; the network is asked.
     normalized: Callable[[Any], bool] = field(default=lambda network: True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What tells a decoder from llama's. Names are attributes of mlx-lm's modules."""
+    """How a decoder differs from llama's. Names are attributes of mlx-lm's modules."""
 
     module: str  # in mlx_lm.models
     activation: Activation = "silu"
@@ -46,11 +46,11 @@ class Architecture:
     kv_heads: str = "n_kv_heads"
     scale: str = "scale"
     network: str = "mlp"
-    mixture: Mixture | None = None  # of those layers whose network has experts
+    mixture: Mixture | None = None  # in layers whose network has experts
     attention_softcap: bool = False
     embedding_scale: Callable[[Any], float] = field(default=lambda args: 1.0)
     residual_scale: Callable[[Any], float] = field(default=lambda args: 1.0)
-    # What becomes of the head's product.
+    # What is done with the head's product.
     logits: Callable[[Any, mx.array], mx.array] | None = None
 
 
@@ -124,7 +124,7 @@ ARCHITECTURES = (
 )
 
 WRAPPERS = {"gemma3": "language_model", "mistral3": "language_model"}
-"""Models of which one attribute is a decoder for text, and all that they call."""
+"""Models that only call a decoder for text, by the attribute that holds it."""
 
 
 def decoder_of(model: nn.Module) -> tuple[str, nn.Module]:
@@ -171,7 +171,7 @@ def why_not(model: nn.Module) -> str | None:
 
 
 def windows_of(model: nn.Module) -> list[int]:
-    """Tokens that each layer attends to, 0 for all. Raises `TypeError` for a cache that is neither."""
+    """Tokens that each layer attends to, 0 for all. Raises `TypeError` for any other kind of cache."""
     found = []
     for cache in make_prompt_cache(model):
         if type(cache) is KVCache:
@@ -193,7 +193,7 @@ def is_mixture(architecture: Architecture, layer: Any) -> bool:
 
 
 def _matrices(architecture: Architecture, model: Any) -> Iterator[nn.Module]:
-    """All layers with weights that vectors are multiplied with."""
+    """All layers with matrices that vectors are multiplied with."""
     for layer in model.model.layers:
         attention, network = layer.self_attn, network_of(architecture, layer)
         if architecture.fused:
@@ -209,13 +209,13 @@ def _matrices(architecture: Architecture, model: Any) -> Iterator[nn.Module]:
 
 
 def heads_of(model: nn.Module) -> Iterator[nn.Module]:
-    """The projection onto the vocabulary, where it is not the embedding's."""
+    """The projection onto the vocabulary, if it is not the embedding's."""
     if "lm_head" in model:
         yield model.lm_head
 
 
 def rope_of(rope: Any) -> Rope | None:
-    """Raises `TypeError` for a kind that is not known."""
+    """The kernels' rotary positions. Raises `TypeError` for an unknown kind."""
     name = type(rope).__name__
     if name == "NoPE":
         return None
@@ -239,5 +239,5 @@ def rope_of(rope: Any) -> Rope | None:
 
 
 def head_dim(architecture: Architecture, attention: Any) -> int:
-    """Of each head, by the width of the output projection's input."""
+    """The size of each head, by the width of the output projection's input."""
     return sizes(attention.o_proj)[0] // int(getattr(attention, architecture.heads))

@@ -14,7 +14,7 @@ from pippin.config.options.model import ModelOptions
 log = logging.getLogger(__name__)
 
 OPENBLAS = {"ngsolve-openblas": "libopenblasp-", "cmeel-openblas": "libopenblas.so.0"}
-"""Packages and how their libraries' names begin, the preferred one first. The first is for any x86 processor. The
+"""Packages and the prefixes of their libraries' names, the preferred one first. The first is for any x86 processor. The
 second is compiled for one processor, with AVX-512 on x86 and SVE2 on arm64, for which the first has no wheel."""
 AVX512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -34,7 +34,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     """Load MKL, if it is installed, or OpenBLAS, and return its name.
 
     This has to run before the first import of mlx in the process, because symbols resolve to the library that was
-    loaded first. Where no library can be loaded there is a line in the log, None is returned, and products are slow.
+    loaded first. If no library can be loaded, this logs a warning and returns None, and products are slow.
     """
     if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
         return None
@@ -62,8 +62,8 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
 
 
 def _load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
-    """The first that this processor runs. Raises `OSError` where there is none: the first product of an OpenBLAS for
-    another processor would end this process with SIGILL. Until that is known, nobody else finds its symbols."""
+    """Load the first library that this processor runs. Raises `OSError` if there is none: the first product of an
+    OpenBLAS for another processor would end this process with SIGILL. Until that is known, its symbols stay local."""
     refused = []
     for path in paths:
         core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
@@ -77,7 +77,7 @@ def _load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
 
 
 def _core_of(library: ctypes.CDLL) -> str:
-    """The processor whose instructions it uses, as OpenBLAS names it."""
+    """The processor whose instructions the library uses, as OpenBLAS names it."""
     ask = library.openblas_get_corename
     ask.restype = ctypes.c_char_p
     name: bytes = ask()
@@ -85,7 +85,7 @@ def _core_of(library: ctypes.CDLL) -> str:
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The instruction sets of the processor, as Linux names them; none where it does not say."""
+    """The instruction sets of the processor, as Linux names them; none if it does not say."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A model whose steps the kernels compute: called as mlx-lm's models are, on the caches that those are called on."""
+"""A model whose steps the kernels compute, called like mlx-lm's models and on the same caches."""
 
 from collections.abc import Sequence
 from ctypes import addressof, c_char
@@ -21,8 +21,8 @@ from pippin.engines.language.model.lora import Adapters
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
-    """The projection onto the vocabulary. A module of the name that mlx-lm gives it, so that it is narrowed to the
-    positions that are sampled from as theirs are."""
+    """The projection onto the vocabulary. The module has the name that mlx-lm gives it, so that it is restricted to the
+    sampled positions like mlx-lm's."""
 
     def __init__(self, kernels: Kernels, matrix: Matrix) -> None:
         super().__init__()
@@ -30,10 +30,10 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self._matrix = matrix
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Of states [..., hidden]: [..., vocabulary]; zeros where a state is nothing but zeros, as padding is."""
+        """Maps states [..., hidden] to logits [..., vocabulary]; a state of zeros, such as padding, gives zeros."""
         states = np.asarray(x)
         vectors = np.ascontiguousarray(states.reshape(-1, states.shape[-1]), np.float32)
-        # Written where MLX has them: copying 16 rows costs a tenth of their product.
+        # Written directly into MLX's memory: copying 16 rows costs a tenth of their product.
         logits = mx.zeros((*states.shape[:-1], self._matrix.rows))
         memory = np.asarray(logits).reshape(-1, self._matrix.rows)
         real = vectors.any(axis=-1)
@@ -45,14 +45,14 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
 
 
 class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
-    """Takes tokens and caches, and gives logits, at once: nothing is left to be evaluated."""
+    """Computes logits from tokens and caches at once: nothing is left to be evaluated."""
 
     takes_padding = True
 
     def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
-        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. Vectors become
-        what `activations` says. Raises `ValueError` for weights that are damaged, `OtherAnswer` where a layer says
-        something else than mlx-lm's own."""
+        """Takes over the weights of `model`, to which `architectures.why_not` must have no objection. Vectors are
+        rounded to `activations`. Raises `ValueError` for damaged weights, and `OtherAnswer` if a layer computes
+        something else than mlx-lm's."""
         super().__init__()
         self.model_type = model.model_type
         found = describe(model)
@@ -72,31 +72,31 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.instruction_set = kernels.instruction_set
         for sample in found.samples:
             self._compare(sample)
-        # After the comparison, which is as exact as float32.
+        # After the comparison, which needs the exactness of float32.
         round_activations(kernels, activations)
 
     @property
     def layers(self) -> list[None]:
-        """As many as there are."""
+        """An entry for each layer."""
         return [None] * len(self._decoder.shape.layers)
 
     @property
     def kernels(self) -> Kernels:
-        """Whose threads compute it, and what works beside it."""
+        """The kernels whose threads compute the model, and whatever works beside it."""
         return self._kernels
 
     @property
     def embedding(self) -> Matrix:
-        """Of all tokens, unscaled."""
+        """The embedding of all tokens, unscaled."""
         return self._decoder.shape.embedding
 
     def make_cache(self) -> list[Any]:
-        """As mlx-lm's model makes them."""
+        """The caches that mlx-lm's model makes."""
         windows = [layer.window for layer in self._decoder.shape.layers]
         return [RotatingKVCache(max_size=window) if window else KVCache() for window in windows]
 
     def capture(self, layers: Sequence[int]) -> None:
-        """From now on each call leaves the states after these layers, which ascend, in `captured`."""
+        """Let each call from now on leave the states after these layers, in ascending order, in `captured`."""
         self._decoder.capture(layers)
 
     def embed(self, tokens: mx.array) -> mx.array:
@@ -106,14 +106,14 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         return mx.array(rows.reshape(*indexes.shape, -1))
 
     def linear_sizes(self, path: str) -> tuple[int, int] | None:
-        """What goes into the linear layer that mlx-lm's model has at a path, and what comes out; None where the model
-        has none that adapters can add to."""
+        """The input and output sizes of the linear layer at a path of mlx-lm's model; None if there is none that
+        adapters can add to."""
         found = self._linears.get(path)
         return None if found is None else found[:2]
 
     def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
         """Let each sequence's adapter add to a linear layer: `down` [adapters, in, rank] and `up` [adapters, rank,
-        out], of which those at 0 are no adapter's."""
+        out], of which index 0 is no adapter."""
         self._adapters = adapters
         *_, places = self._linears[path]
         for place in places:
@@ -122,31 +122,31 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             self._decoder.adapt(place.layer, projection, pairs)
 
     def __call__(self, inputs: mx.array, cache: Sequence[Any] | None = None) -> mx.array:
-        """Logits [sequences, count, vocabulary] of tokens [sequences, count], which follow what lies in the caches."""
+        """Logits [sequences, count, vocabulary] of tokens [sequences, count], which follow those in the caches."""
         tokens = np.asarray(inputs)
-        # Blocks for the prefix cache may be on their way from memory that is written here.
+        # Blocks for the prefix cache may still be copied from memory that is written here.
         mx.synchronize()
         hidden = self._run(tokens, self.make_cache() if cache is None else cache)
         logits: mx.array = self.lm_head(mx.array(hidden))
         return logits if self._logits is None else self._logits(self.args, logits)
 
     def states(self, inputs: mx.array, lengths: mx.array) -> mx.array:
-        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest], whose `lengths`
-        [sequences] say where padding begins; its states are zeros. No cache is read or written."""
+        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest]. Padding begins
+        at `lengths` [sequences], and its states are zeros. No cache is read or written."""
         tokens = np.asarray(inputs)
         counts = [int(length) for length in np.asarray(lengths)]
         real = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
         shape = self._decoder.shape
         size = len(counts), shape.kv_heads, tokens.shape[1], shape.head_dim
         kept = KV(np.empty(size, np.float32), np.empty(size, np.float32))
-        # No layer looks at what another one kept, so they share the memory.
+        # No layer reads the keys and values of another, so all share the memory.
         places = Places([[kept]] * len(shape.layers))
         step = Step(starts=[0] * len(counts), counts=counts, places=places)
         hidden, _ = self._decoder.run(tokens[real], step)
         return mx.array(padded_states(hidden, (tokens.shape[0], tokens.shape[1]), real))
 
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
-        """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""
+        """Normed states [sequences, count, hidden] after the last layer; zeros for padding."""
         shape = tokens.shape[0], tokens.shape[1]
         layers = [open_in_place(cache, self._token, shape) for cache in caches]
         present = (tokens != PADDING).sum(axis=1).tolist()
@@ -187,14 +187,14 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
 
 
 class KeptPlaces:
-    """Where a step's sequences lie, told to the kernels anew only where that is not what it was in the step before."""
+    """The memory of a step's sequences, passed to the kernels again only if it has changed since the step before."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, ...]] = []
         self._places: Places | None = None
 
     def of(self, layers: Sequence[Sequence[InPlace]]) -> Places:
-        """Raises `KernelError`."""
+        """The places of these layers. Raises `KernelError`."""
         known = [_identity(part) for layer in layers for part in layer]
         if self._places is None or known != self._known:
             self._places = _places(layers)
@@ -208,7 +208,7 @@ def _identity(part: InPlace) -> tuple[Any, ...]:
 
 
 def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
-    """What an array of MLX lies in: the same object lies elsewhere after some assignments to a part of it."""
+    """The memory of an MLX array: after some assignments to a part of it, the same object lies elsewhere."""
     return addressof(c_char.from_buffer(array)), array.shape
 
 
@@ -219,7 +219,7 @@ def _places(layers: Sequence[Sequence[InPlace]]) -> Places:
 def padded_states(
     states: NDArray[np.float32], shape: tuple[int, int], real: NDArray[np.bool_] | None
 ) -> NDArray[np.float32]:
-    """States [tokens, size] of the tokens that are `real`, None for all, as [*shape, size] with zeros for the rest."""
+    """States [tokens, size] of the `real` tokens (None for all), as [*shape, size] with zeros for the rest."""
     if real is None:
         return states.reshape(*shape, -1)
     whole = np.zeros((*shape, states.shape[-1]), np.float32)
@@ -228,8 +228,8 @@ def padded_states(
 
 
 def _view(part: InPlace) -> AnyKV:
-    """The memory of the sequences that a step computes. Nothing may hold it afterwards: MLX copies what it should
-    change while others look at it."""
+    """The memory of the sequences that a step computes. Nothing may hold it afterwards: MLX copies an array instead of
+    changing it while something else refers to it."""
     slots = slice(part.low, part.low + len(part.starts))
     arrays = [np.asarray(array)[slots] for array in part.arrays]
     if part.form is None:
@@ -239,7 +239,7 @@ def _view(part: InPlace) -> AnyKV:
 
 
 def _addition(down: mx.array, up: mx.array) -> Addition | None:
-    """Of one adapter to one matrix: [in, rank] and [rank, out]."""
+    """What one adapter adds to one matrix, [in, rank] and [rank, out]; None if it adds nothing."""
     if not mx.any(up != 0).item():
         return None
     matrices = (np.ascontiguousarray(np.asarray(each.astype(mx.float32)).T) for each in (down, up))

@@ -1,5 +1,5 @@
-"""A model of mlx-lm as the kernels' decoder is told of it: layers, norms, rotary positions, and where each matrix
-was."""
+"""Describes a model of mlx-lm to the kernels' decoder: layers, norms, rotary positions, and the origin of each
+matrix."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ SAMPLED_TOKENS = 3
 
 @dataclass(frozen=True)
 class Place:
-    """A projection of the decoder that one of mlx-lm's layers became, or rows of that."""
+    """A projection of the decoder that one of mlx-lm's layers, or some of its rows, became."""
 
     layer: int
     projection: Projection
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Sample:
-    """What mlx-lm's own layer gives for some states [tokens, hidden], in float32."""
+    """The output of mlx-lm's own layer for some states [tokens, hidden], in float32."""
 
     layer: int
     states: NDArray[np.float32]
@@ -51,11 +51,11 @@ class Sample:
 @dataclass(frozen=True, kw_only=True)
 class Description:
     shape: Shape
-    head: Matrix | None  # where it is not the embedding's
-    args: Any  # the decoder's own, of mlx-lm
+    head: Matrix | None  # if it is not the embedding's
+    args: Any  # of mlx-lm's decoder
     architecture: Architecture
-    samples: tuple[Sample, ...]  # one of each sort of layer
-    # The linear layers of the model that adapters may name: what goes in, what comes out, and what they became.
+    samples: tuple[Sample, ...]  # one for each sort of layer
+    # The linear layers of the model that adapters may name: input size, output size, and places in the decoder.
     linears: dict[str, tuple[int, int, tuple[Place, ...]]]
 
 
@@ -143,7 +143,7 @@ class Describer:
         return weight + np.float32(1) if self.architecture.norms_less_one else weight
 
     def _place_of(self, rope: Rope | None) -> int | None:
-        """Where the decoder's list has this rope, which joins it if it is new."""
+        """The index of this rope in the decoder's list, to which it is added if it is new."""
         if rope is None:
             return None
         for index, known in enumerate(self.ropes):
@@ -159,8 +159,9 @@ class Describer:
 
 
 def describe(model: nn.Module) -> Description:
-    """The decoder's shape, with weights in the kernels' layout. `why_not` had no objection. Takes the model's weights
-    out of it as it goes, so that they do not lie there twice. Raises `ValueError` for weights that are damaged."""
+    """The decoder's shape, with weights in the kernels' layout, for a model to which `why_not` has no objection.
+    Removes the weights from the model as it goes, so that they are not in memory twice. Raises `ValueError` for damaged
+    ones."""
     prefix, model = decoder_of(model)
     architecture = architecture_of(model)
     assert architecture is not None
@@ -203,7 +204,7 @@ def describe(model: nn.Module) -> Description:
 def _samples(
     architecture: Architecture, layers: list[Any], windows: list[int], hidden: int
 ) -> Iterator[Sample]:
-    """What the first layer of each sort gives: of those with a window and without, with experts and without, ..."""
+    """The output of the first layer of each sort: with a window and without, with experts and without, ..."""
     known: set[tuple[object, ...]] = set()
     for index, layer in enumerate(layers):
         rope = layer.self_attn.rope

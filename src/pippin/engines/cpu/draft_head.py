@@ -57,18 +57,18 @@ class FusedHead(DraftHead):
     in_one_call = True
 
     def __init__(self, inner: Any, model: KernelDecoder) -> None:
-        """Of a head that `why_not` has no objection to. Raises `ValueError` for weights that are damaged, `OtherAnswer`
-        where it says something else than mlx-vlm's own."""
+        """`inner` is a head to which `why_not` has no objection. Raises `ValueError` for damaged weights, and
+        `OtherAnswer` if the kernels compute something else than mlx-vlm."""
         super().__init__(None, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
         kernels, embedding = model.kernels, model.embedding
-        # The words of a model of another width are the head's own.
+        # A head of another width than the model's has an embedding of its own.
         is_theirs = inner.hidden_size == embedding.columns
         shape, drafting = _describe(inner, embedding if is_theirs else matrix_of(inner.embed_tokens))
         self._token = TokenArray(shape.kv_heads, shape.head_dim, mx.float32)
         self._kept = KeptPlaces()
         own = shape.nbytes - (shape.embedding.nbytes if is_theirs else 0)
         self.own_bytes = own + drafting.reduce.nbytes + drafting.head.nbytes
-        # Of vectors in float32: the model's kernels may round them by now.
+        # Compared in float32: the model's kernels may round vectors by now.
         self._drafter = Drafter(Kernels(1), shape, drafting)
         self._compare(inner, kernels, shape.embedding)
         self._drafter = Drafter(kernels, shape, drafting)
@@ -79,9 +79,9 @@ class FusedHead(DraftHead):
     def __call__(
         self, tokens: mx.array, cache: PromptCache, states: mx.array | Reading | None = None
     ) -> mx.array:
-        """Its own states [sequences, count, hidden] of tokens [sequences, count], from the model's states before them
-        [sequences, count, state_size] or zeros. With a `Reading`, which has states for the tokens that are no padding,
-        what it drafts behind these [sequences, most]."""
+        """The head's states [sequences, count, hidden] of tokens [sequences, count], from the model's states before
+        them [sequences, count, state_size] or zeros. With a `Reading`, which has states for the tokens that are no
+        padding, the drafts that follow them [sequences, most]."""
         if isinstance(states, Reading):
             return mx.array(self._run(np.asarray(tokens), cache, states.states, states.most))
         known = np.asarray(tokens)
@@ -101,7 +101,7 @@ class FusedHead(DraftHead):
         most: int,
         own: NDArray[np.float32] | None = None,
     ) -> NDArray[np.int32]:
-        # Blocks for the prefix cache may be on their way from memory that is written here.
+        # Blocks for the prefix cache may still be copied from memory that is written here.
         mx.synchronize()
         layers = [open_in_place(cache, self._token, (tokens.shape[0], tokens.shape[1])) for cache in caches]
         real = tokens != PADDING
@@ -114,7 +114,7 @@ class FusedHead(DraftHead):
         return drafts
 
     def _compare(self, inner: Any, kernels: Kernels, embedding: Matrix) -> None:
-        """Hold it against the module of mlx-vlm."""
+        """Compare the head with the module of mlx-vlm. Raises `OtherAnswer`."""
         tokens = mx.arange(TRIED)[None]
         states = mx.random.normal((1, TRIED, self.state_size), key=mx.random.key(0))
         found = self(tokens, self.make_cache(), states)

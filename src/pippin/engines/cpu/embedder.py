@@ -1,4 +1,4 @@
-"""Embedding models of mlx-vlm that are decoders: the kernels run them as they run mlx-lm's model of the same layers."""
+"""Embedding models of mlx-vlm that are decoders: the kernels run them like mlx-lm's model of the same layers."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ def why_not(model: nn.Module) -> str | None:
 
 
 class KernelEmbedder(nn.Module):  # type: ignore[misc] # mlx has no types
-    """Called as mlx-vlm's embedding models are; pools as they do."""
+    """Called like mlx-vlm's embedding models, with the same pooling."""
 
     def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
-        """Of a model that `why_not` has no objection to, whose layers it takes. Raises `ValueError` for weights that
-        are damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own."""
+        """Takes over the layers of `model`, to which `why_not` must have no objection. Raises `ValueError` for damaged
+        weights, and `OtherAnswer` if a layer computes something else than mlx-vlm's."""
         super().__init__()
         twin = _twin(model)
-        model.model.layers = []  # so that the weights do not lie there twice
+        model.model.layers = []  # so that the weights are not in memory twice
         self.config, self.model_type = model.config, model.model_type
         self._decoder = KernelDecoder(twin, threads, activations=activations)
         self.instruction_set = self._decoder.instruction_set

@@ -1,5 +1,5 @@
-"""The layers of encoders as the kernels compute them, in place of mlx-vlm's: without padding, and without an array for
-each operation. BERT, XLM-RoBERTa and ModernBERT have whole layers here; embedding models that are decoders go to
+"""Runs the layers of encoders on the kernels instead of mlx-vlm: without padding, and without an array for each
+operation. BERT, XLM-RoBERTa and ModernBERT have whole layers here; embedding models that are decoders go to
 `decoder.py`."""
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ MODERNBERT = "mlx_vlm.models.modernbert.modernbert"
 
 SAMPLED_TOKENS = 3
 MOST_SAMPLED = 160
-"""Tokens with which a layer is compared: a few, and a few more than it sees where it has a window of a usual size."""
+"""The most tokens with which a layer is compared: a few more than a window of a usual size."""
 
 
 def why_not(model: nn.Module) -> str | None:
@@ -50,21 +50,21 @@ def why_not(model: nn.Module) -> str | None:
 
 
 def put_on(model: nn.Module, threads: int, *, activations: CpuActivations) -> nn.Module:
-    """The model, its layers on the kernels; `why_not` had no objection. Raises `ValueError` for weights that are
-    damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own; these are out of the model then."""
+    """The model with its layers on the kernels, if `why_not` has no objection. Raises `ValueError` for damaged weights,
+    and `OtherAnswer` if a layer computes something else than mlx-vlm's; the model has lost its layers then."""
     if type(model).__module__ == MODERNBERT:
         found = _modernbert(model, threads)
         model.layers = [found]
         model._masks = _whole_mask
     else:
         found = model.encoder = _bert(model, threads)
-    # After the comparison, which is as exact as float32.
+    # After the comparison, which needs the exactness of float32.
     found.round_activations(activations)
     return model
 
 
 class KernelEncoder(nn.Module):  # type: ignore[misc] # mlx has no types
-    """Called as mlx-vlm's encoders are, on states [batch, length, hidden] and a mask: [batch, length], or [batch, 1, 1,
+    """Called like mlx-vlm's encoders, on states [batch, length, hidden] and a mask: [batch, length], or [batch, 1, 1,
     length] as it is added to scores. Padding is on the right; its states become 0."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -74,12 +74,12 @@ class KernelEncoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.weight_bytes = encoder.nbytes
 
     def round_activations(self, activations: CpuActivations) -> None:
-        """From now on vectors that meet packed weights become what this says."""
+        """Round vectors that are multiplied with packed weights from now on."""
         round_activations(self._encoder.kernels, activations)
 
     @property
     def layer(self) -> list[None]:
-        """As many as there are."""
+        """An entry for each layer."""
         return [None] * len(self._encoder.layers)
 
     def __call__(self, states: mx.array, mask: mx.array, other_mask: mx.array | None = None) -> mx.array:
@@ -95,21 +95,21 @@ class KernelEncoder(nn.Module):  # type: ignore[misc] # mlx has no types
 
 
 def _whole_mask(mask: mx.array, _: mx.Dtype) -> tuple[mx.array, None]:
-    """In place of the two masks [batch, 1, length, length] that ModernBERT's layers are given: the kernels know which
+    """Replaces the two masks [batch, 1, length, length] that ModernBERT's layers are given: the kernels know which
     layer has a window."""
     return mask, None
 
 
 @dataclass
 class _Samples:
-    """What the first layer of each sort gives in mlx-vlm."""
+    """The outputs of mlx-vlm's first layer of each sort."""
 
     known: set[tuple[object, ...]] = field(default_factory=set)
     taken: list[tuple[int, NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=list)
 
     def take(self, index: int, layer: Any, sort: tuple[object, ...], hidden: int, masks: Any) -> None:
-        """`masks` gives the layer's arguments behind its states, for a number of tokens. Widens the layer, whose
-        weights were read."""
+        """`masks` returns the layer's arguments after its states, for a number of tokens. Widens the layer, whose
+        weights have been read."""
         if sort in self.known:
             return
         self.known.add(sort)
@@ -121,7 +121,7 @@ class _Samples:
         self.taken.append((index, floats(states)[0], floats(layer(states, *masks(count)))[0]))
 
     def compare(self, encoder: Encoder) -> None:
-        """Raises `OtherAnswer`."""
+        """Raises `OtherAnswer` if the encoder differs from the samples."""
         for index, states, expected in self.taken:
             found = states.copy()
             encoder.run(found, [len(states)], index)
@@ -134,7 +134,7 @@ class _Samples:
 
 
 def _taken(layers: list[Any]) -> Iterator[tuple[int, Any]]:
-    """Each layer, which leaves the model when the next is asked for, so that no weight lies there twice for long."""
+    """Each layer, which is removed from the model when the next is asked for: few weights are in memory twice."""
     for index, layer in enumerate(layers):
         yield index, layer
         layers[index] = nn.Identity()
@@ -223,7 +223,7 @@ def _rows(module: Any) -> int:
 
 
 def _of_norm(norm: nn.Module, name: str) -> NDArray[np.float32] | None:
-    """None where the norm is left out, or has no bias."""
+    """None if the norm is left out, or has no bias."""
     return floats(norm[name]) if name in norm else None
 
 

@@ -49,7 +49,7 @@ LEAST, MOST = -126.0, 126.0
 TO_BASE_2 = 1 / log(2)
 MASKED = -1e9
 
-# erf(x) = x P(x^2) / Q(x^2) up to ERF_REACH, from where on it is 1 in float32. The fraction is right to 5e-8, and to
+# erf(x) = x P(x^2) / Q(x^2) up to ERF_REACH, beyond which it is 1 in float32. The fraction is right to 5e-8, and to
 # 4e-7 when it is computed in float32. It was fitted by least squares whose weights follow the error.
 ERF_REACH = 3.81
 ERF_P = (

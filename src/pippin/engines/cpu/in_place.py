@@ -135,7 +135,7 @@ def copy_blocks(stacks: Sequence[Sequence[mx.array]], targets: Sequence[Sequence
     one array [1, heads, capacity, size] for each member, written from the first token on.
     """
     mx.eval(targets)
-    mx.synchronize()  # what lay in a target before may still be read
+    mx.synchronize()  # the former contents of a target may still be read
     for blocks, places in zip(stacks, targets, strict=True):
         sources = [_memory(block) for block in blocks]
         tokens = sum(source.shape[2] for source in sources)
@@ -145,5 +145,5 @@ def copy_blocks(stacks: Sequence[Sequence[mx.array]], targets: Sequence[Sequence
 
 
 def _memory(array: mx.array) -> NDArray[Any]:
-    """What an array lies in, seen as numbers of a type that numpy has."""
+    """The memory of an array, seen as numbers of a type that numpy has."""
     return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)

@@ -1,4 +1,4 @@
-"""Whether a model's steps are computed by Pippin's own kernels, which are a package of their own, `pippin-kernels`."""
+"""Decides whether Pippin's own kernels (the package `pippin-kernels`) compute a model's steps."""
 
 from importlib.util import find_spec
 from typing import Literal
@@ -33,7 +33,7 @@ def why_missing() -> str | None:
 
 
 def best_instruction_set() -> str:
-    """Of this machine, where nothing is missing."""
+    """The best instruction set of this machine, if the kernels are not missing."""
     from pippin_kernels import instruction_sets
 
     best: str = instruction_sets()[0]
@@ -41,7 +41,7 @@ def best_instruction_set() -> str:
 
 
 def refuse_activations(activations: CpuActivations) -> None:
-    """Raises `ServerError("load_failed")` where this machine cannot do what the option says."""
+    """Raises `ServerError("load_failed")` if this machine does not support the option."""
     from pippin_kernels import KernelError, Kernels
 
     from pippin.engines.cpu.matrices import round_activations
@@ -55,7 +55,7 @@ def refuse_activations(activations: CpuActivations) -> None:
 
 
 def multiplies_int8_at_once() -> bool:
-    """Whether the processor has an instruction that adds up products of int8, as VNNI, AMX and NEON's have. AVX2 by
+    """Whether the processor has one instruction that adds up products of int8, as VNNI, AMX and NEON do. AVX2 by
     itself takes several."""
     from pippin_kernels import int8_sets
 
@@ -88,9 +88,9 @@ def way_of(model: nn.Module) -> Way:
 def put_on(
     model: nn.Module, way: Way, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
 ) -> tuple[nn.Module, str]:
-    """The model as the kernels compute it by a way that `way_of` gave, and the instruction set. Vectors become what
-    `activations` says; `whole` as in `operations.replace`. Takes weights out of the model that was. Raises `ValueError`
-    for weights that are damaged, and `OtherAnswer`."""
+    """The model on the kernels, by a way that `way_of` returned, and the instruction set. Vectors are rounded to
+    `activations`; `whole` is as in `operations.replace`. Removes weights from the original model. Raises `ValueError`
+    for damaged weights, and `OtherAnswer`."""
     if way.means == "fused operations":
         from pippin.engines.cpu import operations
 
@@ -114,8 +114,8 @@ def way_of_encoder(model: nn.Module) -> Way:
 
 
 def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> nn.Module:
-    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. Vectors become what
-    `activations` says. Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and
+    """The model with its layers on the kernels, if `way_of_encoder` returned fused layers. Vectors are rounded to
+    `activations`. Removes weights from the original model. Raises `ValueError` for damaged weights, and
     `OtherAnswer`."""
     from pippin.engines.cpu import embedder, encoder
 
@@ -125,5 +125,5 @@ def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivation
 
 
 def computes_all(model: nn.Module) -> bool:
-    """Whether the kernels compute all of a model, so that the BLAS has nothing of it to do."""
+    """Whether the kernels compute all of a model, so that it does not use the BLAS."""
     return hasattr(model, "instruction_set")

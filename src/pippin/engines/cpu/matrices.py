@@ -71,8 +71,8 @@ def sizes(module: Any) -> tuple[int, int]:
 
 @contextmanager
 def widened(module: nn.Module) -> Iterator[None]:
-    """Within this context a layer has its scales and dense weights in float32: those of 16 bits take MLX a hundred
-    times as long on a CPU."""
+    """Within this context, a layer's scales and dense weights are float32: with 16 bits, MLX takes a hundred times as
+    long on a CPU."""
     stored = module.parameters()
 
     def wide(array: mx.array) -> mx.array:
@@ -86,7 +86,7 @@ def widened(module: nn.Module) -> Iterator[None]:
 
 
 def _stored(array: mx.array) -> NDArray[Any]:
-    """The numbers as they are; numpy has no bfloat16, whose bits it is given."""
+    """The numbers as they are; bfloat16, which numpy does not have, as its bits."""
     return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
 
 
@@ -95,6 +95,6 @@ def floats(array: mx.array) -> NDArray[np.float32]:
 
 
 def round_activations(kernels: Kernels, activations: CpuActivations) -> None:
-    """Have vectors become what the option says. Raises `KernelError` where the machine or its system lacks it."""
+    """Round vectors as the option says. Raises `KernelError` if the machine or its system does not support that."""
     if activations != "float32":
         kernels.round_activations("amx" if activations == "int8-amx" else None)

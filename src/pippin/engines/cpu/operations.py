@@ -1,8 +1,7 @@
-"""Layers that the kernels compute one by one within a model of mlx-lm: for architectures that the decoder does not
-know.
+"""Lets the kernels compute single layers of a model of mlx-lm, for architectures that the decoder does not know.
 
-Products are taken with the weights as they are stored, so that nothing is widened to float32. The rest of the model
-runs on MLX, which waits for each of these."""
+Products use the weights as they are stored, so that nothing is widened to float32. The rest of the model runs on MLX,
+which waits for each of these layers."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -34,7 +33,7 @@ OAI = (1.702, 7.0)
 """Factor and limit of gpt_oss's activation, which the kernels have as constants."""
 
 TRIED = (1, 2, 3)  # tokens
-LARGEST_TRIED = 1 << 25  # numbers of a layer that MLX multiplies with for comparison: in about a second
+LARGEST_TRIED = 1 << 25  # numbers of a layer that MLX multiplies with for comparison, in about a second
 TOLERANCE = 1e-3  # of the largest number of an output
 
 
@@ -43,7 +42,7 @@ def _numbers(x: mx.array) -> NDArray[np.float32]:
 
 
 class KernelLinear(nn.Module):  # type: ignore[misc] # mlx has no types
-    """In place of `nn.Linear` and `nn.QuantizedLinear`."""
+    """Replaces `nn.Linear` and `nn.QuantizedLinear`."""
 
     def __init__(self, kernels: Kernels, linear: nn.Module) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class KernelLinear(nn.Module):  # type: ignore[misc] # mlx has no types
 
 
 class KernelEmbedding(nn.Module):  # type: ignore[misc]
-    """In place of `nn.Embedding` and `nn.QuantizedEmbedding`."""
+    """Replaces `nn.Embedding` and `nn.QuantizedEmbedding`."""
 
     def __init__(self, kernels: Kernels, embedding: nn.Module) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class KernelEmbedding(nn.Module):  # type: ignore[misc]
 
 
 class KernelExperts(nn.Module):  # type: ignore[misc]
-    """In place of `SwitchGLU`: the networks that a model's own router chooses."""
+    """Replaces `SwitchGLU`: the networks that a model's own router chooses."""
 
     def __init__(self, kernels: Kernels, experts: nn.Module) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class KernelExperts(nn.Module):  # type: ignore[misc]
         self.weight_bytes = sum(stack.matrix.nbytes for stack in self._stacks.values())
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
-        """Of x [..., hidden] and indices [..., k]: [..., k, hidden]."""
+        """Maps x [..., hidden] and indices [..., k] to [..., k, hidden]."""
         vectors, chosen = _numbers(x), np.asarray(indices)
         experts = Experts(router=None, **self._stacks, chosen=chosen.shape[-1])
         flat = vectors.reshape(-1, vectors.shape[-1]), chosen.reshape(-1, chosen.shape[-1])
@@ -105,7 +104,7 @@ class KernelExperts(nn.Module):  # type: ignore[misc]
 
 
 class KernelNorm(nn.Module):  # type: ignore[misc]
-    """In place of `nn.RMSNorm`, which MLX takes apart into eight operations on a CPU."""
+    """Replaces `nn.RMSNorm`, which MLX splits into eight operations on a CPU."""
 
     def __init__(self, kernels: Kernels, norm: nn.Module) -> None:
         super().__init__()
@@ -133,7 +132,7 @@ def replaceable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def multiplies(module: nn.Module) -> bool:
-    """Whether it has a matrix that vectors are multiplied with, which is what the kernels are for."""
+    """Whether a layer multiplies vectors with a matrix, which is what the kernels are for."""
     return type(module) is not nn.RMSNorm
 
 
@@ -153,12 +152,12 @@ def _is_known(module: nn.Module) -> bool:
 def replace(
     model: nn.Module, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
 ) -> str:
-    """Let the kernels compute all layers of a model that they can; gives the instruction set. Vectors become what
-    `activations` says once the layers were compared. What is no `whole` model, such as a draft head, is not called with
-    tokens to try it.
+    """Let the kernels compute all layers of a model that they can; returns the instruction set. Vectors are rounded to
+    `activations` once the layers were compared. A model that is not `whole`, such as a draft head, is not tested by a
+    call with tokens.
 
-    Raises `ValueError` for weights that are damaged, and `OtherAnswer` where the first layer of its sort does not say
-    what MLX's own says, or the model does not take them: it cannot be used any more then.
+    Raises `ValueError` for damaged weights, and `OtherAnswer` if the first layer of a sort computes something else than
+    MLX's own, or if the model fails with the new layers: it cannot be used any more then.
     """
     kernels = Kernels(threads)
     tried: set[tuple[object, ...]] = set()
@@ -197,7 +196,7 @@ def _made(kernels: Kernels, module: nn.Module) -> KernelModule:
 
 
 def _expected(module: Any) -> tuple[list[mx.array], mx.array]:
-    """Random arguments, and what MLX's own layer gives for them: one row or vector."""
+    """Random arguments, and the output of MLX's own layer for them: one row or vector."""
     if type(module) in EMBEDDINGS:
         arguments = [mx.array([[0]])]
     elif type(module) is SwitchGLU:
@@ -213,7 +212,7 @@ def _expected(module: Any) -> tuple[list[mx.array], mx.array]:
 
 
 def _size(module: Any) -> int:
-    """Numbers, or packed words, of a layer."""
+    """The number of weights, or of packed words, of a layer."""
     return int(module.gate_proj.weight.size if type(module) is SwitchGLU else module.weight.size)
 
 

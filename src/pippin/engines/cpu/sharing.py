@@ -1,9 +1,9 @@
-"""How many threads the BLAS takes on a machine that others use too.
+"""Sets how many threads the BLAS takes on a machine that other programs use too.
 
-OpenBLAS cuts a product into equal parts, one for each of its threads, and waits for all of them, spinning. Where
-another program has one of the cores, the part of the thread that stands in line comes last, for every product anew: 8
-clients beside two busy loops on two cores got 0.03 of what they get on a quiet machine, where a fair share is about
-0.5. One thread alone never waits for another. So while the process's threads stand in line for cores, the BLAS has one.
+OpenBLAS splits a product into equal parts, one for each of its threads, and spins until all are done. If another
+program has one of the cores, each product waits for the part of the thread that is queued for that core: 8 clients
+beside two busy loops on two cores got 0.03 of what they get on a quiet machine, where a fair share is about 0.5. One
+thread alone never waits for another. So while the process's threads are queued for cores, the BLAS has one thread.
 """
 
 import ctypes
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Final
 
 LOOK_EVERY: Final = 1.0  # seconds
-CROWDED: Final = 0.25  # of the time in which its threads could run, that they stood in line
+CROWDED: Final = 0.25  # of the time in which the process's threads could run, spent queued for a core
 FREE: Final = 0.08
 
 
 @dataclass(frozen=True)
 class CoreTime:
-    """Of all threads of this process together, in seconds."""
+    """The time of all threads of this process together, in seconds."""
 
     ran: float
     waited: float  # ready to run, while others had the cores
 
 
 def core_time() -> CoreTime | None:
-    """As Linux counts it (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere, and where it is not counted."""
+    """As Linux counts it (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere, and if it is not counted."""
     ran = waited = 0
     try:
         for path in Path("/proc/self/task").glob("*/schedstat"):
@@ -40,7 +40,7 @@ def core_time() -> CoreTime | None:
 
 
 class BlasThreads:
-    """Gives the BLAS one thread where the cores are crowded, and all of its share where they are free again."""
+    """Gives the BLAS one thread while the cores are crowded, and all of its share once they are free again."""
 
     def __init__(
         self, most: int, use: Callable[[int], None], measure: Callable[[], CoreTime | None] = core_time
@@ -54,7 +54,7 @@ class BlasThreads:
         self.now = most
 
     def look(self, moment: float | None = None) -> None:
-        """Between two steps, on the thread that steps: no product is under way then."""
+        """Measure and adapt. Called between two steps, on the step thread: no product is under way then."""
         moment = time.monotonic() if moment is None else moment
         if self._most < 2 or moment - self._looked < LOOK_EVERY:
             return
@@ -73,7 +73,7 @@ class BlasThreads:
 
 
 def open_blas_threads(most: int | None) -> BlasThreads | None:
-    """For the OpenBLAS that this process has loaded; None where there is none, and where threads are not shared out."""
+    """For the OpenBLAS that this process has loaded; None if there is none, or if threads are not shared out."""
     if most is None or sys.platform != "linux":
         return None
     use = getattr(ctypes.CDLL(None), "openblas_set_num_threads", None)

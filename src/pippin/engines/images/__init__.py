@@ -1,5 +1,5 @@
-"""The engine of image models. It paints by mflux's pipelines (`painting.py`, presets of `core/image_presets.py`), or by
-mlx-vlm's own (`library.py`) where mflux is not installed or has no preset for the model. Begin with `painting.py`."""
+"""The engine of image models. It paints with mflux's pipelines (`painting.py`, presets of `core/image_presets.py`), or
+with mlx-vlm's own (`library.py`) if mflux is not installed or has no preset for the model. Begin with `painting.py`."""
 
 import importlib.util
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_preparer(spec: WorkerSpec) -> Preparer:
-    """Raises `ServerError("load_failed")` where no installed library paints by this model."""
+    """Raises `ServerError("load_failed")` if no installed library paints with this model."""
     from pippin.engines.images.painting import ImagePreparer
 
     has_mflux = importlib.util.find_spec("mflux") is not None

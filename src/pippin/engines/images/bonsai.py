@@ -1,7 +1,7 @@
-"""What Bonsai needs beside its folder: Apple's GPU, and a decoder that lies in a repository of its own.
+"""What Bonsai needs besides its folder: Apple's GPU, and a decoder that lies in a repository of its own.
 
-mlx-vlm would fetch the decoder when the first picture is done, allowed or not. It is looked for before the load
-instead, in the model's folder or in the hub's cache, and given to the pipeline.
+mlx-vlm would fetch the decoder when the first picture is done, allowed or not. Here it is looked for before the load,
+in the model's folder or in the hub's cache, and given to the pipeline.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ BESIDE: Final = ("vae", "FLUX.2-small-decoder")
 
 
 def check(info: ModelInfo, accelerator: str) -> None:
-    """Raises `ServerError("load_failed")` for a Bonsai that could paint nothing here."""
+    """Raises `ServerError("load_failed")` for a Bonsai that cannot paint here."""
     from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
 
     if accelerator != "metal":
@@ -31,7 +31,7 @@ def check(info: ModelInfo, accelerator: str) -> None:
 
 
 def find_decoder(folder: Path) -> Path | None:
-    """The decoder's file on this disk. It looks at no network."""
+    """The decoder's file on this disk. The network is not asked."""
     from huggingface_hub import try_to_load_from_cache
     from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
 
@@ -50,7 +50,7 @@ def load_decoder(folder: Path) -> Any:
     path = find_decoder(folder)
     assert path is not None
     fetch = weights.hf_hub_download
-    # mlx-vlm's function takes no path: it asks this one for it.
+    # mlx-vlm's function takes no path: it calls this one to get it.
     weights.hf_hub_download = lambda **_: str(path)
     try:
         return weights.load_vae()

@@ -1,7 +1,7 @@
-"""What mlx-vlm's pipelines take where a request says nothing: `python -m pippin.engines.images.defaults FOLDER`.
+"""The defaults of mlx-vlm's pipelines for a model: `python -m pippin.engines.images.defaults FOLDER`.
 
-A server asks in a process of its own, since mlx-vlm imports MLX. It reads the folder's JSON files and no weights, and
-writes `LibraryDefaults` as JSON; the exit status is 1 where mlx-vlm knows no such folder.
+A server runs this in a process of its own, since mlx-vlm imports MLX. It reads the folder's JSON files and no weights,
+and writes `LibraryDefaults` as JSON; the exit status is 1 if mlx-vlm does not know the model.
 """
 
 import os

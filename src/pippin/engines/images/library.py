@@ -1,6 +1,6 @@
-"""Pictures by mlx-vlm's own pipelines: of models that mflux has no preset for, and of all where mflux is not installed.
+"""Pictures by mlx-vlm's own pipelines: for models without a preset in mflux, and for all if mflux is not installed.
 
-One call of the library makes one picture. It evaluates its latents after each step, and there a cancelled call ends.
+One call of the library makes one picture. It evaluates its latents after each step, where a cancelled call ends.
 """
 
 import dataclasses
@@ -42,41 +42,41 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST_PICTURES: Final = 10
-"""That a request may give to a family which takes several."""
+"""The most pictures that a request may give to a family that takes several."""
 OF_MFLUX: Final = ("quantize", "lora_paths", "lora_scales")
-"""Options that these pipelines do not have."""
+"""Options that these pipelines do not support."""
 
 READS_ENCODER_ONCE: Final = ("ming_image",)
-"""Families whose pipeline gives its text encoder up after the first picture and never reads it again (mlx-vlm
-0.7.10). Those of the others are read anew for each picture, and take no memory while the rest computes."""
+"""Families whose pipeline drops its text encoder after the first picture and never reads it again (mlx-vlm 0.7.10).
+Other families read theirs again for each picture, so that it takes no memory while the rest computes."""
 
 EDITS_BY_ANOTHER_PIPELINE: Final = ("flux2",)
-"""Families whose class for editing wants a pipeline of another kind than that for generating."""
+"""Families whose class for editing needs a pipeline of another kind than the one for generating."""
 
 CHOOSES_ITS_SIZE: Final = ("ernie_image", "flux2", "flux3", "llada_image", "qwen_image")
-"""Families that choose a size by the given pictures themselves where an edit names none, and always one that they take.
-The others would take the first picture's own, however large or small."""
+"""Families that choose a size that they support from the given pictures if an edit names none. Others would take the
+first picture's own, however large or small."""
 
 LEAST_SIDE: Final = {"mage_flow": 512}
 MOST_SIDE: Final = {"mage_flow": 2048}
-"""The sides that a family takes, for sizes that are chosen here."""
+"""The sides that a family supports, for sizes that are chosen here."""
 
 EDIT_STEP: Final = {"qwen_image": 32}
-"""Of what the sides of an edited picture are multiples, where the pipeline would round others down unasked."""
+"""The step of the sides of an edited picture, where the pipeline would silently round others down."""
 
 MOST_PROMPTS: Final = 4
 """How many encoded prompts a pipeline keeps from one request to the next. Those of FLUX.2, Bonsai and Mage-Flow would
-keep all that were ever asked."""
+keep all of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
-    """What mlx-vlm makes and edits pictures by, for one model folder; None for what it cannot do with it."""
+    """mlx-vlm's classes that generate and edit pictures with one model folder; None for what it cannot do."""
 
     generation: Any
     edit: Any
     variant: str | None = None
-    """The name of the model in mlx-vlm, where the library would tell it from the folder's whole path."""
+    """The name of the model in mlx-vlm, if the library would derive it from the folder's whole path."""
 
     @property
     def either(self) -> Any:
@@ -88,13 +88,13 @@ class Classes:
         return found
 
     def defaults(self, wanted: Any, folder: Path) -> Any:
-        """Steps and guidance of one of the two classes where a request names none."""
+        """Steps and guidance of one of the two classes, for requests that name none."""
         if self.variant is not None:
             return wanted.resolve_defaults(self.variant)
         return wanted.resolve_defaults(str(folder), model_path=folder)
 
     def can(self, word: str) -> bool:
-        """Whether the family's classes read this setting from what a request gives beside the usual fields."""
+        """Whether the family's classes read this setting from the extra fields of a request."""
         return any(
             f'"{word}"' in inspect.getsource(inspect.getmodule(each) or each)
             for each in (self.generation, self.edit)
@@ -103,7 +103,7 @@ class Classes:
 
 
 def find_classes(folder: Path) -> Classes | None:
-    """The installed mlx-vlm's classes for a folder, or None where it knows none. They read no weights."""
+    """The installed mlx-vlm's classes for a folder, or None if it knows none. They read no weights."""
     from mlx_vlm.generate.edit_image import image_edit_model_class
     from mlx_vlm.generate.image import image_generation_model_class
 
@@ -113,10 +113,10 @@ def find_classes(folder: Path) -> Classes | None:
     if generation is None or edit is None:
         return Classes(generation, edit)
     if generation.model_type != edit.model_type:
-        # mlx-vlm looks for one that edits in the folder's parts too: the decoder of an Ideogram 4 is FLUX.2's.
+        # mlx-vlm also looks for an editing class in the folder's parts: the decoder of an Ideogram 4 is FLUX.2's.
         return Classes(generation, None)
     variant = mage_flow.variant_of(folder) if generation.model_type == "mage_flow" else None
-    # Its search does not ask whether a class takes this very model: a Mage-Flow either generates or edits.
+    # The search does not ask whether a class supports this very model: a Mage-Flow either generates or edits.
     generates, edits = (each.supports_model(variant or str(folder)) for each in (generation, edit))
     if not (generates or edits):
         return Classes(generation, edit, variant)
@@ -150,7 +150,7 @@ class LibraryImagePreparer:
         return BlockingJob[LibraryPipeline](id, Accepted(words), painter(sized, given, words))
 
     def _sized(self, task: GenerateImages, given: "list[Image]") -> GenerateImages:
-        """The task with a size, but for an edit whose size the family chooses itself."""
+        """The task with a size, unless it is an edit whose size the family chooses itself."""
         family = self.classes.family
         if task.width is None and given and family in CHOOSES_ITS_SIZE:
             return task
@@ -196,7 +196,7 @@ class LibraryImagePreparer:
             )
 
     def _guidance(self, task: GenerateImages) -> float:
-        """The request's guidance, or else the model's own, which its configuration tells."""
+        """The request's guidance, or else that of the model's configuration."""
         if task.guidance is not None:
             return task.guidance
         wanted = self.classes.edit if task.images else self.classes.generation
@@ -223,7 +223,7 @@ class LibraryPipeline:
         return self._as(self._classes.edit)
 
     def _as(self, wanted: Any) -> Any:
-        """The pipeline under the class for a task: around the same weights, where both classes hold the same."""
+        """The pipeline as the class for a task, around the same weights if both classes hold the same."""
         # Not by `isinstance`: one of the classes may descend from the other, and have other defaults.
         if type(self._held) is wanted:
             return self._held
@@ -235,7 +235,7 @@ class LibraryPipeline:
         elif held is not None and names <= {each.name for each in dataclasses.fields(held)}:
             self._held = wanted(**{name: getattr(held, name) for name in names})
             return self._held
-        del held  # before the other is read, so that the weights of both are never there
+        del held  # before the other is read, so that the weights of both are never in memory together
         mx.clear_cache()
         made = self._read(wanted)
         if transformer is not None:
@@ -244,7 +244,7 @@ class LibraryPipeline:
         return made
 
     def forget(self) -> None:
-        """Give back what the pipeline keeps of prompts, all but the last `MOST_PROMPTS`."""
+        """Drop all prompts that the pipeline keeps but the last `MOST_PROMPTS`."""
         kept = getattr(getattr(self._held, "pipeline", None), "prompt_cache", {})
         while len(kept) > MOST_PROMPTS:
             del kept[next(iter(kept))]
@@ -324,7 +324,7 @@ def painter(
 
 
 def _painted(pipeline: LibraryPipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":
-    """Raises `ServerError` for what the pipeline says of its arguments."""
+    """Raises `ServerError` if the pipeline refuses its arguments."""
     from mlx_vlm.generate.edit_image import ImageEditRequest
     from mlx_vlm.generate.image import ImageGenerationRequest
 
@@ -335,7 +335,7 @@ def _painted(pipeline: LibraryPipeline, task: GenerateImages, paths: list[Path],
     extra = {
         "negative_prompt": task.negative_prompt,
         "strength": task.strength,
-        # FLUX.3 would fetch a language model from the hub, and have it write another prompt.
+        # FLUX.3 would fetch a language model from the hub, and let it rewrite the prompt.
         "upsample_prompt": False if pipeline.family == "flux3" else None,
     }
     asked: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Which Mage-Flow a folder has: one that generates or one that edits, and in how many steps.
 
 mlx-vlm 0.7.10 looks for `edit`, `turbo` and `base` in the whole path, so that a model below `/data/edited` edits. Here
-the model's own name tells.
+only the model's own name counts.
 """
 
 import json
@@ -11,7 +11,7 @@ HUB_PREFIX = "models--"
 
 
 def variant_of(folder: Path) -> str:
-    """The name of mlx-vlm's variant: as its conversion wrote it down, or else as the folder's own name tells."""
+    """The name of mlx-vlm's variant: as its conversion recorded it, or else as the folder's own name tells."""
     try:
         written = json.loads((folder / "mlx_mage_flow.json").read_text()).get("variant")
     except (OSError, ValueError, AttributeError):

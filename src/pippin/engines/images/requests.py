@@ -1,4 +1,4 @@
-"""What the two libraries' pictures have alike: sizes, steps by quality, pictures as files, and what they count as."""
+"""What the pictures of both libraries share: sizes, steps by quality, pictures as files, and counts of tokens."""
 
 import math
 from pathlib import Path
@@ -19,11 +19,11 @@ DEFAULT_PIXELS = 1024 * 1024
 """The area of a picture when the request names no size."""
 
 STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
-"""By what the preset's number of steps is multiplied for each `quality` of OpenAI's API."""
+"""The factor of the preset's number of steps for each `quality` of OpenAI's API."""
 
 
 def request_of(task: Task, info: ModelInfo) -> GenerateImages:
-    """The task, which is one for a model of pictures. Raises `ServerError` for any other."""
+    """The task, if it is one for an image model. Raises `ServerError` for any other."""
     if not isinstance(task, GenerateImages):
         raise ServerError("invalid_request", f"{info.id} makes pictures; it does nothing else.", "model")
     return task
@@ -54,8 +54,8 @@ def at_most(pictures: int) -> str:
 
 
 def written(given: "list[Image]", folder: Path) -> list[Path]:
-    """Write the pictures that a request starts from into a folder, from which the libraries read them. What is
-    transparent stays so: some families see it."""
+    """Write the pictures that a request starts from into a folder, from which the libraries read them. Transparency is
+    kept: some families see it."""
     paths = []
     for index, image in enumerate(given):
         path = folder / f"{index}.png"
@@ -65,5 +65,5 @@ def written(given: "list[Image]", folder: Path) -> list[Path]:
 
 
 def picture_tokens(width: int, height: int) -> int:
-    """What one picture counts as, in a request's usage."""
+    """The tokens that one picture counts as in a request's usage."""
     return (width // SIDE_STEP) * (height // SIDE_STEP)

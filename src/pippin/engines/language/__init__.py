@@ -3,22 +3,22 @@
 - `step/`: the engine itself: scheduling, the life of a sequence, prefill, batches, decoding and speculation.
 - `ranks/`: the engine of a model that several processes compute together.
 - `kv_cache/`: the KV caches of all running sequences, as the batches of the model need them.
-- `prefix_cache/`: the KV caches of prompts that requests have in common, in memory and on disk.
+- `prefix_cache/`: the KV caches of prompt prefixes that requests share, in memory and on disk.
 - `sampling/`: penalties, filters and the draw of the next tokens.
-- `prompt/`: from a request to a job, beside the step loop.
+- `prompt/`: turns a request into a job, outside the step loop.
 - `text/`: the tokenizer, and tokens back to text.
 - `template/`: chat templates.
 - `constraints/`: grammars for structured output.
 - `vision/`: pictures, video and audio in prompts.
 - `model/`: weights, LoRA adapters and the head.
-- `diffusion/`: models that write a block of tokens at once: an engine of their own.
+- `diffusion/`: models that write a block of tokens at once, with an engine of their own.
 
-`job.py` is a prepared request, which goes from `prompt/` to `step/`; `loading.py` makes an engine of a model folder;
-`warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and `kv_cache` lie
-below `constraints`, `vision`, `sampling` and `prefix_cache`; these below `model` and `prompt`; and all of them below
-`step`.
+`job.py` holds a prepared request, which `prompt/` makes and `step/` runs; `loading.py` makes an engine from a model
+folder; `warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and
+`kv_cache` lie below `constraints`, `vision`, `sampling` and `prefix_cache`; these below `model` and `prompt`; and all
+of them below `step`.
 
-The two functions here import what they open: this package is imported before the accelerated BLAS may be loaded.
+The functions here import inside their bodies: this package is imported before the accelerated BLAS may be loaded.
 """
 
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ def open_engine(
 def open_rank(
     spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress, link: "RankLink"
 ) -> "LeadingEngine | Follower":
-    """As `open_engine`, of a model that several ranks compute together: an engine for rank 0, and what follows it."""
+    """Like `open_engine`, for a model that several ranks compute: rank 0 gets an engine, the other ranks a follower."""
     from pippin.engines.language.ranks import opening
 
     return opening.open_rank(spec, preparer, progress, link)

@@ -34,7 +34,7 @@ from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
-from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import (
     Batching,
     can_branch,
@@ -81,9 +81,16 @@ from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.joint import find_tokens
+from pippin.engines.language.vision.media import WholePrompt
 from pippin.engines.language.vision.model import FAILURES, VisionModel
 from pippin.engines.language.vision.trial import is_faithful, runs
-from pippin.engines.language.vision.whole import WholeEncoder, WholeModel, evaluated, text_prompt
+from pippin.engines.language.vision.whole import (
+    WholeEncoder,
+    WholeModel,
+    computed_whole,
+    evaluated,
+    text_prompt,
+)
 from pippin.engines.language.warm_prompts import warm
 
 log = logging.getLogger(__name__)
@@ -291,10 +298,14 @@ def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
     if cache_bits(options) != (None, None):
         message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
         raise ServerError("load_failed", message, "kv_bits")
-    prompt, cache = model.sample, model.make_cache()
-    vocabulary = model(mx.array(prompt.ids), cache, inputs=prompt).shape[-1]
-    mx.eval(arrays_of(cache))
-    return one_at_a_time(model, cache, vocabulary)
+    samples = [*model.samples.values()] or [text_prompt((1, 2, 3))]
+    cache, logits = computed_whole(model, samples[0])
+    prompts = [partial(_cache_of, model, each) for each in samples]
+    return one_at_a_time(model, cache, logits.shape[-1], prompts)
+
+
+def _cache_of(model: WholeModel, prompt: WholePrompt) -> PromptCache:
+    return computed_whole(model, prompt)[0]
 
 
 def _limits(
@@ -412,26 +423,18 @@ def _open_speculation(
     all. Raises `ServerError("load_failed")` where the options cannot be had."""
     options = asked.options
     named = drafter_of(options, asked.folder)
-    option = "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
     if not batching.rewinds:
         if named is None and not options.prompt_lookup:
             return None
-        message = (
-            f"{option} cannot be used: the caches of this model cannot take tokens back. Start without it."
-        )
-        raise ServerError("load_failed", message, option)
+        raise _no_proposals(_drafting_option(options, named), batching)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
     heads: Follower | None = None
     if named is not None:
-        kind = drafters.find_kind(named, own=options.mtp)
-        check_draft_kind(named, kind, options.draft_kind)
-        if kind == "model":
-            proposer = Either(proposer, _open_draft_model(named, asked, progress))
-        else:
-            heads = _open_follower(named, kind, asked, model, head, batching)
-            proposer = Either(proposer, heads)
+        drafter, heads = _open_drafter(named, asked, model, head, batching, progress)
+        proposer = Either(proposer, drafter)
     most = options.num_draft_tokens
-    has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
+    keeps_prefixes = options.prefix_cache and batching.shape is not None
+    has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
     pads = not getattr(model, "takes_padding", False)
     costs = WITH_VNNI if pads or kernels.multiplies_int8_at_once() else WITH_AVX2
@@ -451,6 +454,41 @@ def _open_speculation(
         clock=clock,
         trees=TreePace(pace, most) if branches else None,
     )
+
+
+def _drafting_option(options: ModelOptions, named: Path | None) -> str:
+    """The option that asks for proposals."""
+    return "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
+
+
+def _no_proposals(option: str, batching: Batching) -> ServerError:
+    """The refusal for a model whose sequences cannot take tokens back."""
+    reason = "the caches of this model cannot take tokens back"
+    if batching.shape is None:
+        reason = (
+            "no trial showed that a step of several tokens gives with this model what they give one by one"
+        )
+    return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
+
+
+def _open_drafter(
+    named: Path, asked: _Asked, model: nn.Module, head: Head, batching: Batching, progress: LoadProgress
+) -> tuple[Proposer, Follower | None]:
+    """What drafts, twice where it follows the model's passes."""
+    options = asked.options
+    kind = drafters.find_kind(named, own=options.mtp)
+    check_draft_kind(named, kind, options.draft_kind)
+    if kind == "model":
+        return _open_draft_model(named, asked, progress), None
+    if batching.alone:
+        option = _drafting_option(options, named)
+        message = (
+            f"{option} cannot be used: this model runs whole prompts, and shows no states of them to a draft head. "
+            "Take prompt_lookup or a draft model."
+        )
+        raise ServerError("load_failed", message, option)
+    follower = _open_follower(named, kind, asked, model, head, batching)
+    return follower, follower
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
@@ -521,7 +559,7 @@ def _open_follower(
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
-    """Raises `ServerError("load_failed")` for one whose sequences cannot be drafted for together."""
+    """Raises `ServerError("load_failed")` for one that cannot run in batches and take tokens back."""
     options, plan, threads = asked.options, asked.plan, asked.kernel_threads
     use = None if threads is None else KernelUse(threads=threads)
     draft = _load_draft(folder, drafters.OPTION, options, plan, asked.tokenizer, progress, use)

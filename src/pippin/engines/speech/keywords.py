@@ -1,8 +1,8 @@
-"""Which keywords a model's `generate` does something with, and a request's fields as those.
+"""Finds the keywords that a model's `generate` uses, and turns a request's fields into them.
 
-The models of mlx-audio share one call, so many name arguments that they never look at, and take others out of
-`**kwargs`. So their code is read: an argument counts if the function uses it, and a keyword if it is taken out of
-`**kwargs` by name, there or in the method of the model that they are handed on to.
+The models of mlx-audio share one call, so many name arguments that they never read, and take others out of `**kwargs`.
+So their code is read: an argument counts if the function uses it, and a keyword if it is taken out of `**kwargs` by
+name, there or in a method of the model to which `**kwargs` is passed on.
 """
 
 import ast
@@ -33,7 +33,7 @@ KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "max_tokens": ("max_tokens", "max_new_tokens", "max_new_frames"),
     "seed": ("seed", "rng_seed"),
 }
-"""What the models of mlx-audio call the fields of a request; the first that a model reads is given."""
+"""What the models of mlx-audio call the fields of a request; the first one that a model reads is used."""
 
 NEEDLESS: Final = (("repetition_penalty", 1.0),)
 """Values that mean nothing to a model that has no such setting, though they do to one that has."""
@@ -42,7 +42,7 @@ CHOICES: Final = {"speed": "SPEED_MAP", "pitch": "PITCH_MAP"}
 """The tables by which Spark reads numbers, in the module of its model: it knows no others."""
 
 DEEPEST: Final = 4
-"""The longest chain of methods that hand their keywords on."""
+"""The longest chain of methods that pass their keywords on."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Keywords:
     choices: dict[str, tuple[float, ...]]
 
     def first_of(self, names: tuple[str, ...]) -> str | None:
-        """What this model calls a field, of several names; None if it does nothing with it."""
+        """The first of these names that this model uses; None if it uses none of them."""
         return next((each for each in names if each in self.read | self.needed), None)
 
     def name_of(self, field: str) -> str | None:
@@ -64,7 +64,7 @@ class Keywords:
 
 
 def keywords_of(model: Any) -> Keywords:
-    """The keywords of a model's `generate`. Where its source is out of reach, all that it names count as read."""
+    """The keywords of a model's `generate`. If its source is not available, all named arguments count as read."""
     parameters = [
         each
         for each in inspect.signature(model.generate).parameters.values()
@@ -124,7 +124,7 @@ def _handed_to(call: ast.Call, rest: str) -> str | None:
 
 
 def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: Any) -> dict[str, Any]:
-    """What `generate` is called with. `voice` is the model's word for the voice, and `reference` the recording of one.
+    """The arguments of `generate`. `voice` is the model's word for the voice, and `reference` the recording of one.
 
     Raises `ServerError` for a field that this model has no argument for, and for one that it needs and was not sent.
     """

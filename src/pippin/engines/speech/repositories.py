@@ -17,7 +17,7 @@ from pippin.core.models import Companion, ModelInfo
 from pippin.engines.refusals import missing_package
 
 NAMES_A_TOKENIZER: Final = ("llama", "qwen2", "qwen3", "outetts", "indextts")
-"""Families whose configuration names the tokenizer, which they fetch even where it lies beside the weights."""
+"""Families whose configuration names the tokenizer, which they fetch even if it lies beside the weights."""
 
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
@@ -25,8 +25,8 @@ TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json
 def load_speaker(info: ModelInfo) -> Any:
     """mlx-audio's model. Raises `ServerError("load_failed")`, which names what is missing.
 
-    Whether a model can be loaded is for mlx-audio to say: what Pippin knows of other repositories explains a load that
-    failed. Only what mlx-audio would miss later is refused before.
+    mlx-audio decides whether a model can be loaded: what Pippin knows of other repositories only explains a failed
+    load. Only what mlx-audio would miss later is refused before.
     """
     missing = missing_companions(info)
     if any(each.missed_late for each in missing):
@@ -69,7 +69,7 @@ def _incomplete(info: ModelInfo, missing: tuple[Companion, ...]) -> ServerError:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """The Hub's client with what lies in its cache alone."""
+    """Restrict the Hub's client to what its cache has."""
     before = huggingface_hub.constants.HF_HUB_OFFLINE
     huggingface_hub.constants.HF_HUB_OFFLINE = True
     try:
@@ -89,11 +89,11 @@ def _is_here(companion: Companion) -> bool:
 
 @contextmanager
 def _naming_its_tokenizer(folder: Path, name: str) -> Iterator[Path]:
-    """The folder, or one of links to its files whose configuration names the tokenizer in it. It is needed while the
+    """The folder, or a folder of links to its files whose configuration names the tokenizer in it. Needed while the
     model is loaded."""
     try:
         config = from_json((folder / "config.json").read_bytes(), dict[str, Any])
-    except (OSError, ValueError):  # of which the load says more
+    except (OSError, ValueError):  # the load reports it
         config = {}
     has_own = any((folder / name).is_file() for name in TOKENIZERS)
     if config.get("model_type") not in NAMES_A_TOKENIZER or not has_own:

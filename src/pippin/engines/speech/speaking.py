@@ -32,7 +32,7 @@ REFERENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SpeechModel:
-    """A loaded model, and the keywords that it does something with."""
+    """A loaded model, and the keywords that it uses."""
 
     library: Any
     keywords: Keywords
@@ -43,7 +43,7 @@ class SpeechModel:
 
     @property
     def rate(self) -> int:
-        """Samples a second of what it speaks, and of a recording to imitate."""
+        """Samples a second of its speech, and of a recording to imitate."""
         return int(getattr(self.library, "sample_rate", None) or RATE)
 
 
@@ -91,7 +91,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 
 class Asked:
-    """A request with the voice that it names. The constructor raises `ServerError` for a voice that is not there."""
+    """A request with the voice that it names. The constructor raises `ServerError` for an unknown voice."""
 
     def __init__(self, task: Speak, voices: FolderVoices) -> None:
         self.task = task
@@ -112,7 +112,7 @@ class Asked:
 def speaker(asked: Asked, reference: sound.Samples | None) -> Callable[[SpeechModel, Call], None]:
     """The call that a job runs on the model's thread: samples from the model, encoded piece by piece as they come.
 
-    `reference` was decoded at `RATE`; for a model that speaks at another, it is decoded anew, as mlx-audio does.
+    `reference` was decoded at `RATE`; if the model speaks at another rate, it is decoded again, as in mlx-audio.
     """
     task = asked.task
 
@@ -153,9 +153,7 @@ def _pieces(model: Any, task: Speak, arguments: dict[str, Any]) -> Iterator[tupl
             for result in model.generate(**arguments):
                 samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
                 yield samples, int(result.sample_rate), int(result.token_count)
-        except (
-            OSError
-        ) as error:  # a repository or a file, of which some are fetched by the first request for them
+        except OSError as error:  # some repositories and files are fetched by the first request for them
             raise ServerError(
                 "load_failed", f"The model lacks a file for this request: {str(error).splitlines()[0]:.400s}"
             ) from error

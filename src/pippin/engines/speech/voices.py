@@ -1,7 +1,7 @@
-"""The voices that a model's folder brings, and a client's word for one as the model takes it.
+"""The voices in a model's folder, and a client's name of a voice in the form that the model takes.
 
-What a client calls a voice must never reach a model as it is: several of mlx-audio's models take a name that ends like
-a file's for a path, and one that begins like an address for something to fetch.
+A client's name of a voice must never reach a model unchecked: several of mlx-audio's models take a name that ends like
+a file name for a path, and one that begins like an address for something to fetch.
 """
 
 import re
@@ -20,16 +20,16 @@ NAME: Final = re.compile(r"[^\W_][^/\\:~\x00-\x1f]{0,127}")
 """A word for a voice of a model that has no list of them: nothing that could be a path or an address."""
 RECORDING: Final = ".wav"
 BLENDS: Final = ("kokoro",)
-"""Families that mix several voices, whose names stand with commas between them."""
+"""Families that mix several voices, whose names are separated by commas."""
 FETCHES_VOICES: Final = ("kokoro",)
-"""Families that ask the Hub for a voice that does not lie in the folder."""
+"""Families that ask the Hub for a voice that is not in the folder."""
 TAKES_FILES: Final = ("outetts",)
 """Families that take the path of a voice's file, and not its name."""
 
 
 @dataclass(frozen=True)
 class FolderVoices:
-    """The voices of one model. `files` are those that lie there as a file each, by name."""
+    """The voices of one model. `files` holds those that are a file each, by name."""
 
     model: str
     family: str | None
@@ -66,7 +66,7 @@ class FolderVoices:
         return voice
 
     def recording_of(self, voice: str) -> Path | None:
-        """The recording that a voice is, where it lies there as one."""
+        """The recording of a voice, if the folder has the voice as one."""
         path = self.files.get(voice)
         return path if path is not None and path.suffix == RECORDING else None
 
@@ -95,7 +95,7 @@ def voices_of(folder: Path, model: str) -> FolderVoices:
 def _config(folder: Path) -> dict[str, Any]:
     try:
         return from_json((folder / "config.json").read_bytes(), dict[str, Any])
-    except (OSError, ValueError):  # which the loading of the model tells in its own words
+    except (OSError, ValueError):  # loading the model reports it
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Whisper's tokenizers, from OpenAI's two vocabularies: one of models for English alone, one of all others."""
+"""Whisper's tokenizers, from OpenAI's two vocabularies: one for English-only models, one for all others."""
 
 import lzma
 from collections.abc import Iterator

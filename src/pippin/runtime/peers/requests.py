@@ -53,9 +53,11 @@ FORMATS: Final = {
     b"\x89PNG": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
-    b"RIFF": "image/webp",
 }
 """Image types by their first bytes."""
+
+RIFF_FORMATS: Final = {b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
+"""Types of RIFF files by the four bytes after the length of the file."""
 
 
 class Upstream(msgspec.Struct, frozen=True):
@@ -309,8 +311,14 @@ def _address(source: MediaSource, mime: str) -> str:
         case Url(url):
             return url
         case Inline(data, given):
-            found = next((known for start, known in FORMATS.items() if data.startswith(start)), mime)
-            return f"data:{given or found};base64,{base64.b64encode(data).decode()}"
+            return f"data:{given or _guessed(data) or mime};base64,{base64.b64encode(data).decode()}"
+
+
+def _guessed(data: bytes) -> str | None:
+    """The media type that the first bytes tell; None if they are of no known format."""
+    if data.startswith(b"RIFF"):
+        return RIFF_FORMATS.get(data[8:12])
+    return next((known for start, known in FORMATS.items() if data.startswith(start)), None)
 
 
 def _media_options(messages: tuple[Message, ...]) -> Fields:

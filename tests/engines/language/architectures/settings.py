@@ -204,6 +204,8 @@ SETTINGS: dict[str, Json] = {
             "max_position_embeddings": 4096,
             "attention_bias": False,
             "rope_scaling": None,
+            "floor_scale": 16,
+            "attn_scale": 0.5,
         }
     },
     "llama4_text": {

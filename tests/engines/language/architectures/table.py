@@ -5,7 +5,8 @@ from pathlib import Path
 
 ENGINE = Path(__file__).parents[4] / "docs" / "engine.md"
 BEGIN, END = "<!-- architectures -->", "<!-- /architectures -->"
-WITH_PROPOSALS = "in batches, with proposals"
+WITH_PROPOSALS = "with proposals"
+"""How the names end of ways in which sequences check proposals."""
 
 
 def told() -> dict[str, str]:

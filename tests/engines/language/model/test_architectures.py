@@ -9,6 +9,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.architectures import MENDED, REFUSES_HEADS, classes_of
 from tests.engines.language.bench import Bench, run_all
@@ -49,3 +50,14 @@ def test_layers_behind_the_last_one_do_not_keep_a_model_from_being_read(
     stored = mx.load(str(folder / "model.safetensors"))
     parameters = dict(tree_flatten(model.parameters()))
     assert all(mx.array_equal(array, stored[name]).item() for name, array in parameters.items())
+
+
+@pytest.mark.parametrize("architecture", MENDED)
+def test_a_mended_model_has_the_logits_of_mlx_lms(tiny_models: TinyModels, architecture: str) -> None:
+    folder = tiny_models(architecture)
+    mended, own = Bench(folder, ModelOptions()).model, load_model(folder)[0]
+    found, expected = (new_prompt_cache(model) for model in (mended, own))
+    tokens = mx.array([[place * 7 % 240 for place in range(60)]])
+    for start, stop in ((0, 9), (9, 10), (10, 47), (47, 48), (48, 60)):
+        piece = tokens[:, start:stop]
+        assert mx.allclose(mended(piece, cache=found), own(piece, cache=expected), atol=1e-3)

@@ -23,6 +23,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_adapters, load_model
 
+from pippin.engines.language.kv_cache import probe
 from tests.engines.language.drafters.test_split_heads import (
     with_glm_head,
     with_hy_head,
@@ -278,6 +279,31 @@ def test_a_schedule_does_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:
     play_many(subjects(architecture), traits_of(architecture), DAY, "day")
+
+
+def play_alone(subject: Subject, count: int, seed: str, patch: pytest.MonkeyPatch) -> None:
+    """So many schedules with sequences that run one at a time."""
+    patch.setattr(probe, "_plain", lambda *_, **__: None)
+    traits = [{"proposals": source, "prefixes": False} for source in ("prompt_lookup", "draft", "known")]
+    tally = play_many(subject, traits, count, seed)
+    print(f"\n{subject.folder.name}: {dict(tally)}")
+    assert tally["accepted"]
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "lfm2"])
+def test_a_schedule_of_sequences_that_run_one_at_a_time_does_not_change_the_answers(
+    subjects: Callable[[str], Subject], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_alone(subjects(architecture), DAY, "alone", monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(max(7200, 20 * NIGHT))
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "llama4", "baichuan_m1"])
+def test_hundreds_of_schedules_of_sequences_that_run_one_at_a_time_do_not_change_the_answers(
+    subjects: Callable[[str], Subject], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_alone(subjects(architecture), NIGHT, SEED, monkeypatch)
 
 
 def drafts(drafting: Callable[[str], Subject], name: str, count: int, seed: str) -> None:

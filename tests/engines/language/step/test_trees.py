@@ -35,7 +35,7 @@ from tests.engines.language.bench import (
 )
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
-from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_models import TinyModels, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
 PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 24 + 3 * place) for place in range(4)}
@@ -140,6 +140,17 @@ def test_a_draft_model_proposes_trees_and_changes_no_answer(pair: tuple[Path, Pa
             bench.judge(prompt, answers[name, 0])
             # The model itself has the first choice right, and a tree of six tokens is two deep at least.
             assert ends[name, 0].usage.accepted_tokens >= share * count / 2
+
+
+def test_a_draft_model_whose_last_layers_use_the_keys_of_another_proposes_trees(
+    tiny_models: TinyModels,
+) -> None:
+    folder = tiny_models("afm7")
+    bench = open_bench((folder, folder))
+    answers, _ = run_all(bench, PROMPTS)
+    for name, (prompt, _count) in PROMPTS.items():
+        bench.judge(prompt, answers[name, 0])
+    assert bench.engine.stats().accepted_tokens > 20
 
 
 def test_a_draft_models_tree_has_what_it_says_after_each_token(pair: tuple[Path, Path]) -> None:

@@ -365,10 +365,13 @@ FAMILIES: dict[str, Family] = {
         config={
             "text_config": {
                 "model_type": "llama4_text",
-                "no_rope_layers": [1, 1],
+                "num_hidden_layers": 4,
+                "no_rope_layers": [1, 1, 1, 0],
                 "intermediate_size_mlp": 96,
                 "moe_layers": [],
-                "attention_chunk_size": 64,
+                "attention_chunk_size": 24,
+                "floor_scale": 16,
+                "attn_scale": 0.5,
             },
             "vision_config": {
                 "image_size": 56,

@@ -79,7 +79,7 @@ class GrammarMatcher:
 
 @dataclass(frozen=True, eq=False)
 class CompiledGrammar:
-    """A grammar at its start, of which each sequence gets a copy."""
+    """A grammar in its start state; each sequence gets a copy."""
 
     start: LLMatcher
     words: int  # of 32 bits, in a mask
@@ -219,8 +219,8 @@ def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
 
 
 def _with_options(schema: dict[str, Any] | bool, *, lenient: bool, compact: bool = False) -> dict[str, Any]:
-    """The schema with llguidance's options; a `lenient` one drops keywords that llguidance does not implement, and JSON
-    of a `compact` one has no white space between its tokens."""
+    """The schema with llguidance's options. `lenient` drops keywords that llguidance does not implement; `compact`
+    allows no white space between the tokens of JSON."""
     options: dict[str, Any] = {"lenient": lenient, "coerce_one_of": lenient}
     options |= {"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
     held: dict[str, Any] = {"allOf": [{}]} if schema is True else {"not": {}} if schema is False else schema
@@ -248,7 +248,7 @@ def _one_line(error: str) -> str:
 
 
 def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:
-    """The keyword that the compiler's message is about and its path in the schema, as far as they can be told."""
+    """The keyword that the compiler's message is about and its path in the schema, if they can be found."""
     missing = _UNIMPLEMENTED.search(error)
     if missing:
         return missing[1], schema_walk.keyword_path(schema, missing[1])

@@ -1,7 +1,7 @@
 """The vocabulary as llguidance reads it: the bytes of each token, with special tokens apart from text.
 
-llguidance's own reader of tokenizer files encodes forced text with the special tokens that it spells, and then refuses
-what its mask allowed: a schema with the constant "<think>" would end in an error.
+llguidance's own reader of tokenizer files encodes forced text with the special tokens that the text spells, and then
+refuses what its mask allowed: a schema with the constant "<think>" would end in an error.
 """
 
 from llguidance import LLTokenizer, TokenizerWrapper

@@ -1,4 +1,5 @@
-"""One conversion: load lazily, cast, quantise, and write shard by shard into a folder that appears when it is whole."""
+"""One conversion: load lazily, cast, quantise, and write shard by shard into a folder that appears when it is
+complete."""
 
 import contextlib
 import json
@@ -21,11 +22,11 @@ from pippin.engines.language.model import architectures
 from pippin.engines.language.vision import checkpoint
 
 SHARD: Final = 1 << 30
-"""Bytes of a weight file. A shard is held in memory until it is written, so this bounds what a conversion takes."""
+"""Bytes of a weight file. A shard is held in memory until it is written, so this bounds a conversion's memory."""
 
 WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".onnx", ".h5", ".msgpack")
 WRITTEN: Final = ("config.json", "model.safetensors.index.json", "hf_quant_config.json")
-"""Files that the conversion writes anew, or that say something that is not true of its result."""
+"""Files that the conversion writes anew, or that would be wrong beside its result."""
 
 Tell = Callable[[Step], None]
 
@@ -48,7 +49,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Library:
-    """The functions of mlx-lm, or of mlx-vlm for a model that takes media, which do the same there."""
+    """The functions of mlx-lm, or the same functions of mlx-vlm for a model that takes media."""
 
     name: str
     load: Callable[[Path], tuple[nn.Module, dict[str, Any]]]
@@ -60,7 +61,7 @@ class Library:
 
 
 def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
-    """Raises `ServerError` for a model that the libraries cannot load or quantise so."""
+    """Raises `ServerError` for a model that the libraries cannot load or quantise as asked."""
     if is_repacked(folder):
         message = "mlx_vlm.moe_offload repacked this model: convert the checkpoint that it was made from."
         raise ServerError("unsupported", message)
@@ -175,7 +176,8 @@ def _refuse_the_same(packed: dict[str, Any], wanted: Quantization | None) -> Non
 
 
 def _predicate(library: Library, model: nn.Module, wanted: Quantization) -> Callable[[str, nn.Module], Any]:
-    """What is done with each module: the recipe's word first, else the architecture's own (routers keep more bits)."""
+    """How each module is quantised, if at all: by the recipe, else by the architecture itself (routers keep more
+    bits)."""
     if wanted.recipe is not None:
         chosen = library.recipe("mixed_" + wanted.recipe.replace("-", "_"), model, wanted.group_size)
     else:
@@ -190,7 +192,7 @@ def _predicate(library: Library, model: nn.Module, wanted: Quantization) -> Call
 
 
 def _dtype(asked: Conversion, config: dict[str, Any]) -> mx.Dtype | None:
-    """The type of scales and of what is not packed; None to leave each array in its own."""
+    """The dtype of scales and of weights that are not packed; None leaves each array in its own."""
     text = config.get("text_config")
     parts = (config, text if isinstance(text, dict) else {})
     named = asked.dtype or next(
@@ -213,9 +215,9 @@ def _cast(model: nn.Module, dtype: mx.Dtype | None) -> None:
 
 @contextlib.contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A folder beside the target, which takes its place when all went well and else is removed."""
+    """A folder beside the target, which is renamed to the target on success and removed otherwise."""
     partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a conversion that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a conversion that was killed
     partial.mkdir(parents=True)
     try:
         yield partial
@@ -226,12 +228,12 @@ def _appearing(target: Path) -> Iterator[Path]:
 
 
 def _write_model(target: Path, model: nn.Module, tell: Tell) -> tuple[int, float]:
-    """Compute and write one shard after the other, and forget it. Gives the bytes and the bits of a weight."""
+    """Compute, write and free one shard after the other. Returns the bytes in all, and the bits of a weight."""
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     total = sum(array.nbytes for array in weights.values())
     count = _count_weights(model)
     shards = _shards(weights)
-    # From here on only the shards refer to the arrays, each of which is freed with its shard.
+    # From here on only the shards refer to the arrays, so that each is freed with its shard.
     model.update(tree_map(lambda _: mx.array([]), model.parameters()))
     weights.clear()
     files: dict[str, str] = {}
@@ -244,7 +246,7 @@ def _write_model(target: Path, model: nn.Module, tell: Tell) -> tuple[int, float
             else f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
         )
         for array in shard.values():
-            mx.eval(array)  # alone, so that one matrix at a time lies there unpacked
+            mx.eval(array)  # one by one, so that only one matrix at a time is unpacked in memory
             written += array.nbytes
             tell(Step(written, total, "quantising"))
         mx.save_safetensors(str(target / name), shard, metadata={"format": "mlx"})
@@ -272,7 +274,7 @@ def _shards(weights: dict[str, mx.array]) -> list[dict[str, mx.array]]:
 
 
 def _count_weights(model: nn.Module) -> int:
-    """Weights of the model, packed ones counted one by one."""
+    """The number of weights of the model; packed ones count singly."""
     count = 0
     for _, module in model.named_modules():
         for name, array in module.items():
@@ -292,7 +294,7 @@ def _write_config(path: Path, config: dict[str, Any], *, keeps_encoders: bool) -
 
 
 def _copy_the_rest(folder: Path, target: Path) -> None:
-    """The tokenizer, templates, processors, licence and card: all files beside the weights, and no code."""
+    """Copy the tokenizer, templates, processors, licence and card: all files besides the weights, except code."""
     for path in sorted(folder.iterdir()):
         name = path.name
         if not path.is_file() or name.startswith(".") or name in WRITTEN:

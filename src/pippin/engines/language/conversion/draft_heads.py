@@ -1,6 +1,6 @@
 """Keeps the layers that predict tokens further ahead (multi-token prediction), which mlx-lm and mlx-vlm drop.
 
-Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, MiMo), or as layers behind the last
+Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, MiMo), or as layers after the last one
 (`num_nextn_predict_layers` of DeepSeek-V3 and GLM-4.5).
 """
 
@@ -19,19 +19,19 @@ NAMED: Final = re.compile(r"(?:^|\.)mtp(?:_[a-z_]+)?\.")
 LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 PACKING: Final = ("bits", "group_size", "mode")
 ROUTER: Final = re.compile(r"(?:gate|router)\.weight$")
-"""Small matrices that choose experts: they stay as they are."""
+"""Small matrices that choose experts: they are not quantised."""
 
 
 @dataclass(frozen=True)
 class DraftHeads:
-    """Arrays by the checkpoint's names, not read yet, and how those that are packed were packed."""
+    """Arrays by the checkpoint's names, not read yet, and how packed ones were packed."""
 
     arrays: dict[str, mx.array]
     packed: dict[str, str]
 
 
 def find(folder: Path, model: nn.Module, config: dict[str, Any]) -> DraftHeads:
-    """The draft heads of the checkpoint; none where the model has them itself."""
+    """The draft heads of the checkpoint; none if the model has them itself."""
     if any(NAMED.search(name) for name, _ in tree_flatten(model.parameters())):
         return DraftHeads({}, {})
     text = config.get("text_config")
@@ -53,7 +53,7 @@ def find(folder: Path, model: nn.Module, config: dict[str, Any]) -> DraftHeads:
 
 
 def write(path: Path, heads: DraftHeads, wanted: Quantization | None, dtype: mx.Dtype | None) -> None:
-    """Write them under their own names, packed as the model is or as they were; no file where there are none."""
+    """Write the heads under their own names, packed like the model or as they were; no file if there are none."""
     if not heads.arrays:
         return
     was_packed = any(name.endswith(".scales") for name in heads.arrays)

@@ -32,10 +32,10 @@ def sample() -> str:
 
 
 def perplexity(folder: Path) -> float | None:
-    """e to the mean of -log p(token), over the sample's first tokens; None for a model that cannot be asked like this.
+    """e to the mean of -log p(token), over the sample's first tokens; None for a model for which this fails.
 
-    Computed in the type that an engine would choose here. The weights of a layer are read when it is computed, and
-    freed when it was.
+    Computed in the dtype that an engine would choose here. The weights of a layer are read when it is computed, and
+    freed afterwards.
     """
     try:
         rows = _rows(Tokenizer.load(folder))
@@ -51,7 +51,7 @@ def perplexity(folder: Path) -> float | None:
 
 
 def _rows(tokenizer: Tokenizer) -> mx.array:
-    """Tokens [rows, up to 257], each row with what the tokenizer puts before a text."""
+    """Tokens [rows, up to 257], each row beginning with what the tokenizer puts before a text."""
     text = tokenizer.encode(sample())
     with_start = tokenizer.encode("a", add_special_tokens=True)
     start = with_start[:1] if len(with_start) > 1 and with_start[0] != tokenizer.encode("a")[0] else []
@@ -61,7 +61,7 @@ def _rows(tokenizer: Tokenizer) -> mx.array:
 
 
 def _model(folder: Path) -> nn.Module:
-    """The model, its weights still to be read, in the type of this device."""
+    """The model in the dtype of this device; its weights are not read yet."""
     plan = decide(find_facts(), ModelOptions())
     configure(plan)
     by_mlx_lm = partial(load_model, get_model_classes=architectures.classes_of)
@@ -72,19 +72,19 @@ def _model(folder: Path) -> nn.Module:
 
 
 def _surprise(model: nn.Module, rows: mx.array) -> mx.array:
-    """The sum of -log p of every token but the first of each row, to be evaluated."""
+    """The sum of -log p of every token but the first of each row, not evaluated yet."""
     logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
     chosen = mx.take_along_axis(logits, rows[:, 1:, None], axis=-1).squeeze(-1)
     return (mx.logsumexp(logits, axis=-1) - chosen).sum()
 
 
 def _use_once(layer: nn.Module) -> None:
-    """Let a layer be computed as soon as it is called, and give its weights back then."""
+    """Make a layer compute as soon as it is called, and free its weights afterwards."""
     kind = type(layer)
 
     def call(self: nn.Module, *given: Any, **named: Any) -> Any:
         out = kind.__call__(self, *given, **named)
-        # What a layer leaves in its cache refers to its weights until it is computed, too.
+        # The state that a layer leaves in its cache refers to its weights until it is evaluated, too.
         mx.eval(out, [each.state for each in (*given, *named.values()) if hasattr(each, "state")])
         self.update(tree_map(lambda _: mx.array([]), self.parameters()))
         mx.clear_cache()

@@ -1,8 +1,8 @@
 """The engine of diffusion language models: a queue, and one request at a time, written by mlx-vlm's loop.
 
-The loop runs on a thread of its own (`engines/blocking.py`), which also reads the tokens of each block; the events of a
-block come with the engine's next step. A request that is cancelled, or fails, leaves the loop before its next pass
-through the model.
+The loop runs on a thread of its own (`engines/blocking.py`), which also reads the tokens of each block; the engine's
+next step returns the block's events. A request that is cancelled or fails leaves the loop before its next pass through
+the model.
 """
 
 import time
@@ -34,20 +34,20 @@ from pippin.engines.language.vision.whole import text_prompt
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that bound how long a request may be."""
+    """Bytes that bound the length of a request."""
 
     weights: int
     token: int  # of the KV cache
-    scores: int  # beside it, for each pair of tokens of the prompt
-    memory: int  # beside the weights
+    scores: int  # besides, for each pair of prompt tokens
+    memory: int  # that the weights leave
 
     def most_tokens(self, prompt: int) -> int:
-        """Of prompt and answer, where the prompt has so many."""
+        """The most tokens of prompt and answer together, for a prompt of `prompt` tokens."""
         return max(self.memory - self.scores * prompt * prompt, 0) // (COPIES * max(self.token, 1))
 
 
 class DiffusionEngine:
-    """Answers requests one after the other: of those that wait, the most urgent first."""
+    """Answers requests one at a time; of those that wait, the most urgent first."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DiffusionEngine:
         sizes: Sizes,
         renewed: Callable[[LanguageJob], LanguageJob] = lambda job: job,
     ) -> None:
-        """`calls` has loaded the model; `renewed` prepares a job again that was prepared too early."""
+        """`calls` has loaded the model; `renewed` prepares a job again if it was prepared before that."""
         self._calls = calls
         self._tokenizer = tokenizer
         self._options = options
@@ -87,7 +87,7 @@ class DiffusionEngine:
         self._waiting.append(request)
 
     def _fitted(self, job: LanguageJob) -> LanguageJob:
-        """The job, its answer no longer than memory allows. Raises `ServerError` for one that can never run."""
+        """The job, with an answer no longer than memory allows. Raises `ServerError` for a job that can never run."""
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
         if isinstance(job.media, PromptMedia):
@@ -115,7 +115,7 @@ class DiffusionEngine:
         return bool(self._waiting or self._events or self._calls.busy)
 
     def step(self) -> list[Emission]:
-        """Let the next request begin where none runs, and return what came of the one that does."""
+        """Begin the next request if none runs, and return the events of the one that runs."""
         self._steps += 1
         self._expire(time.monotonic())
         if not self._calls.busy and self._waiting:
@@ -136,7 +136,7 @@ class DiffusionEngine:
         self._calls.submit(BlockingJob(request.job.id, request.job.accepted, run))
 
     def _expire(self, now: float) -> None:
-        """End requests that take longer than they may, and those that wait in the queue for too long."""
+        """End requests that exceed their own timeout, and those that have waited in the queue for too long."""
         running = [] if self._running is None else [self._running]
         for request in (*self._waiting, *running):
             job, waited, patience = request.job, now - request.job.created, self._options.queue_timeout
@@ -160,7 +160,7 @@ class DiffusionEngine:
         for choice in list(request.sequences):
             if choice.decoder.finished is None:
                 self._write(choice, model, call)
-            self._tell_prompt(request, call)  # where nothing but the prompt was asked for
+            self._tell_prompt(request, call)  # if only the prompt was asked for
             call.emit(choice.finished(choice.decoder.finished or "length"))
 
     def _write(self, choice: Choice, model: DiffusionModel, call: Call) -> None:
@@ -196,7 +196,7 @@ class DiffusionEngine:
             call.emit(event)
 
     def _tell_prompt(self, request: Request, call: Call) -> None:
-        """Once, when the first block is there, for the loop does not tell when the prompt is computed."""
+        """Report the prompt once, with the first block: the loop does not tell when the prompt is computed."""
         if request.prefilled is not None:
             return
         now, job = time.monotonic(), request.job

@@ -1,4 +1,4 @@
-"""From the folder of a diffusion language model to its engine."""
+"""Opens the engine of a diffusion language model from its folder."""
 
 import logging
 import queue

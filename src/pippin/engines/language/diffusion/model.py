@@ -14,13 +14,13 @@ from pippin.engines.language.vision.media import WholePrompt
 from pippin.engines.language.vision.model import on_device
 
 PROBED = 64
-"""Tokens of the prompt by which the size of the KV cache is found."""
+"""Tokens of the prompt with which the size of the KV cache is measured."""
 COPIES = 2
-"""A block is computed beside a copy of what is before it."""
+"""KV caches at once: a block is computed beside a copy of what precedes it."""
 STEPS, BLOCK = 32, 32
-"""mlx-vlm's own denoising steps of a block, and its tokens, where neither request nor checkpoint says."""
+"""mlx-vlm's denoising steps of a block, and its tokens, if neither request nor checkpoint sets them."""
 SCORES = 3
-"""Arrays of all attention scores that are there at once where a model computes prompts in one piece."""
+"""Arrays of all attention scores that exist at once when a model computes prompts in one piece."""
 
 
 class Watched(nn.Module):  # type: ignore[misc]
@@ -43,8 +43,8 @@ class Watched(nn.Module):  # type: ignore[misc]
 
 @dataclass
 class Record:
-    """What the library takes for a processor, a tokenizer and its detokenizer: it makes no text, and keeps the tokens
-    that it is given to make text of."""
+    """Stands in for the library's processor, tokenizer and detokenizer: makes no text, and keeps the tokens that it is
+    given."""
 
     ends: frozenset[int]
     tokens: list[int] = field(default_factory=list)
@@ -66,27 +66,27 @@ class Record:
         return token in self.ends
 
     def add_eos_token_ids(self, tokens: Any) -> None:
-        """Nothing: what ends an answer is known from the request."""
+        """Do nothing: the request says what ends an answer."""
 
     def decode(self, tokens: Sequence[int], **_: Any) -> str:
-        """Given all tokens so far, after each block."""
+        """Keep all tokens so far, which the loop passes after each block."""
         self.tokens[:] = tokens
         return ""
 
     def reset(self) -> None:
-        """Nothing: it is made for one answer."""
+        """Do nothing: a record serves one answer."""
 
     def add_token(self, token: int, **_: Any) -> None:
-        """Given one token after the other, when a block is done."""
+        """Keep one token; the loop passes one after the other when a block is done."""
         self.tokens.append(token)
 
     def finalize(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no text is held back."""
 
 
 @dataclass(frozen=True)
 class Writing:
-    """What one answer is written by."""
+    """The inputs of one answer."""
 
     prompt: WholePrompt
     max_tokens: int
@@ -109,7 +109,7 @@ class DiffusionModel:
     def write(
         self, writing: Writing, tell: Callable[[Sequence[int]], bool], check: Callable[[], None]
     ) -> None:
-        """Write an answer. `tell` is given the tokens of each block, and says whether to go on; `check` may raise, and
+        """Write an answer. `tell` takes the tokens of each block, and returns whether to go on; `check` may raise, and
         is called before each pass through the model."""
         from mlx_vlm.generate.diffusion import stream_diffusion_generate_from_kwargs
 
@@ -152,8 +152,8 @@ class DiffusionModel:
         }
         least = 1
         if self.inner.model_type == "llada2_moe":
-            # Its loop takes no more steps than tokens are asked for, and leaves the rest of the block masked. A step
-            # reveals a token at least.
+            # Its loop takes at most as many steps as tokens are asked for, and leaves the rest of the block masked.
+            # Each step reveals at least one token.
             least = min(asked.get("max_denoising_steps", STEPS), asked.get("block_length", BLOCK))
         return {
             "max_tokens": max(writing.max_tokens, least),
@@ -166,7 +166,7 @@ class DiffusionModel:
         }
 
     def logits(self, prompt: WholePrompt) -> mx.array:
-        """The logits [vocabulary] of the first place behind a prompt with media, in float32. Raises what the model
+        """The logits [vocabulary] at the first place after a prompt with media, in float32. Raises what the model
         raises."""
         arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
         canvas = mx.zeros((1, 4), mx.int32)
@@ -176,7 +176,7 @@ class DiffusionModel:
         return logits
 
     def token_bytes(self) -> int:
-        """What a token takes in the KV cache."""
+        """Bytes of a token in the KV cache."""
         cache = self.inner.make_cache()
         prompt = mx.zeros((1, PROBED), mx.int32)
         mx.eval(self.inner(prompt, cache=cache).logits)
@@ -184,7 +184,7 @@ class DiffusionModel:
         return -(-held // PROBED)
 
     def score_bytes(self) -> int:
-        """What attention scores take for each pair of tokens of a prompt: nothing, unless it is computed in one piece
+        """Bytes of attention scores for each pair of prompt tokens: 0 unless the model computes a prompt in one piece,
         by the whole matrix of scores."""
         attention = getattr(self._watched.layer, "self_attn", None)
         if not hasattr(attention, "use_transformers_eager_attention"):

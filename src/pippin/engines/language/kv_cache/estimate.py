@@ -42,9 +42,11 @@ def answer(question: Question) -> Answer:
     from mlx_lm.utils import _get_classes
 
     from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
+    from pippin.engines.language.model import architectures
 
     kind, arguments = _get_classes(question.config)
     model = kind(arguments.from_dict(question.config))
+    architectures.mend(model)
     model.set_dtype(getattr(mx, question.dtype))
     cache = new_prompt_cache(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)

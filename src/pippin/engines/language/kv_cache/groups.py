@@ -51,12 +51,12 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How the sequences of a group stood, and where."""
+    """The state of all sequences of a group, to which `BatchedGroup.restore` returns."""
 
     taken: dict[int, Slot]
-    lengths: dict[int, int]
-    passed: int  # tokens that each slot has been given by steps so far
-    caches: list[Any]
+    lengths: dict[int, int]  # of the taken slots
+    passed: int  # tokens that steps had given each slot
+    caches: list[Any]  # what `BatchedCache.checkpoint` returned
 
 
 class BatchedGroup:
@@ -85,6 +85,13 @@ class BatchedGroup:
     @property
     def high(self) -> int:
         return self._table.high
+
+    @property
+    def calls(self) -> int:
+        return 1
+
+    def row(self, index: int) -> int:
+        return index - self.low
 
     @property
     def empty(self) -> bool:
@@ -221,17 +228,18 @@ class BatchedGroup:
         self._table.fill(index, 0)
 
     def checkpoint(self) -> Checkpoint:
-        """How all sequences stand, for `restore`. Where the layout `checkpoints`, after `rewind` of the step before, if
-        anything of that is to be forgotten."""
+        """The state of all sequences now, for `restore`. The layout must have `checkpoints`. If tokens of the last step
+        are to be forgotten, `rewind` comes before."""
         lengths = {index: self.length(index) for index in self._taken}
         return Checkpoint(
             dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self._caches]
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Forget all that steps have added since, in one pass or in several, whatever was taken back meanwhile; nothing
-        is computed for it. The same sequences must lie in the same slots still, and steps may have given each slot as
-        many tokens since as the shape has slack, padding among them. The checkpoint stays good."""
+        """Forget all tokens that steps have added since the checkpoint, however many steps and rewinds there were.
+        Unlike `rewind`, this computes nothing. The same sequences must be in the same slots as then, and the steps
+        since may have had no more tokens, with padding, than the shape has slack. The checkpoint can be restored
+        again."""
         assert checkpoint.taken == self._taken, "sequences have come, gone or moved since the checkpoint"
         assert self._passed - checkpoint.passed <= self._shape.slack, "more tokens than the slack"
         for cache, own in zip(self._caches, checkpoint.caches, strict=True):

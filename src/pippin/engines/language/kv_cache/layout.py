@@ -189,7 +189,7 @@ class CacheLayout:
 
     @property
     def checkpoints(self) -> bool:
-        """Whether batched sequences can be put back to how they stood some steps ago."""
+        """Whether batched sequences can return to their state some steps ago."""
         return all(kind.checkpoints for kind in self.kinds)
 
     @property

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -13,6 +13,7 @@ import mlx.nn as nn
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.agreement import FAILURES, is_near, tolerance
 from pippin.engines.language.kv_cache.branches import Branches
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, batched_groups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
@@ -25,15 +26,13 @@ from pippin.engines.language.kv_cache.slots import (
     unmarked,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
+from pippin.engines.language.kv_cache.solo_trial import takes_back, takes_back_alone
 
 log = logging.getLogger(__name__)
 
 PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
-TOLERANCE = {mx.float32: 0.02}  # of the largest logit: far above rounding, far below a wrong answer
-TOLERANCE_OF_HALVES = 0.25  # of float16 and bfloat16, where a mixture may choose other experts too
 QUANTIZED_TOLERANCE = {8: 0.1, 6: 0.25, 5: 0.4, 4: 0.6, 3: 1.0, 2: 2.0}
 """The same by the bits of keys or values, whichever are fewer: random weights suffer more than trained ones."""
-FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # what a model raises in a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +126,7 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
         shape=None,
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
+        rewinds=takes_back(model, layout),
     )
 
 
@@ -143,9 +143,11 @@ def _check_scheme(options: ModelOptions, *, quantizes: bool) -> None:
         raise ServerError("load_failed", message, "kv_quant_scheme")
 
 
-def one_at_a_time(model: nn.Module, cache: PromptCache, vocabulary: int) -> Batching:
+def one_at_a_time(
+    model: nn.Module, cache: PromptCache, vocabulary: int, prompts: Sequence[Callable[[], PromptCache]]
+) -> Batching:
     """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
-    its prompt, and the next begins after its end."""
+    its prompt, and the next begins after its end. `prompts` each compute one."""
     layout = CacheLayout.learn(model, cache)
     return Batching(
         new_group=lambda _: SoloGroup(model, layout, shares=True),
@@ -154,6 +156,7 @@ def one_at_a_time(model: nn.Module, cache: PromptCache, vocabulary: int) -> Batc
         shape=None,
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
+        rewinds=takes_back_alone(model, layout, prompts),
         alone=True,
     )
 
@@ -171,11 +174,6 @@ def _plain(
         if _agree(model, shape, prompts, alone, tolerance(alone.dtype)):
             return shape
     return None
-
-
-def tolerance(dtype: mx.Dtype) -> float:
-    """By what share of the largest logit two ways of computing the same may differ."""
-    return TOLERANCE.get(dtype, TOLERANCE_OF_HALVES)
 
 
 def _quantized(
@@ -239,7 +237,7 @@ def _agree(
         return False
     finally:
         _let_go(group, slots)
-    return _is_near(together, alone, tolerance)
+    return is_near(together, alone, tolerance)
 
 
 def can_branch(model: nn.Module, shape: BatchShape) -> bool:
@@ -250,7 +248,7 @@ def can_branch(model: nn.Module, shape: BatchShape) -> bool:
     try:
         both = _after_ways(model, shape, Ways(tokens=[6, 7, 4, 5], parents=[-1, 0, -1, 2], kept=[2, 3]))
         alone = _after_ways(model, shape, Ways(tokens=[4, 5], parents=[-1, 0], kept=[0, 1]))
-        return _is_near(both, alone, tolerance(alone.dtype))
+        return is_near(both, alone, tolerance(alone.dtype))
     except FAILURES as error:
         log.info("ways on cannot be computed side by side: %s", error)
         return False
@@ -300,11 +298,6 @@ def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
         group.leave(slot)
 
 
-def _is_near(found: mx.array, expected: mx.array, tolerance: float) -> bool:
-    difference = mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6)
-    return float(difference) < tolerance
-
-
 def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
     """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as they do alone."""
     layout = shape.layout
@@ -332,4 +325,4 @@ def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
         return False
     finally:
         _let_go(group, slots)
-    return _is_near(together, alone[:, :1], tolerance(alone.dtype))
+    return is_near(together, alone[:, :1], tolerance(alone.dtype))

@@ -83,6 +83,15 @@ class SlotGroup(Protocol):
         """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
         ...
 
+    @property
+    def calls(self) -> int:
+        """How often a pass calls the model."""
+        ...
+
+    def row(self, index: int) -> int:
+        """Where a slot that the last pass computed lies in what the model's calls give, one after the other."""
+        ...
+
     def reserve(self, request: SlotRequest, growth: int, following: int) -> "Slot":
         """A slot with capacity for the request's tokens and `growth` more. As many sequences as are `following` will
         ask soon. With no growth nothing is made to spare."""

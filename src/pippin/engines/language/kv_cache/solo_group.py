@@ -1,15 +1,26 @@
 """Sequences with the model's own caches, one after the other: for models with a cache that has no batched form."""
 
 from collections.abc import Mapping
-from copy import copy
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped, without_padding
+from pippin.engines.language.kv_cache.copies import copied
+from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
+from pippin.engines.language.kv_cache.taking_back import Before, copied_bytes
+
+
+class _Step(NamedTuple):
+    """One sequence's part of a step of several tokens."""
+
+    tokens: mx.array  # [1, count]
+    padding: int  # tokens of the step beyond those
+    before: Before | None  # None where all stay
 
 
 class SoloGroup:
@@ -24,6 +35,7 @@ class SoloGroup:
         self._caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
         self._lengths: list[int] = []
         self._shifts: list[int] = []
+        self._steps: dict[int, _Step] = {}  # of several tokens, until it is known which of them stay
 
     @property
     def low(self) -> int:
@@ -76,22 +88,48 @@ class SoloGroup:
         source._free(theirs)
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
-        for index, count in tokens.items():
-            for cache in self._caches[index] or ():
-                cache.trim(count)
-            self._lengths[index] -= count
+        for index, forgotten in tokens.items():
+            self._lengths[index] -= forgotten
+            step = self._steps.pop(index)
+            if step.before is not None:
+                step.before.forget(forgotten - step.padding, partial(self._run_again, index, step))
+
+    def _run_again(self, index: int, step: _Step, count: int) -> None:
+        self._run(index, step.tokens[:, :count])
 
     def forward(self, tokens: mx.array) -> mx.array:
-        tokens = without_padding(self._model, tokens)
-        results: list[mx.array | None] = []
-        for index, cache in enumerate(self._caches):
-            shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}
-            results.append(
-                None if cache is None else self._model(tokens[index : index + 1], cache=cache, **shifted)
-            )
-            self._lengths[index] += tokens.shape[1]
+        width = tokens.shape[1]
+        self._steps = {}
+        results = [
+            None if cache is None else self._run(index, self._own(index, tokens[index : index + 1], cache))
+            for index, cache in enumerate(self._caches)
+        ]
+        self._lengths = [length + width for length in self._lengths]
         filled = next(result for result in results if result is not None)
-        return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])
+        shape = 1, width, filled.shape[-1]
+        return mx.concatenate([_filled_up(result, shape, filled.dtype) for result in results])
+
+    def _own(self, index: int, row: mx.array, cache: PromptCache) -> mx.array:
+        """A slot's tokens [1, count] of a step without the padding, noted if some may be taken back."""
+        width = row.shape[1]
+        if width == 1:  # which nobody may know yet
+            return row
+        count = int((np.array(row) != PADDING).sum())
+        before = Before(self._model, cache, count) if count > 1 else None
+        step = self._steps[index] = _Step(row[:, :count], width - count, before)
+        return step.tokens
+
+    def _run(self, index: int, tokens: mx.array) -> mx.array:
+        shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}
+        logits: mx.array = self._model(tokens, cache=self._caches[index], **shifted)
+        return logits
+
+    @property
+    def calls(self) -> int:
+        return sum(cache is not None for cache in self._caches)
+
+    def row(self, index: int) -> int:
+        return sum(cache is not None for cache in self._caches[:index])
 
     def looks_back(self, index: int) -> bool:
         return all(part.is_trimmable() for part in self._caches[index] or ())
@@ -115,7 +153,7 @@ class SoloGroup:
     def bytes_after(self, count: int) -> int:
         # A cache allots whole steps, from wherever it stands.
         return sum(
-            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP)
+            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP) + copied_bytes(cache, count)
             for length, cache in zip(self._lengths, self._caches, strict=True)
             if cache is not None
         )
@@ -125,27 +163,10 @@ class SoloGroup:
         return sum(part.nbytes for cache in self._caches for part in cache or () if not part.empty())
 
 
-def copied(cache: PromptCache) -> PromptCache:
-    """A sequence's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
-    return regrouped(cache, map(_copied, leaves(cache)))
-
-
-def _copied(leaf: Any) -> Any:
-    # Not by `from_state`, which is not alike in all classes, and forgets in some what is not an array.
-    found = copy(leaf)
-    values = {name: _listed(value) for name, value in vars(leaf).items()}
-    if hasattr(type(leaf), "step"):
-        values.pop("step", None)  # the size of the prompt, by which a sequence does not grow
-        vars(found).pop("step", None)
-    vars(found).update(values)
-    return found
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, mx.array):
-        return value[:] if value.ndim else value
-    if isinstance(value, list):
-        return [_listed(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(_listed(item) for item in value)
-    return _copied(value) if hasattr(value, "update_and_fetch") else value
+def _filled_up(logits: mx.array | None, shape: tuple[int, int, int], dtype: mx.Dtype) -> mx.array:
+    """Logits [1, tokens, vocabulary] with zeros for what is missing."""
+    if logits is None:
+        return mx.zeros(shape, dtype)
+    return (
+        logits if logits.shape == shape else mx.pad(logits, [(0, 0), (0, shape[1] - logits.shape[1]), (0, 0)])
+    )

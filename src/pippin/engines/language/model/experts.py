@@ -1,8 +1,7 @@
-"""Mixtures of experts: those whose experts lie on the disk (`config/repacked.py`), what is refused of them and how they
-use their memory; and how many experts compute a token.
+"""Mixtures of experts: experts that lie on the disk (`config/repacked.py`), and the number of experts for each token.
 
-mlx-vlm's `moe_offload` does it. Its layer asks the router which experts a chunk needs, reads those that are not in
-memory, and computes with them; so a step is computed layer by layer, and waits for the disk.
+mlx-vlm's `moe_offload` keeps experts on the disk. Its layer asks the router which experts a chunk needs, reads those
+that are not in memory, and computes with them; so a step is computed layer by layer, and waits for the disk.
 """
 
 from pathlib import Path
@@ -23,8 +22,8 @@ REPACK = "python -m mlx_vlm.moe_offload --build FOLDER --out NEW_FOLDER"
 def memory_for_experts(info: ModelInfo, wanted_gb: float | None, there: int) -> ExpertMemory | None:
     """The memory for experts of a repacked checkpoint; None for any other. `there`: bytes that the model may take.
 
-    Raises `ServerError("load_failed")` where experts are asked to stay on the disk and cannot, or lie there and the
-    model cannot run.
+    Raises `ServerError("load_failed")` if experts shall stay on the disk and cannot, or if they lie there and the model
+    cannot run.
     """
     folder = Path(info.path or "")
     if not is_repacked(folder):
@@ -55,7 +54,7 @@ CHOSEN = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "top_
 
 
 def fewer_experts(info: ModelInfo, wanted: int | None) -> dict[str, int]:
-    """The values of config.json by which mlx-lm makes a model that asks so many experts for each token.
+    """The values of config.json with which mlx-lm builds a model that uses `wanted` experts for each token.
 
     Raises `ServerError("load_failed")` for a model without experts, with fewer than that, or that mlx-vlm runs.
     """
@@ -78,7 +77,7 @@ def fewer_experts(info: ModelInfo, wanted: int | None) -> dict[str, int]:
 
 
 def refuse_repacked(info: ModelInfo) -> None:
-    """Raises `ServerError("load_failed")` for a repacked checkpoint that does something else than answer requests."""
+    """Raises `ServerError("load_failed")` for a repacked checkpoint, where experts cannot stay on the disk."""
     if is_repacked(Path(info.path or "")):
         raise _refused(
             info,
@@ -98,7 +97,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes that experts on the disk take in memory at most; 0 for any other model."""
+    """The most bytes of memory that experts on the disk take; 0 for any other model."""
     stats, folder = expert_stats(model), getattr(_inner(model), "model_path", None)
     if stats is None or folder is None:
         return 0
@@ -114,5 +113,5 @@ def expert_stats(model: nn.Module) -> ExpertStats | None:
 
 
 def _inner(model: nn.Module) -> Any:
-    """mlx-vlm's model, where there is one."""
+    """mlx-vlm's model, if there is one."""
     return getattr(model, "inner", None)

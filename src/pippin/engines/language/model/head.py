@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.language.kv_cache.agreement import is_near, tolerance
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
-from pippin.engines.language.kv_cache.probe import tolerance
 
 HEAD = "lm_head"
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
@@ -33,7 +33,7 @@ class Head:
         """`narrows`: false for a model that gives the logits of the last position alone."""
         self._positions: mx.array | None = None
         self.watched = False
-        self.seen: mx.array | None = None  # [batch, tokens, hidden] that were projected last, where `watched`
+        self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
         self.works = not narrows
         if not narrows:
             return
@@ -67,13 +67,12 @@ class Head:
             narrowed = model(tokens, cache=new_prompt_cache(model))
         if narrowed.shape[1] != 1:
             return False
-        difference = mx.abs(narrowed[:, 0] - whole).max() / mx.maximum(mx.abs(whole).max(), 1e-6)
-        return float(difference) < tolerance(whole.dtype)
+        return is_near(narrowed[:, 0], whole, tolerance(whole.dtype))
 
     def _picked(self, x: mx.array) -> mx.array:
         """The wanted positions [batch, 1, hidden] of x [batch, tokens, hidden], or x itself outside of `only`."""
         if self.watched:
-            self.seen = x
+            self.seen.append(x)
         if self._positions is None or x.ndim != 3 or x.shape[0] != self._positions.size:
             return x
         return x[mx.arange(x.shape[0]), self._positions][:, None]

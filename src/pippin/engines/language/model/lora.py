@@ -3,8 +3,8 @@
 The matrices of all adapters are stacked, with ranks padded with zeros, and each sequence multiplies with its own.
 Index 0 is the model without an adapter. Files of mlx-lm, mlx-vlm and PEFT are read.
 
-Whatever else the libraries can apply (DoRA, adapters of embeddings and experts, full fine-tunes) becomes part of the
-model, where it is the only adapter.
+Other adapters that the libraries can apply (DoRA, adapters of embeddings and experts, full fine-tunes) become part of
+the model, if there is only one adapter.
 """
 
 import json
@@ -28,12 +28,12 @@ OWN = "adapter_path"
 
 
 class Adapters:
-    """The adapters of a model, and the one that each sequence of the next forward pass has."""
+    """The adapters of a model, and the one that each sequence of the next forward pass uses."""
 
     def __init__(
         self, names: tuple[str, ...] = (), default: int = 0, folders: Mapping[str, int] | None = None
     ) -> None:
-        """`folders`: the indices by the folders that the operator gave, which requests may name as well."""
+        """`folders`: indices by the folders that the operator gave, which requests may name as well."""
         self.names = names
         self._folders = dict(folders or {})
         self.default = default  # the index for requests that name none
@@ -83,15 +83,15 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
 
 @runtime_checkable
 class AddsItself(Protocol):
-    """A model whose linear layers are not MLX's, and which adds to them what the adapters add."""
+    """A model whose linear layers are not MLX's, and which applies adapters to them itself."""
 
     def linear_sizes(self, path: str) -> tuple[int, int] | None:
-        """What goes into a linear layer and what comes out, by its path in mlx-lm's model; None where there is none."""
+        """The input and output sizes of a linear layer, by its path in mlx-lm's model; None if there is none."""
         ...
 
     def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
-        """Add with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on, for each sequence those of
-        the adapter that is chosen for it."""
+        """Add the products with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on: for each
+        sequence, those of its chosen adapter."""
         ...
 
 
@@ -108,8 +108,8 @@ def install(
 ) -> Adapters:
     """Replace the adapted layers of a model. `own`, `named` and `spare` are folders of adapters.
 
-    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for one that does not fit; those
-    of `spare` that don't are left out.
+    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for an adapter that does not
+    fit, unless it is in `spare`: then it is left out.
     """
     spare = {name: folder for name, folder in (spare or {}).items() if name not in named}
     folders = {**({OWN: own} if own is not None else {}), **named, **spare}
@@ -125,7 +125,7 @@ def install(
 
 
 def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
-    """Have the library make an adapter part of the model. Raises `refusal` where it cannot either."""
+    """Let the library make an adapter part of the model. Raises `refusal` if the library cannot apply it either."""
     inner = getattr(model, "inner", None)
     try:
         if inner is None:
@@ -168,7 +168,7 @@ def _install_low_rank(
     loaded = list(found.values())
     paths = sorted({path for additions in loaded for path in additions})
     linears = {path: _linear(model, layers, path) for path in paths}
-    # All are stacked before any is replaced: one that does not fit leaves the model as it was.
+    # All are stacked before any layer is replaced: an adapter that does not fit leaves the model unchanged.
     pairs = {
         path: _stacked(linear, path, names, loaded)
         for path, linear in linears.items()
@@ -218,12 +218,12 @@ PREFIXES = (
     ("", "inner.language_model."),
     ("model.language_model.", "inner.language_model.model."),
 )
-"""What the names of layers begin with in files of adapters, and in a model of mlx-vlm as it is wrapped here: of the
-whole model, of its language model alone, and as transformers has them."""
+"""Prefixes of layer names in files of adapters, and in mlx-vlm's models as they are wrapped here: names of the whole
+model, of its language model alone, and of transformers."""
 
 
 def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) -> dict[str, _Addition]:
-    """The additions by the paths that their layers have in this model; unknown ones keep theirs."""
+    """The additions by the paths of their layers in this model; unknown layers keep their names."""
 
     def path_of(name: str) -> str:
         for written, ours in PREFIXES:
@@ -304,8 +304,8 @@ def _method(config: Mapping[str, Any]) -> str:
 
 
 def is_low_rank(folder: str) -> bool:
-    """Whether an adapter is plain LoRA on linear layers, by the heads of its files, or cannot be read; the library must
-    apply any other, and that of embeddings or experts."""
+    """Whether an adapter is plain LoRA on linear layers, by the headers of its files, or cannot be read. The library
+    must apply any other, such as one of embeddings or experts."""
     place = Path(folder).expanduser()
     try:
         config = json.loads((place / "adapter_config.json").read_bytes())
@@ -317,7 +317,7 @@ def is_low_rank(folder: str) -> bool:
 
 
 def _stored(folder: Path) -> dict[str, StoredArray]:
-    """The arrays of an adapter, by the header of its file; none where that cannot be read."""
+    """The arrays of an adapter, by the header of its file; none if that cannot be read."""
     try:
         with _file_of(folder).open("rb") as file:
             header = read_header(file)
@@ -358,7 +358,7 @@ def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> 
 
 
 def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    """As mlx-vlm wrote adapters before it took mlx-lm's form: `alpha` over `rank` scales the product of A and B."""
+    """Read the form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B."""
     rank, alpha = config["rank"], config.get("alpha", 0.1)
     if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
         raise _refused(name, "its adapter_config.json gives no plain rank and alpha")

@@ -30,7 +30,7 @@ class HiddenStates:
         self._model = model
         self._head = head
         self._layers = layers
-        self._after: dict[int, mx.array] = {}
+        self._after: dict[int, list[mx.array]] = {number: [] for number in layers or ()}
         if layers is None:
             head.watched = True
             return
@@ -58,20 +58,30 @@ class HiddenStates:
         def watched(self_: nn.Module, *given: Any, **named: Any) -> Any:
             found = base.__call__(self_, *given, **named)
             # Some have several streams for each token, which heads start from side by side.
-            after[number] = (found[0] if isinstance(found, tuple) else found).flatten(2)
+            after[number].append((found[0] if isinstance(found, tuple) else found).flatten(2))
             return found
 
         layer.__class__ = type(base.__name__, (base,), {"__call__": watched, "unwatched": base})
 
-    def take(self) -> mx.array:
-        """Those of the last pass [sequences, tokens, size], once."""
-        found: mx.array | None
+    def take(self, calls: int = 1) -> mx.array:
+        """Those of the last pass [sequences, tokens, size], once. The pass was so many calls of the model, of some
+        sequences each: one after the other, and where those had fewer tokens than others, with zeros behind."""
         if self._layers is None:
-            found, self._head.seen = self._head.seen, None
-        elif isinstance(self._model, CapturesItself):
+            return _put_together(self._head.seen, calls)
+        if isinstance(self._model, CapturesItself):
+            assert calls == 1  # the kernels' sequences run together
             found, self._model.captured = self._model.captured, None
-        else:
-            parts = [self._after.pop(number) for number in self._layers]
-            found = parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-1)
-        assert found is not None  # the model has just run
-        return found
+            assert found is not None  # the model has just run
+            return found
+        parts = [_put_together(self._after[number], calls) for number in self._layers]
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-1)
+
+
+def _put_together(noted: list[mx.array], calls: int) -> mx.array:
+    """The last so many of what was noted. Those before them are of passes that nobody asked about."""
+    found = noted[-calls:]
+    noted.clear()
+    if calls == 1:
+        return found[0]
+    longest = max(part.shape[1] for part in found)
+    return mx.concatenate([mx.pad(part, [(0, 0), (0, longest - part.shape[1]), (0, 0)]) for part in found])

@@ -30,26 +30,26 @@ from pippin.engines.language.vision.model import VisionModel
 log = logging.getLogger(__name__)
 
 KERNELS_ALLOCATOR_CACHE = 64 * 2**20
-"""Bytes of freed buffers that MLX keeps where the kernels compute a model: their own memory is not MLX's."""
+"""Bytes of freed buffers that MLX keeps when the kernels compute a model; the kernels' own memory is not MLX's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What of a checkpoint is read, and by what."""
+    """Which parts of a checkpoint are read, and by which library."""
 
     trust_remote_code: bool = False
-    text_only: bool = False  # of a model that takes media: by mlx-lm, without its encoders
-    diffusion: bool = False  # by mlx-vlm, a diffusion language model; otherwise such a model is refused
-    experts: ExpertMemory | None = None  # of a repacked checkpoint, which is refused without
-    changed: Mapping[str, int] = field(default_factory=dict)  # values for mlx-lm, in place of config.json's
+    text_only: bool = False  # a model that takes media: by mlx-lm, without its encoders
+    diffusion: bool = False  # a diffusion language model: by mlx-vlm; otherwise such a model is refused
+    experts: ExpertMemory | None = None  # for a repacked checkpoint, which is refused without this
+    changed: Mapping[str, int] = field(default_factory=dict)  # values for mlx-lm that replace config.json's
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelUse:
-    """That the kernels for CPUs compute the model, if they know it."""
+    """How the kernels for CPUs compute the model, if they know it."""
 
     threads: int
-    whole_layers: bool = True  # else single operations alone
+    whole_layers: bool = True  # if false, single operations only
 
 
 def load_weights(
@@ -63,8 +63,7 @@ def load_weights(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
-    Without `use` the kernels compute nothing of it. `split` takes away what is another rank's, before anything of it
-    is read.
+    Without `use`, the kernels are not used. `split` removes the parts of other ranks before these are read.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, reading.trust_remote_code)
@@ -77,12 +76,12 @@ def load_weights(
         try:
             model, on_kernels = _put_on_kernels(model, plan, progress, info, use)
         except OtherAnswer as error:
-            # Its weights were taken.
+            # The kernels have taken its weights, so it is read again.
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             mx.set_cache_limit(plan.allocator_cache)
             model, config = _read(info, folder, reading)
     if on_kernels:
-        drop_unused_arrays()  # what mlx-lm made of the model
+        drop_unused_arrays()  # those of mlx-lm's model
     if plan.activations != "float32" and not on_kernels:
         log.warning("--cpu-activations %s changes nothing without the kernels", plan.activations)
     cast_weights(model, plan)
@@ -125,9 +124,9 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
 def _put_on_kernels(
     model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, use: KernelUse
 ) -> tuple[nn.Module, bool]:
-    """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
-    they cannot. Raises `OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
-    more then."""
+    """The model on the kernels, whole or in parts, with its weights as they are stored, and True; the model unchanged
+    and False if the kernels cannot compute it. Raises `OtherAnswer` if their result differs from that of mlx-lm's
+    model, which cannot be used any more then."""
     way = kernels.way_of(model)
     if way.means == "fused layers" and not use.whole_layers:
         way = kernels.Way("fused operations", "whole layers count positions by themselves")
@@ -153,12 +152,12 @@ def _put_on_kernels(
 
 
 def _bound_allocator(plan: DevicePlan) -> None:
-    """Let MLX keep little of what is freed from here on: each layer's arrays are, once the kernels have its weights."""
+    """Let MLX keep few freed buffers from here on: a layer's arrays are freed once the kernels have its weights."""
     mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
 
 
 def drop_unused_arrays() -> None:
-    """Give the allocator the memory of arrays that nobody can reach any more."""
+    """Return the memory of unreachable arrays to the allocator."""
     gc.collect()  # modules that mlx-lm made, and the caches of trials, refer to each other
     mx.clear_cache()
 
@@ -215,7 +214,7 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
 
 
 def _whole_size(path: Path) -> int:
-    """The size in bytes that a safetensors file should have by its header, or 0 where the header can't be read."""
+    """The size in bytes that a safetensors file should have by its header, or 0 if the header can't be read."""
     try:
         with path.open("rb") as file:
             header = read_header(file)
@@ -225,7 +224,7 @@ def _whole_size(path: Path) -> int:
 
 
 def _explain(info: ModelInfo, error: Exception, library: str) -> str:
-    """The sentence for clients of an error that the library raised while it loaded a model."""
+    """What clients are told of an error that the library raised while it loaded a model."""
     text = str(error)
     if "not supported" in text and "Model type" in text:
         return (
@@ -242,7 +241,7 @@ def _explain(info: ModelInfo, error: Exception, library: str) -> str:
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:
-    """Cast, and dequantize where the plan says so. A widening cast ignores the parameters that the model excepts."""
+    """Cast, and dequantize if the plan says so. A widening cast includes the parameters that the model excepts."""
     if plan.run_type is None:
         return
     wanted = dtype_of(plan.run_type)
@@ -278,8 +277,8 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """The size of all parameters, and of the most that experts on the disk take in memory."""
+    """The bytes of all parameters, plus the most memory that experts on the disk take."""
     arrays: int = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    # Some layers hold weights that are not MLX's arrays, and say how many bytes.
+    # Some layers hold weights that are not MLX arrays, and report their bytes.
     aside = sum(int(getattr(module, "weight_bytes", 0)) for _, module in model.named_modules())
     return arrays + aside + held_bytes(model)

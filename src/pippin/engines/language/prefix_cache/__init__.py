@@ -1,1 +1,1 @@
-"""What is remembered of computed prompts, in memory and on disk. Begin with `cache.py`."""
+"""The KV caches of computed prompts, kept in memory and on disk for later requests. Begin with `cache.py`."""

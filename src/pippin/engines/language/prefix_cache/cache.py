@@ -1,7 +1,7 @@
-"""The prefix cache of one model: what is known of a prompt, and what is remembered of computed ones.
+"""The prefix cache of one model: finds the known prefix of a prompt, and keeps computed prompts.
 
-`match` looks up, `restore` copies what was found into a cache, `keep` remembers. No state of others is written here:
-who waits for whom, and where chunks end, is decided by those who ask.
+`match` looks up, `restore` copies what was found into a cache, `keep` stores. Nothing here changes the state of
+callers: they decide who waits for whom, and where chunks end.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from pippin.engines.language.prefix_cache.tree import (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Match:
-    """What the tree has of a prompt from its first token on: whole blocks, and where all layers can be cut, as much of
-    one more as begins alike."""
+    """The known prefix of a prompt: whole blocks and, if all layers can be cut, the part of one block more that begins
+    alike."""
 
     asked: int  # tokens that were looked up
-    known: int  # of these, tokens that need not be computed
-    in_tree: int  # tokens whose blocks are there; beyond `known` the state after them is not
+    known: int  # tokens of these that need not be computed
+    in_tree: int  # tokens whose blocks are in the tree; beyond `known`, the state after them is missing
     blocks: list[Block]  # of the known tokens
-    snapshot: Snapshot | None  # the state after them of layers that cannot be cut, where a model has such
+    snapshot: Snapshot | None  # state of layers that cannot be cut, after the known tokens
 
 
 class PrefixCache:
@@ -38,9 +38,9 @@ class PrefixCache:
     def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
         self.block_tokens = tree.block_tokens
-        # Some layers cannot be cut: a sequence goes on only from where their state was kept, the end of a chunk.
+        # Some layers cannot be cut: a sequence can resume only where their state was kept, at the end of a chunk.
         self.has_snapshots = layout.has_snapshots
-        # Of these, some have only ever the state of the sequence's end.
+        # Some of these layers have no state but that of the sequence's end.
         self.has_state = layout.has_state
         self._layout = layout
         self._disk = None
@@ -54,11 +54,12 @@ class PrefixCache:
         self._lookup_tokens = 0
 
     def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
-        """Count bytes as if these were the kinds of the caches: see `CacheLayout.reckon_as`."""
+        """Count bytes as if the caches were of these kinds: see `CacheLayout.reckon_as`."""
         self._layout.reckoned = tuple(kinds)
 
     def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
-        """What is known of a prompt. `key` keeps adapters and tenants apart. With `whole_blocks` it ends with one."""
+        """The known prefix of a prompt. `key` keeps adapters and tenants apart. `whole_blocks`: match no partial
+        block."""
         path = self.tree.path(key, tokens)
         in_tree = len(path) * self.block_tokens
         begun = None
@@ -75,16 +76,16 @@ class PrefixCache:
         )
 
     def read_disk(self, key: bytes, tokens: Sequence[int]) -> DiskRead | None:
-        """Have the disk read what it has of a prompt beyond the tree; None where that is nothing."""
+        """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
         return None if self._disk is None else self._disk.find(key, tokens)
 
     def take(self, read: DiskRead) -> None:
-        """Put what has arrived from the disk into the tree."""
+        """Put a finished read into the tree."""
         if self._disk is not None:
             self._disk.take(read)
 
     def restore(self, match: Match, cache: PromptCache) -> None:
-        """Fill a cache, which is new, with what was found. This is what counts as a hit or a miss."""
+        """Fill a new cache with what was found. This counts as a hit or a miss."""
         self._lookup_tokens += match.asked
         if not match.known:
             self._misses += 1
@@ -94,11 +95,11 @@ class PrefixCache:
         self._layout.restore(cache, match.blocks, match.snapshot, match.known)
 
     def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
-        """Remember the cache of a sequence that stands after `tokens`, as whole blocks; gives the number of tokens that
-        are new in the tree.
+        """Store the cache of a sequence that has computed `tokens`, as whole blocks; returns how many tokens are new in
+        the tree.
 
-        If it stands on the end of a block, the state of layers that cannot be cut is kept there. `pins` are counts of
-        tokens up to which the tree is to hold what it has.
+        If the sequence ends with a block, the state of layers that cannot be cut is kept there. `pins` are token counts
+        up to which blocks are pinned, as far as they are in the tree.
         """
         size = self.block_tokens
         path = self.tree.path(key, tokens)
@@ -122,8 +123,9 @@ class PrefixCache:
     def keep_state(
         self, key: bytes, tokens: Sequence[int], cache: PromptCache, before: Node | None
     ) -> Node | None:
-        """Remember a running sequence that stands on the end of a block, in place of the state that it has at the node
-        `before`. Gives the node of its state now, None where that was there already: it is not the sequence's own."""
+        """Store a running sequence that has reached the end of a block, and drop its earlier state at the node
+        `before`. Returns the node of its state now, or None if that state was there already: it is not the sequence's
+        own."""
         is_new = self._at(key, tokens) is None
         self.keep(key, tokens, cache)
         node = self._at(key, tokens)
@@ -163,7 +165,7 @@ class PrefixCache:
         )
 
     def _usable(self, path: list[Node]) -> list[Node]:
-        """The part of a path from whose end a sequence can go on."""
+        """The part of a path from whose end a sequence can resume."""
         if not self.has_snapshots:
             return path
         last = max((place for place, node in enumerate(path) if node.snapshot is not None), default=-1)

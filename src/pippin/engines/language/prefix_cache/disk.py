@@ -1,4 +1,4 @@
-"""Blocks of the prefix tree on their way to and from the disk tier."""
+"""Moves blocks of the prefix tree to the disk and back."""
 
 import errno
 import hashlib
@@ -35,8 +35,8 @@ from pippin.engines.language.prefix_cache.tree import (
 log = logging.getLogger(__name__)
 
 VERSION: Final = "1"
-BACKLOG: Final = 512  # files that wait to be written; more are not written at all
-SWEEP_EVERY: Final = 64  # files written between looks at the folder's size
+BACKLOG: Final = 512  # files that may wait to be written; more are dropped
+SWEEP_EVERY: Final = 64  # files written between checks of the folder's size
 
 Stored = dict[str, np.ndarray]
 
@@ -44,7 +44,7 @@ Stored = dict[str, np.ndarray]
 class Write(Struct, frozen=True):
     name: str
     arrays: Stored
-    types: dict[str, str]  # of arrays whose type numpy does not have, by name
+    types: dict[str, str]  # dtypes that numpy lacks, by the name of the array
 
 
 class Read(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Entry(Struct, frozen=True):
 
 
 class DiskCache:
-    """Files of arrays, one for each block or snapshot, written and read by a thread of their own.
+    """Files of arrays, one for each block or snapshot, written and read by the cache's own thread.
 
     `folder` may be shared: the files of this model lie in a folder under it. `limit` is in bytes, over all models.
     """
@@ -99,13 +99,13 @@ class DiskCache:
         return reply
 
     def wipe(self) -> None:
-        """Delete all files of this model, as far as they may be deleted."""
+        """Delete all files of this model that may be deleted."""
         reply: Future[None] = Future()
         self._orders.put(Wipe(reply))
-        reply.exception()  # waits for its end; the log has what failed
+        reply.exception()  # waits for the end; failures are in the log
 
     def close(self) -> None:
-        """Finish what waits to be written."""
+        """Write the files that still wait, and end the thread."""
         self._orders.put(None)
         self._thread.join()
 
@@ -149,19 +149,19 @@ class DiskCache:
             self._sweep()
 
     def _open_folder(self) -> None:
-        """Make the folder for this user alone: its files hold what prompts became."""
+        """Make the folder accessible to this user alone: its files reveal prompts."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         mode = self._folder.lstat().st_mode
-        if stat.S_ISLNK(mode):  # whoever made it chose who reads there
+        if stat.S_ISLNK(mode):  # whoever made the link chose who can read there
             raise OSError(errno.ELOOP, f"{self._folder.name} in it is a link")
-        if mode & 0o077:  # of an earlier version
+        if mode & 0o077:  # made by an earlier version
             self._folder.chmod(0o700)
 
     def _load(self, name: str) -> Entry | None:
         path = self._folder / (name + SUFFIX)
         try:
-            if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would be waited for
+            if not stat.S_ISREG(path.lstat().st_mode):  # reading a pipe would block
                 raise ValueError("it is no ordinary file")
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -184,7 +184,7 @@ class DiskCache:
         return Entry(arrays, types)
 
     def _sweep(self) -> None:
-        """Hold the limit over all models in the folder: what was not used for longest goes."""
+        """Enforce the limit over all models in the folder: the least recently used files are deleted."""
         found: list[CacheFile] = []
         for folder in model_folders(self._root):
             files = list(cache_files(folder))
@@ -206,7 +206,7 @@ def _checksum(arrays: Stored) -> str:
 
 
 def fingerprint(folder: Path, *details: str) -> str:
-    """A name for a model's files and whatever else (`details`) shapes its caches, which no other can use."""
+    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them."""
     return digest_of(folder, VERSION, *details)
 
 
@@ -216,7 +216,7 @@ NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 
 
 class DiskTier:
-    """What a prefix tree has on the disk. Used on the step thread; the disk's own thread gets copies."""
+    """The disk tier of a prefix tree. Used on the step thread; the disk's own thread gets copies."""
 
     def __init__(self, disk: DiskCache, tree: PrefixTree, *, has_blocks: bool, has_snapshots: bool) -> None:
         self.disk = disk
@@ -226,7 +226,7 @@ class DiskTier:
         self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
 
     def keep(self, node: Node) -> None:
-        """Note what is new at a node, to be written by `write_some`."""
+        """Queue what is new at a node for `write_some`."""
         name = node.digest.hex()
         if node.block and not self.disk.has(name):
             self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
@@ -238,13 +238,13 @@ class DiskTier:
         self.disk.wipe()
 
     def write_some(self, most: int = WRITES_A_STEP) -> None:
-        """Hand some of what was noted to the disk, as copies on the host."""
+        """Copy some queued arrays to the host, and hand them to the disk."""
         for _ in range(min(most, len(self._unwritten))):
             name, arrays = self._unwritten.popleft()
             self.disk.write(name, *_to_host(arrays))
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
-        """Start to read what the disk has of a prompt beyond what the tree knows; None where that is nothing."""
+        """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
         size = self._tree.block_tokens
         path = self._tree.path(key, tokens)
         digests = [node.digest for node in path]
@@ -269,7 +269,7 @@ class DiskTier:
         return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
 
     def take(self, read: "DiskRead") -> None:
-        """Put what has arrived into the tree. A read that failed leaves the tree as it is."""
+        """Put a finished read into the tree. A failed read leaves the tree as it is."""
         if read.reply.exception() is not None:
             return
         entries = read.reply.result()
@@ -299,16 +299,16 @@ class DiskTier:
 
 @dataclass(frozen=True, eq=False)
 class DiskRead:
-    """A read that is under way: what the disk has of a prompt, in blocks from `known` on, up to the end of `tokens`."""
+    """A read under way: the blocks of a prompt that the disk has, from number `known` to the end of `tokens`."""
 
     key: bytes
     tokens: tuple[int, ...]
-    known: int  # blocks that the tree had when it began
+    known: int  # blocks that the tree had when the read began
     reply: "Future[list[Entry | None]]"
 
     @property
     def arrived(self) -> bool:
-        """Whether `DiskTier.take` can have it, or learn that it failed."""
+        """Whether `DiskTier.take` can take the read, which is done or has failed."""
         return self.reply.done()
 
 

@@ -1,6 +1,6 @@
-"""The text that a prefix tree remembers, found by its short runs of tokens: how did this go on the last time?
+"""An index of a prefix tree's text by short runs of tokens: how did this text continue the last time?
 
-A key's text is found by that key alone, as its blocks are: what one salt has in the cache, another never reads.
+Text is found only under its own key, like blocks: no request reads what another salt has in the cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,28 +9,28 @@ from itertools import takewhile
 
 from pippin.engines.language.prefix_cache.tree import Node
 
-RUN = 3  # tokens by which a place is found
+RUN = 3  # tokens that identify a place
 TOKEN_BYTES = (
     200  # of a place, its run, and their share of a table, as measured; keys and values take kilobytes
 )
-BEYOND_TOKENS = 1 << 31  # the tree knows the tokens of media by numbers above this: they cannot be proposed
+BEYOND_TOKENS = 1 << 31  # the tree numbers tokens of media from here on: they cannot be proposed
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Before the token `start` of a node: a text may go on here as it did there."""
+    """The place before token `start` of a node, from which the remembered text continues."""
 
     node: Node
     start: int
 
     def agreement(self, tokens: Sequence[int], most: int) -> int:
-        """How many of the last of these tokens stand before it, up to `most`."""
+        """How many tokens at the end of `tokens` equal those before this place, up to `most`."""
         before = self._before(min(most, len(tokens)))
         pairs = enumerate(zip(before, reversed(tokens), strict=False))
         return next((count for count, (there, here) in pairs if there != here), len(before))
 
     def _before(self, count: int) -> list[int]:
-        """The last tokens before it, the last first."""
+        """The last `count` tokens before this place, the last one first."""
         node: Node | None = self.node
         found = list(self.node.tokens[max(0, self.start - count) : self.start][::-1])
         while len(found) < count and (node := node.parent if node is not None else None) is not None:
@@ -38,7 +38,7 @@ class Place:
         return found
 
     def following(self, count: int) -> list[int]:
-        """Up to so many tokens from there on: at a fork those that came last."""
+        """Up to `count` tokens after this place; at a fork, those of the newest branch."""
         node, found = self.node, list(self.node.tokens[self.start : self.start + count])
         while len(found) < count and node.children:
             node = next(reversed(node.children.values()))
@@ -46,7 +46,7 @@ class Place:
         return list(takewhile(lambda token: token < BEYOND_TOKENS, found))
 
     def after(self, tokens: Sequence[int]) -> "Place | None":
-        """The place behind these tokens, if they are what follows."""
+        """The place after these tokens, if the remembered text continues with them."""
         node, start = self.node, self.start
         for token in tokens:
             if start == len(node.tokens):
@@ -66,7 +66,7 @@ Places = dict[tuple[int, ...], Place]
 
 
 class RememberedText:
-    """Where each run of tokens stood last, among the nodes that a tree has."""
+    """The latest place of each run of tokens, among the nodes of a tree."""
 
     token_bytes = TOKEN_BYTES
 
@@ -81,7 +81,7 @@ class RememberedText:
             places[run] = Place(node, start)
 
     def dropped(self, node: Node) -> None:
-        """The node is about to leave the tree."""
+        """Forget a node that is about to leave the tree."""
         key = self._keys.pop(node, None)
         if key is None:
             return
@@ -97,13 +97,13 @@ class RememberedText:
         self._keys.clear()
 
     def find(self, key: bytes, tokens: Sequence[int]) -> Place | None:
-        """Where the last of these tokens stood last in a text of this key."""
+        """The latest place after the last `RUN` of these tokens in a text of this key."""
         places = self._places.get(key)
         return None if places is None else places.get(tuple(tokens[-RUN:]))
 
 
 def _runs(node: Node) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The runs after which the node's tokens come, by the index of the token after each."""
+    """The run before each token of the node, with the token's index."""
     before = () if node.parent is None else node.parent.tokens[-RUN:]
     text = (*before, *node.tokens)
     for end in range(RUN, len(text)):

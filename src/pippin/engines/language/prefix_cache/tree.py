@@ -1,13 +1,13 @@
-"""What is remembered of computed prompts: a tree over blocks of tokens, bounded in bytes.
+"""The tree of computed prompts over blocks of tokens, bounded in bytes.
 
-A node is one block after its parent's: the keys and values of the layers that can be cut there (`block`), and, at some
-nodes, the state after it of the layers that cannot (`snapshot`: sliding windows, recurrent state). Least recently
-used leaves go first, so what is left can always be read from the root.
+A node is one block after its parent's. It holds the keys and values of the layers that can be cut there (`block`) and,
+at some nodes, the state after it of the layers that cannot (`snapshot`: sliding windows, recurrent state). Least
+recently used leaves are evicted first, so the rest can always be read from the root.
 
-`BlockLayout` cuts prompts' caches into such blocks and puts them together again. Arrays with something for each token
-are cut along their tokens; those of one shape are stacked, so that a block is a few arrays and not two for each layer.
-What cannot be cut is kept whole, as it stands after a block. The kinds of cache say which is which. The tree itself
-touches no arrays.
+`BlockLayout` cuts prompts' caches into blocks and joins them again. Arrays with an entry for each token are cut along
+their tokens; arrays of one shape are stacked, so that a block is a few arrays and not two for each layer. State that
+cannot be cut is kept whole, as it is after a block. The kinds of cache say which is which. The tree itself touches no
+arrays.
 """
 
 import hashlib
@@ -25,16 +25,16 @@ from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
 from pippin.engines.language.kv_cache.slots import PromptCache
 
-PINNED_SHARE = 0.5  # of the limit, at most, is held by pins
+PINNED_SHARE = 0.5  # the most of the limit that pins may hold
 
 PIECE = 8
-"""Tokens: of a block that begins as a prompt does, so many times a whole number are known. Not single ones: who can
-see how much of a prompt was known could guess what others wrote, token by token."""
+"""Tokens: a block that begins like a prompt counts as known in multiples of this. Single tokens would not do: whoever
+sees how much of a prompt was known could guess what others wrote, token by token."""
 
 
 @dataclass(eq=False)
 class Node:
-    """One block of tokens of a key, and what is kept of it."""
+    """One block of tokens of a key, and what is kept for it."""
 
     parent: "Node | None"
     tokens: tuple[int, ...]
@@ -54,17 +54,17 @@ class Node:
 
 
 class Watcher(Protocol):
-    """Is told which nodes a tree has."""
+    """Is told of the nodes that a tree gains and loses."""
 
     @property
     def token_bytes(self) -> int:
-        """What it keeps for each token of a node, which counts against the limit of the tree."""
+        """Bytes that it keeps for each token of a node; they count against the tree's limit."""
         ...
 
     def added(self, key: bytes, node: Node) -> None: ...
 
     def dropped(self, node: Node) -> None:
-        """The node is about to leave; it still hangs below its parent."""
+        """The node is about to leave; it still has its parent."""
         ...
 
     def clear(self) -> None: ...
@@ -88,16 +88,16 @@ class PrefixTree:
         self._leaf_limit = leaf_limit
         self._watcher = watcher
         self._token_bytes = 0 if watcher is None else watcher.token_bytes
-        self._roots: dict[bytes, Node] = {}  # by the digest of their key; those alone that have children
+        self._roots: dict[bytes, Node] = {}  # by the digest of their key; only roots with children
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def root(self, key: bytes) -> Node:
-        """The node before the first block of this key: it holds nothing."""
+        """The node before the first block of this key; it holds nothing."""
         digest = hashlib.blake2b(key, digest_size=20).digest()
-        # A new one is not kept before it has a child: callers choose salts, and so keys, without number.
+        # A new root is kept only once it has a child: callers can choose any number of salts, and so of keys.
         return self._roots.get(digest) or Node(None, (), digest, 0)
 
     def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
@@ -105,7 +105,7 @@ class PrefixTree:
         return hashlib.blake2b(digest + array("q", tokens).tobytes(), digest_size=20).digest()
 
     def path(self, key: bytes, tokens: Sequence[int]) -> list[Node]:
-        """The nodes that hold the longest known prefix, from the first block on; they count as just used."""
+        """The nodes of the longest known prefix, from the first block on. Marks them as just used."""
         node, found, size = self.root(key), [], self.block_tokens
         for start in range(0, len(tokens) - size + 1, size):
             child = node.children.get(tuple(tokens[start : start + size]))
@@ -117,11 +117,11 @@ class PrefixTree:
         return found
 
     def begun(self, key: bytes, path: list[Node], tokens: Sequence[int]) -> tuple[Node, int] | None:
-        """The block after `path` that begins as `tokens` (at most a block) do for the longest, and for how many, in
-        whole pieces; None where that is none. It counts as just used."""
+        """The block after `path` that shares the longest beginning with `tokens` (at most a block), and the length of
+        that beginning in whole pieces; None if there is none. Marks the block as just used."""
         node, wanted = path[-1] if path else self.root(key), tuple(tokens)
         place = bisect_left(node.in_order, wanted)
-        # Among sorted texts, those beside the place of another have most in common with it.
+        # In sorted order, the neighbours of a text share the longest beginning with it.
         beside = node.in_order[max(place - 1, 0) : place + 1]
         count, found = max(((_common(each, wanted), each) for each in beside), default=(0, ()))
         count -= count % PIECE
@@ -132,15 +132,16 @@ class PrefixTree:
         return child, count
 
     def watched_bytes(self, tokens: Sequence[int]) -> int:
-        """What the watcher keeps for the tokens of a node, which counts against the limit."""
+        """Bytes that the watcher keeps for the tokens of a node; they count against the limit."""
         return self._token_bytes * len(tokens)
 
     def add(
         self, path: list[Node], key: bytes, tokens: tuple[int, ...], block: Any, size: int
     ) -> Node | None:
-        """A new block of `size` bytes after the last of `path`, which it joins; None where there is no room for it.
+        """Add a block of `size` bytes after the last of `path`, and append it to `path`; None if there is no room for
+        it.
 
-        Call `touch` on the path when all its blocks are there.
+        Call `touch` on the path when all its blocks are added.
         """
         parent = path[-1] if path else self.root(key)
         if parent.depth and parent not in self._nodes:
@@ -164,13 +165,13 @@ class PrefixTree:
         return node
 
     def touch(self, path: list[Node]) -> None:
-        """Mark these nodes as just used. The deepest count as the oldest of them, and go first."""
+        """Mark these nodes as just used. The deepest of them counts as the oldest and is evicted first."""
         for node in reversed(path):
             if node in self._nodes:
                 self._nodes.move_to_end(node)
 
     def set_snapshot(self, node: Node, snapshot: Any, size: int) -> bool:
-        """Remember the state after `node`; False where there is no room for it."""
+        """Keep the state after `node`; False if there is no room for it."""
         if node not in self._nodes or node.snapshot is not None:
             return node in self._nodes
         if not self._make_room(size, _ancestors(node)):
@@ -180,18 +181,18 @@ class PrefixTree:
         return True
 
     def drop_snapshot(self, node: Node) -> None:
-        """Forget the state after `node`, unless that is pinned."""
+        """Drop the state after `node`, unless the node is pinned."""
         if node in self._nodes and not node.pinned:
             self.bytes -= node.snapshot_bytes
             node.snapshot, node.snapshot_bytes = None, 0
 
     def pin(self, node: Node) -> None:
-        """Keep this node, and so all before it, as long as pins leave room for others."""
+        """Keep this node and all before it, as long as pins stay within their share of the limit."""
         node.pinned = True
         self._limit_pins()
 
     def _limit_pins(self) -> None:
-        """Let the oldest pins go while pins hold more than their share."""
+        """Release the oldest pins while pins hold more than their share."""
         pins = [each for each in self._nodes if each.pinned]
         covered = {each for pinned in pins for each in _ancestors(pinned)}
         while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
@@ -199,14 +200,14 @@ class PrefixTree:
             covered = {each for pinned in pins for each in _ancestors(pinned)}
 
     def resize(self, limit: int) -> None:
-        """From now on hold at most `limit` bytes: what was used least recently goes."""
+        """Hold at most `limit` bytes from now on; evicts what was used least recently."""
         self.limit = limit
         self._limit_pins()
         self._make_room(0, set())
 
     def clear(self) -> None:
         for node in self._nodes:
-            node.parent = None  # a cycle would keep the node until Python looks for cycles
+            node.parent = None  # a cycle would keep the node until the garbage collector runs
             _empty(node)
         self._roots.clear()
         self._nodes.clear()
@@ -229,7 +230,7 @@ class PrefixTree:
         return True
 
     def _shrink(self, node: Node) -> None:
-        """Let a leaf go, or the snapshot of a node that others stand on."""
+        """Evict a leaf, or only the snapshot of a node with children."""
         self.evictions += 1
         if node.children:
             self.bytes -= node.snapshot_bytes
@@ -272,7 +273,7 @@ class PrefixTree:
 
 
 def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """How many tokens both begin with."""
+    """Length of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
@@ -282,7 +283,7 @@ def _may_go(node: Node) -> bool:
 
 
 def _empty(node: Node) -> None:
-    """Who still holds a node that is gone holds its tokens, and no arrays that nobody counts."""
+    """Drop the arrays of an evicted node, which are no longer counted: others may still hold the node."""
     node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
 
 
@@ -297,29 +298,29 @@ def _ancestors(node: Node) -> set[Node]:
 
 
 Block = tuple[mx.array, ...]
-"""[arrays of this shape, heads, tokens, size], one for each shape; several where a kind packs them."""
+"""[arrays of this shape, heads, tokens, size], one for each shape; several if a kind packs them."""
 
 Snapshot = tuple[kinds.Snapshot, ...]
 """The state of each layer that cannot be cut."""
 
 HostCopy = Callable[[Sequence[Sequence[mx.array]], Sequence[Sequence[mx.array]]], None]
-"""Given stacks of one shape in the order of their tokens, for each shape, and for each of these the arrays
-[1, heads, capacity, size] into which the host writes the stacks' members from their first token on."""
+"""Takes, for each shape, the stacks in the order of their tokens, and for each stacked array the array [1, heads,
+capacity, size] into which the host writes it, from the first token on."""
 
 
 @dataclass(frozen=True)
 class _Stack:
-    """Arrays of one shape, and the layer that each belongs to, with its number among those that are cut there."""
+    """Arrays of one shape: for each its layer, and its number among the layer's arrays that are cut."""
 
     kind: CacheKind
     members: list[tuple[int, int]]
 
 
 class BlockLayout:
-    """How the sequences of a model are cut."""
+    """Cuts the caches of a model's sequences into blocks, and joins them again."""
 
     def __init__(self, layout: CacheLayout, *, host_copy: HostCopy | None = None) -> None:
-        """`host_copy`: how the host writes blocks into arrays, where it can."""
+        """`host_copy` writes blocks into arrays on the host, if the host can."""
         self._kinds = layout.kinds
         stacks: dict[object, _Stack] = {}
         for layer, kind in enumerate(self._kinds):
@@ -327,7 +328,7 @@ class BlockLayout:
                 stacks.setdefault((kind, shape), _Stack(kind, [])).members.append((layer, number))
         self._stacks = list(stacks.values())
         self._host_copy = host_copy if all(stack.kind.host_fills for stack in self._stacks) else None
-        self.reckoned: tuple[CacheKind, ...] | None = None  # the whole model's, where ranks have parts of it
+        self.reckoned: tuple[CacheKind, ...] | None = None  # the whole model's kinds, if ranks split it
         self.has_blocks = bool(self._stacks)
         self.has_state = any(not kind.looks_back for kind in self._kinds)
         self.has_snapshots = any(kind.snapshots for kind in self._kinds)
@@ -338,13 +339,13 @@ class BlockLayout:
         return tokens * sum(array.token_bytes for kind in self.reckoned for array in kind.token_arrays)
 
     def snapshot_bytes(self, snapshot: Snapshot, tokens: int) -> int:
-        """Of a snapshot that was made after so many tokens."""
+        """Bytes of a snapshot that was made after `tokens` tokens."""
         if self.reckoned is None:
             return bytes_of(snapshot_arrays(snapshot))
         return sum(kind.slot_bytes(tokens, 0) for kind in self.reckoned if kind.snapshots)
 
     def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
-        """Copies of positions `start` to `stop`, both multiples of `size`, on their way on the device."""
+        """Copies of positions `start` to `stop`, both multiples of `size`, which the device begins to compute."""
         if start >= stop:
             return []
         arrays = [kind.cut(leaf) for kind, leaf in zip(self._kinds, leaves(cache), strict=True)]
@@ -356,12 +357,12 @@ class BlockLayout:
             tuple(mx.contiguous(part[:, :, place : place + size]) for part in parts)
             for place in range(0, stop - start, size)
         ]
-        # At once: a view that waits would make the next write to the sequence copy all of it.
+        # At once: a pending view would make the next write to the sequence copy all of it.
         mx.async_eval(*(array for block in blocks for array in block))  # type: ignore[no-untyped-call]
         return blocks
 
     def snapshot(self, cache: PromptCache) -> Snapshot:
-        """The state of the layers that cannot be cut, copied, on its way on the device."""
+        """A copy of the state of the layers that cannot be cut, which the device begins to compute."""
         layers = zip(self._kinds, leaves(cache), strict=True)
         snapshot = tuple(kind.snapshot(leaf) for kind, leaf in layers if kind.snapshots)
         mx.async_eval(*snapshot_arrays(snapshot))  # type: ignore[no-untyped-call]
@@ -370,7 +371,7 @@ class BlockLayout:
     def restore(
         self, cache: PromptCache, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int
     ) -> None:
-        """Fill a sequence's new cache with what was kept of `tokens` tokens, which may end within the last block."""
+        """Fill a sequence's new cache with what was kept of its first `tokens`, which may end within the last block."""
         layers = list(leaves(cache))
         parts = list(zip(*_up_to(blocks, tokens), strict=True))
         if self._host_copy is None:
@@ -383,10 +384,10 @@ class BlockLayout:
                 kind.restore(leaf, next(states), tokens)
 
     def _fill(self, layers: Sequence[object], parts: Sequence[Sequence[mx.array]]) -> None:
-        """Keys and values of each layer, put together from the blocks by the device.
+        """Let the device join the blocks into keys and values of each layer.
 
-        All layers are put together first: a copy for each block and layer, thousands of them, takes twice as long as
-        these two.
+        Whole stacks are joined before layers are taken out of them: thousands of copies, one for each block and layer,
+        would take twice as long.
         """
         joined = iter([mx.concatenate(list(pieces), axis=2) for pieces in parts])
         found: dict[tuple[int, int], mx.array] = {}
@@ -405,7 +406,7 @@ class BlockLayout:
         parts: Sequence[Sequence[mx.array]],
         tokens: int,
     ) -> None:
-        """As `_fill`, by the host, which writes each block right where it belongs."""
+        """Like `_fill`, but the host writes each block directly to its place."""
         cut = {
             layer: (kind, leaf)
             for layer, (kind, leaf) in enumerate(zip(self._kinds, layers, strict=True))
@@ -419,7 +420,7 @@ class BlockLayout:
 
 
 def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:
-    """The blocks without what the last has beyond so many tokens."""
+    """The blocks, with the last one cut to `tokens` tokens in all."""
     *whole, last = blocks
     rest = tokens - sum(block[0].shape[2] for block in whole if block)
     return [*whole, tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)]

@@ -1,6 +1,6 @@
-"""From a request to a job, with all that depends on tokenizer and template. Begin with `preparer.py`.
+"""Turns a request into a job, with the tokenizer and the chat template. Begin with `preparer.py`.
 
-- `preparer.py`: the preparer of language models, which makes a job of a request: it checks the request's numbers and
+- `preparer.py`: the preparer of language models, which makes a job from a request, checks the request's numbers and
   plans its reasoning.
 - `rendering.py`: the prompt of a request, rendered by the chat template, tokenized, and fitted into the context window.
 - `messages.py`: a conversation in the form that the model's chat template takes.

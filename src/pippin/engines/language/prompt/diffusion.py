@@ -1,4 +1,4 @@
-"""Which models of mlx-vlm are diffusion language models, and what of a request each of them can do."""
+"""Which models of mlx-vlm are diffusion language models, and which fields of a request each of them supports."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +13,19 @@ from pippin.engines.language.vision.checkpoint import configuration_of, family_o
 
 EVERYWHERE = ("temperature", "seed")
 NUCLEUS = ("top_p", "top_k")
-"""Fields of `Sampling`, as far as a family's loop has them."""
+"""Fields of `Sampling` that a family's loop may support."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What the loop of a family follows."""
+    """What the loop of a family supports."""
 
     settings: frozenset[str]  # fields of `AskedDiffusion`
     sampling: tuple[str, ...] = EVERYWHERE  # fields of `Sampling`
 
     def defaults(self, checkpoint: Sampling) -> Sampling:
-        """What holds where a request says nothing: the checkpoint's own, as far as the loop follows it. Where that has
-        no temperature, tokens are the likeliest, as mlx-vlm has it."""
+        """The sampling of requests that name none: the checkpoint's, as far as the loop supports it. Without a
+        temperature, decoding is greedy, as in mlx-vlm."""
         named = {name: getattr(checkpoint, name) for name in self.sampling}
         return Sampling(**named | {"temperature": named["temperature"] or 0.0})
 
@@ -38,7 +38,7 @@ _NEMOTRON = {
     "confidence_threshold_ref": _MASKED | {"max_transfer_per_step"},
     "cumulative_error": _MASKED | {"max_transfer_per_step"},
 }
-"""By the sampler that the checkpoint names."""
+"""The settings of Nemotron's loop, by the sampler that the checkpoint names."""
 _LLADA = _MASKED | {
     "max_transfer_per_step",
     "min_threshold",
@@ -55,10 +55,10 @@ _CANVAS = _MASKED | {
 
 
 def find_family(config: dict[str, Any]) -> Family | None:
-    """What a checkpoint with this config.json can do as a diffusion language model; None if it is none.
+    """What a checkpoint with this config.json supports as a diffusion language model; None if it is none.
 
-    It is one by mlx-vlm's own signs (`is_diffusion_model`), which are those of its configuration: a canvas, or a token
-    that masks what is not written yet; some of these checkpoints write token by token unless they say otherwise.
+    It is one if its configuration has mlx-vlm's own signs (`is_diffusion_model`): a canvas, or a token that masks text
+    that is not written yet. A checkpoint whose default mode is "ar" writes token by token and is none.
     """
     name = family_of(config)
     if name is None:
@@ -76,19 +76,19 @@ def find_family(config: dict[str, Any]) -> Family | None:
         case "nemotron_labs_diffusion":
             sampler = str(getattr(settings, "default_diffusion_sampler", "native")).lower()
             return Family(_NEMOTRON.get(sampler, _MASKED), (*EVERYWHERE, *NUCLEUS))
-        case _:  # one that a newer mlx-vlm has
+        case _:  # a family of a newer mlx-vlm
             return Family(frozenset())
 
 
 def refuse_diffusion(asked: AskedDiffusion) -> None:
-    """Raises `ServerError` naming the first field, for a model that is no diffusion language model."""
+    """Raises `ServerError` naming the first field that is set, for a model that is no diffusion language model."""
     for name, value in msgspec.structs.asdict(asked).items():
         if value is not None:
             raise _refused(name, "is for diffusion language models, and this one writes token by token")
 
 
 def ignored(family: Family, options: ModelOptions) -> list[str]:
-    """The operator's defaults of sampling that the loop of this family does not follow."""
+    """The operator's sampling defaults that this family's loop does not support."""
     return [
         each.public_name
         for each in PARAMETERS
@@ -99,7 +99,7 @@ def ignored(family: Family, options: ModelOptions) -> list[str]:
 def check_request(family: Family, request: GenerationRequest, options: ModelOptions) -> None:
     """Raises `ServerError` naming a field that the loop of this family cannot honour.
 
-    Values that are the defaults of the operator or the profile were asked for by no client: the log told of them when
+    Values equal to the operator's or the profile's defaults pass: no client asked for them, and they were logged when
     the model was loaded.
     """
     for name, asked in _beyond(request):
@@ -124,7 +124,7 @@ def check_request(family: Family, request: GenerationRequest, options: ModelOpti
 
 
 def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
-    """What needs to look at, or to choose, one token after the other; and whether it is asked for."""
+    """Fields that need one token to be chosen after the other, and whether the request asks for them."""
     choice = request.tool_choice
     return (
         ("response_format", request.output_format is not None),
@@ -164,7 +164,7 @@ WITHOUT: tuple[str, ...] = (
     "expert_cache_gb",
     "moe_top_k",
 )
-"""Options that these models do not have."""
+"""Options that these models do not support."""
 
 
 def refuse_options(options: ModelOptions) -> None:

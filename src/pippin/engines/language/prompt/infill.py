@@ -41,7 +41,7 @@ ENDS = (
     "▁<EOT>",
     "<|cursor|>",
 )
-"""Tokens that end an infill beside the end-of-sequence tokens, in models that have them."""
+"""Tokens that end an infill besides the end-of-sequence tokens, in models that have them."""
 
 
 def infill_format(tokenizer: Tokenizer) -> InfillFormat | None:

@@ -117,7 +117,7 @@ class Converter:
         return self.literals.shield("\n".join(texts), trusted=trusted)
 
     def _result_images(self, results: list[ToolResult]) -> Messages:
-        """The pictures in results of tools, as a message of the user: templates take them nowhere else."""
+        """The pictures in tool results, as a user message: templates take them nowhere else."""
         images = tuple(part for result in results for part in result.parts if isinstance(part, Image))
         if self.media is None or not images:
             return []
@@ -184,8 +184,9 @@ class Converter:
     def _place_system(self, entries: Messages) -> Messages:
         """The conversation with system messages where the template takes them.
 
-        Those at the start become one message, or the head of the first user turn, where the template has no better
-        place. Later ones stay where they were said: what was computed of a conversation must hold in its next turn.
+        System messages at the start become one message, or the head of the first user turn if the template has no
+        better place. Later ones stay in place, so that the computed prefix of a conversation stays valid in its next
+        turn.
         """
         leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
         opening, rest = entries[:leading], entries[leading:]
@@ -206,10 +207,10 @@ class Converter:
         return [*rest[:first], opened, *rest[first + 1 :]]
 
     def _keep_late_system(self, entries: Messages) -> Messages:
-        """System messages as marked text of the turns around them.
+        """Turn system messages into marked text in the turns around them.
 
-        Each goes to the tail of the user's turn or tool result that it follows, whatever comes after it, and after an
-        answer to the head of the next user turn, or into a turn of its own where none follows.
+        A system message is appended to the user turn or tool result right before it. After an answer, it goes to the
+        head of the next user turn, or into a turn of its own if none follows.
         """
         placed: Messages = []
         waiting: list[Any] = []
@@ -238,7 +239,7 @@ class Converter:
 
 
 def _marked(content: Any) -> Any:
-    """What a system message says, for the turn of somebody else; in the words that Claude Code marks its own with."""
+    """The content of a system message inside another turn, marked as Claude Code marks its own reminders."""
     opening, closing = "<system-reminder>\n", "\n</system-reminder>"
     if isinstance(content, str):
         return f"{opening}{content}{closing}"
@@ -275,7 +276,8 @@ def _texts(parts: Sequence[Part], where: str) -> list[str]:
 
 
 def _parsed(arguments: str) -> Any:
-    """The arguments of a call as an object. Text that is no JSON object, a model's mistake, is its one field."""
+    """The arguments of a call as an object. Anything but a JSON object is a model's mistake and becomes its only
+    field."""
     try:
         found = json.loads(arguments or "{}")
     except ValueError:
@@ -291,7 +293,7 @@ def _parsed_result(text: str) -> Any:
 
 
 def _merge_repeated(entries: Messages) -> Messages:
-    """Merge messages of plain text in a row that have the same role."""
+    """Merge consecutive plain-text messages of the same role."""
     merged: Messages = []
     for entry in entries:
         last = merged[-1] if merged else None

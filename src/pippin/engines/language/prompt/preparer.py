@@ -1,4 +1,4 @@
-"""The preparer of language models: it makes a job of a request, beside the step loop."""
+"""The preparer of language models, which makes jobs from requests, beside the step loop."""
 
 import hashlib
 import logging
@@ -90,16 +90,16 @@ class LanguagePreparer:
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
         self._media = media
         self._may_take_media = takes_media(read_config(Path(spec.info.path or "")))
-        self.media_known = False  # the weights are there, and which media the model takes was tried
-        self.needs_media = False  # the loaded model computes no prompt of text alone
-        self._whole: WholeProcessor | None = None  # once the model is known to compute prompts whole
+        self.media_known = False  # the model is loaded, and its media have been tested
+        self.needs_media = False  # the loaded model computes no prompt without media
+        self._whole: WholeProcessor | None = None  # set once the model is known to compute prompts whole
         if media is not None:
             media.use(self.tokenizer)
         self._renderer = self._open_renderer()
         if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
             self._require_writable(self._tools)
         ending = self.tokenizer.single(self._renderer.turn_end)
-        # A chat model whose configuration does not name the end of a turn would go on with the next turn.
+        # Otherwise a chat model whose configuration does not name the end of a turn would write the next turn, too.
         if ending is not None:
             self.tokenizer.eos |= {ending}
         self._grammars = GrammarCompiler(self.tokenizer)
@@ -116,10 +116,10 @@ class LanguagePreparer:
             raise ServerError("too_large", message) from None
 
     def renewed(self, job: LanguageJob) -> LanguageJob:
-        """The job, prepared anew if it came while the weights were read, and has no media, or not as the loaded model
-        takes them. Seldom enough for the step thread to do it.
+        """The job, prepared again if it came before the weights were loaded and its media are missing, or not in the
+        form that the loaded model takes. This is rare enough for the step thread.
 
-        Raises `ServerError` for media that it turned out not to take.
+        Raises `ServerError` for media that the model does not take after all.
         """
         otherwise = self._whole is not None and job.media is not None and not self._whole.made(job.media)
         lacks_media = self.needs_media and job.media is None
@@ -160,7 +160,7 @@ class LanguagePreparer:
     def try_media(self, is_faithful: Callable[[Medium], bool]) -> bool:
         """Refuse from now on the modalities that the loaded model gets wrong, as `is_faithful` finds for a sample.
 
-        Gives whether it gets any right, or the model takes text alone.
+        Returns whether the model gets any right, or is a text model.
         """
         if self._media is None:
             return not self._may_take_media
@@ -175,9 +175,9 @@ class LanguagePreparer:
         return bool(self._media.modalities)
 
     def takes_whole_prompts(self, evaluate: "Callable[[WholePrompt], mx.array]") -> bool:
-        """Prepare prompts whole from now on, if the loaded model then answers to a medium of any modality.
+        """Prepare prompts whole from now on, if the loaded model then responds to media of any modality.
 
-        `evaluate` gives the logits of the model after a prompt.
+        `evaluate` returns the logits of the model after a prompt.
         """
         whole = load_whole_processor(self.info, self.options)
         if whole is None:
@@ -197,9 +197,10 @@ class LanguagePreparer:
         return True
 
     def joins_media(self, find: "Callable[[Sequence[WholePrompt]], JointTokens | None]") -> bool:
-        """Prepare prompts for batches from now on, with their media as one, if the loaded model computes them so.
+        """Prepare prompts for batches from now on, with all media of a prompt as one, if the loaded model computes them
+        so.
 
-        For a model that takes whole prompts; `find` gives the tokens that features replace in samples.
+        For a model that takes whole prompts; `find` returns the tokens that features replace in samples.
         """
         from pippin.engines.language.vision.whole_processing import try_joint
 
@@ -207,8 +208,9 @@ class LanguagePreparer:
         return try_joint(self._whole, self._renderer, find)
 
     def _is_early(self, request: GenerationRequest) -> bool:
-        """Whether it holds media that the model does not take in batches, and may take otherwise once it is loaded; or
-        messages, of a model whose chat template may come with the processor of its media."""
+        """Whether to prepare the request without media for now: it has media that the model does not take in batches
+        and may take otherwise once loaded, or messages for a model whose chat template may come with its media
+        processor."""
         if self.media_known or not self._may_take_media:
             return False
         if request.messages and not self.tokenizer.chat_templates:
@@ -220,7 +222,7 @@ class LanguagePreparer:
         return not asked <= known
 
     def _framed(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with frames in the place of videos, for a model that takes pictures and no video."""
+        """The request with videos replaced by frames, for a model that takes pictures and no video."""
         processor = self._media if self._whole is None else self._whole
         if request.messages is None or processor is None or (rate := processor.frames) is None:
             return request
@@ -284,12 +286,12 @@ class LanguagePreparer:
     def _prediction(self, request: GenerationRequest) -> tuple[int, ...]:
         if request.prediction is None:
             return ()
-        # Cut before it is read: a long one would keep others waiting.
+        # Cut before it is tokenized: a long text would keep other requests waiting.
         text = request.prediction[: MOST_PREDICTED * MOST_CHARACTERS]
         return tuple(self.tokenizer.encode(text)[:MOST_PREDICTED])
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
-        """The tools of a request that its `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
+        """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
         choice = request.tool_choice
         known = {tool.name for tool in request.tools}
         unknown = [name for name in choice.names if name not in known]
@@ -365,16 +367,16 @@ class LanguagePreparer:
             ) from error
 
     def _require_writable(self, found: ToolFormat) -> None:
-        """Take the default tool-call format in place of one whose calls can't be shown to the model.
+        """Use the default tool-call format if calls of the format found can't be shown to the model.
 
-        Where the template does not write tools, a system message does, and shows a call in the format.
+        If the template does not write tools, a system message offers them and shows a call in the format.
         """
         if found.history.write is None:
             self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
             self._renderer = self._open_renderer()
 
     def _described(self, info: ModelInfo) -> ModelInfo:
-        """The model's info with what its tokenizer, template and processor tell of it."""
+        """The model's info, completed from its tokenizer, template and processor."""
         chat = bool(self.tokenizer.chat_templates)
         processor = self._media if self._whole is None else self._whole
         modalities: frozenset[Modality] = (
@@ -418,7 +420,7 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
 
 
 def _cache_key(request: GenerationRequest) -> bytes:
-    """The key under which requests share prefixes: those of the same adapter and cache salt."""
+    """The prefix cache key: requests share prefixes if they have the same adapter and cache salt."""
     parts = f"{request.adapter or ''}\0{request.cache_salt or ''}"
     return hashlib.blake2b(parts.encode(), digest_size=16).digest()
 
@@ -427,8 +429,8 @@ MOST_LOGPROBS = 100
 
 
 def check_specprefill(request: GenerationRequest, *, offered: bool) -> None:
-    """Refuse sparse prefill where the model was loaded without it, or where logprobs of the whole prompt are asked
-    for."""
+    """Raises `ServerError` for sparse prefill if the model was loaded without it, or if the request asks for logprobs
+    of the whole prompt."""
     asked = request.specprefill
     named = {
         "specprefill": asked.enabled,
@@ -542,14 +544,14 @@ def _reasoning_of(
     """How the model writes its reasoning: as the operator says, else as its template shows."""
     parser = options.reasoning_parser
     found = formats.reasoning_format(parser) if parser else detected
-    # A parser for models that think from the first token on may be named for one that does not think.
+    # The operator may name a parser of models that think from the first token for a model that does not think.
     if found is not None and found.implicit and not any(found.end in text for text in templates):
         found = replace(found, implicit=False)
     return with_markers(found, options.thinking_start_token, options.thinking_end_token)
 
 
 def with_markers(found: ReasoningFormat | None, start: str | None, end: str | None) -> ReasoningFormat | None:
-    """The format with other markers, which make a format like `think` of a model without one."""
+    """The format with other markers; a model without a format gets `think` with these markers."""
     if start is None and end is None:
         return found
     return (found or formats.reasoning_format("think")).with_markers(start, end)
@@ -558,8 +560,8 @@ def with_markers(found: ReasoningFormat | None, start: str | None, end: str | No
 def _start(found: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokens by which the model may begin reasoning before a structured answer, or none.
 
-    A start marker counts only if its first token is an added one. The model was not taught a marker that begins with
-    plain text, and a bracket of the answer would be taken for its beginning.
+    A start marker counts only if its first token is an added token. Otherwise the model was not trained on it, and a
+    bracket in the answer could be taken for its beginning.
     """
     tokens = tokenizer.encode(found.start)
     return tuple(tokens) if tokens and tokens[0] in tokenizer.pieces.added else ()

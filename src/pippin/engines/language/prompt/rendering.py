@@ -85,7 +85,7 @@ class PromptRenderer:
             self._templates[name] = (template, converter)
 
     def sample(self, modality: Modality, count: int = 1) -> str:
-        """A message of the user with media and a word, rendered. Raises `ServerError`."""
+        """A rendered user message with media and a word. Raises `ServerError`."""
         source = Inline(b"")
         media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
         message = Message("user", (*[media[modality]] * count, Text("Look")))
@@ -98,7 +98,7 @@ class PromptRenderer:
 
     @property
     def turn_end(self) -> str:
-        """The text that the default template writes after the words of the assistant."""
+        """The text that the default template writes after an assistant message."""
         found = self._templates.get("default")
         return found[1].traits.turn_end if found else ""
 
@@ -143,7 +143,7 @@ class PromptRenderer:
             raise ServerError(
                 "invalid_request", "'messages' is empty; give at least one message.", "messages"
             )
-        # Rendering takes long, too; and what users say is in the prompt, whatever the template makes of the rest.
+        # Checked first, because rendering takes long, too. User texts are in the prompt whatever the template does.
         for text in _texts_of_users(messages):
             check_length(self._tokenizer.backend, text, most)
         continued = _continued(request, messages)
@@ -180,8 +180,8 @@ class PromptRenderer:
     ) -> tuple[str, list[Medium]]:
         """The rendered text with the placeholders of media expanded, and the processed media.
 
-        Raises `TooLong` once the media alone have more than `most` tokens: the others are not processed, which takes
-        seconds for a large picture and lets all other pictures wait.
+        Raises `TooLong` once the media alone have more than `most` tokens. The rest are not processed: a large picture
+        takes seconds, and other pictures wait for it.
         """
         if self._media is None:
             return self._render(request, messages, tools, generation=generation), []
@@ -313,7 +313,7 @@ def _marked(message: Message) -> Message:
 
 
 MOST_PINS = 8
-"""The most messages of a request whose prefix is kept: the last ones of those that ask for it."""
+"""The most messages of a request whose prefix is pinned: the last ones of those that ask for it."""
 
 
 def fit_prompt(
@@ -366,7 +366,7 @@ def _pins(
         try:
             tokens = renderer.prefix(request, messages[: index + 1], tools)
         except ServerError:
-            # A conversation that ends there may break the template's rules; then nothing is pinned.
+            # A conversation that ends there may break the template's rules; then it is not pinned.
             continue
         pins.add(_shared_length(tokens, whole.tokens))
     return tuple(sorted(pins - {0}))
@@ -379,7 +379,7 @@ def _truncated(
     tools: tuple[Tool, ...],
     most: int,
 ) -> RenderedPrompt | None:
-    """The prompt without as few of the oldest turns as make it fit, or None if the last turn alone does not.
+    """The prompt without the fewest oldest turns that make it fit, or None if even the last turn alone does not fit.
 
     System messages are kept.
     """

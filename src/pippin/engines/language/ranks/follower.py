@@ -1,4 +1,4 @@
-"""The other ranks: an engine that takes the steps of rank 0, draws nothing and says nothing."""
+"""The other ranks: an engine that repeats the steps of rank 0 and neither samples nor emits anything."""
 
 from collections import deque
 from typing import TypeVar
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Astray(Exception):
-    """This rank does something else than rank 0: what it computes would be another model's."""
+    """This rank has diverged from rank 0: its results would be those of another model."""
 
 
 class Hearing:
@@ -54,7 +54,7 @@ class Hearing:
         return self._heard.popleft()
 
     def expect(self, kind: type[T]) -> T:
-        """The next message, which can only be of this kind. Raises `Astray`."""
+        """Wait for the next message, which must be of this kind. Raises `Astray`."""
         message = self.next()
         if not isinstance(message, kind):
             raise Astray(f"rank 0 said {type(message).__name__} where this rank needs {kind.__name__}")
@@ -62,10 +62,10 @@ class Hearing:
 
 
 class HeardDecoder(SequenceDecoder):
-    """Knows of a choice whether it goes on."""
+    """A decoder that learns from rank 0 whether its choice goes on."""
 
     def __init__(self, hearing: Hearing, job: LanguageJob) -> None:
-        # Not the whole decoder: it would read text, which rank 0 alone does.
+        # The base class is not initialised: it would read text, which only rank 0 does.
         self._hearing = hearing
         self.finished: FinishReason | None = "length" if job.max_tokens == 0 else None
         self.stop_sequence = None
@@ -91,7 +91,7 @@ class HeardDecoder(SequenceDecoder):
 
 
 class HeardSampler(BatchSampler):
-    """Gives what rank 0 has drawn."""
+    """A sampler that returns the tokens that rank 0 has drawn."""
 
     def __init__(self, hearing: Hearing, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
@@ -110,7 +110,7 @@ class HeardSampler(BatchSampler):
 
 
 class Follower:
-    """Takes the steps of rank 0 until that closes the model."""
+    """Repeats the steps of rank 0 until rank 0 closes the model."""
 
     def __init__(self, link: RankLink, build: Build) -> None:
         self._hearing = Hearing(link)
@@ -129,7 +129,7 @@ class Follower:
         return self._engine
 
     def run(self) -> None:
-        """Raises `Astray` where this rank finds itself doing something else than rank 0."""
+        """Raises `Astray` if this rank has diverged from rank 0."""
         while not isinstance(message := self._hearing.next(), Close):
             self._do(message)
         self._engine.close()

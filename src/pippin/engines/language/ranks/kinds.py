@@ -1,4 +1,4 @@
-"""Kinds of cache as ranks tell each other of theirs: by the name of their class, and their fields."""
+"""Kinds of cache in messages between ranks: the name of the class, and its fields."""
 
 from dataclasses import fields
 

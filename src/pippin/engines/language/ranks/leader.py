@@ -41,7 +41,7 @@ Build = Callable[[Steering], LanguageEngine]
 
 
 class Telling:
-    """Messages to the other ranks, gathered until somebody may wait for them."""
+    """Messages to the other ranks, buffered until a rank may wait for them."""
 
     def __init__(self, link: RankLink) -> None:
         self._link = link
@@ -51,14 +51,14 @@ class Telling:
         self._gathered.append(message)
 
     def send(self, message: Told) -> None:
-        """Send a message that others wait for, behind all that was gathered."""
+        """Send a message that other ranks wait for, after all buffered ones."""
         self._gathered.append(message)
         gathered, self._gathered = self._gathered, []
         self._link.tell(encode(gathered))
 
 
 def state_of(engine: LanguageEngine) -> tuple[int, ...]:
-    """What two engines that took the same steps have alike."""
+    """Counts that are equal in engines that have taken the same steps."""
     scheduler, prefixes = engine.scheduler, engine.prefixes
     lengths = sum(each.length for each in scheduler.running)
     computed = sum(each.computed for each in scheduler.prefilling)
@@ -68,7 +68,7 @@ def state_of(engine: LanguageEngine) -> tuple[int, ...]:
 
 
 class ToldDecoder(SequenceDecoder):
-    """Tells what became of each token."""
+    """A decoder that tells the other ranks the outcome of each token."""
 
     def __init__(self, telling: Telling, job: LanguageJob, choice: int, tokenizer: Tokenizer) -> None:
         super().__init__(job, choice, tokenizer)
@@ -86,7 +86,7 @@ class ToldDecoder(SequenceDecoder):
 
 @dataclass(frozen=True)
 class ToldSample(Sampled):
-    """Tells the tokens as soon as they are known."""
+    """A sample that tells the other ranks its tokens as soon as they are read."""
 
     telling: Telling | None = None
 
@@ -142,7 +142,7 @@ class LeadingEngine:
         return tokens
 
     def submit(self, job: LanguageJob) -> None:
-        self._engine.submit(job)  # what is refused here is told to nobody
+        self._engine.submit(job)  # the other ranks are not told of a job that this refuses
         asked = job.request
         request = GenerationRequest(
             model="",
@@ -178,11 +178,11 @@ class LeadingEngine:
         self._telling.send(Clear(prefixes_only))
 
     def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
-        """This rank could give `own` bytes, and the ranks have agreed on `together`, in bytes of the whole model."""
+        """Note that this rank could give `own` and that the ranks agreed on `together`, in bytes of the whole model."""
         self._own, self._together = own, together
 
     def _in_proportion(self, shares: MemoryShares) -> MemoryShares:
-        """What all ranks have once rank 0 could give so much."""
+        """The shares of all ranks when rank 0 can give `shares`."""
         own, together = self._own, self._together
         return MemoryShares(
             sequences=shares.sequences * together.sequences // max(1, own.sequences),
@@ -190,7 +190,7 @@ class LeadingEngine:
         )
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """As an engine alone; another share of memory changes the shares of all ranks in proportion."""
+        """Like a single engine's; a new share of memory changes the shares of all ranks in proportion."""
         others = {name: value for name, value in options.items() if name != "memory_bytes"}
         if others:
             self._engine.reconfigure(others)

@@ -1,7 +1,6 @@
-"""What rank 0 tells the others, and what they agree on before the first step: lists of these structs as msgpack.
+"""Messages between ranks as msgpack: what they agree on before the first step, and what rank 0 tells the others.
 
-A rank that has other versions of Pippin or MLX is refused when the group starts, so a message is never read by one that
-knows it otherwise.
+A rank with other versions of Pippin or MLX is refused when the group starts, so all ranks know the same messages.
 """
 
 from importlib.metadata import version
@@ -17,29 +16,30 @@ from pippin.engines.device import MemoryShares
 from pippin.engines.language.ranks.kinds import Kind
 
 VERSION: Final = 1
-"""Of these messages; raised whenever one changes."""
+"""The version of these messages; raised whenever one changes."""
 
 
 def software() -> str:
-    """What must be the same on all ranks."""
+    """The software whose versions must be the same on all ranks."""
     libraries = ", ".join(f"{name} {version(name)}" for name in ("mlx", "mlx-lm"))
     return f"Pippin {__version__} (ranks {VERSION}), {libraries}"
 
 
 class RankLink(Protocol):
-    """The way to the other ranks: from rank 0 to all of them, from another rank to rank 0. Whoever loses it ends."""
+    """The link to the other ranks: from rank 0 to all of them, from another rank to rank 0. A rank that loses it
+    ends."""
 
     def tell(self, payload: bytes) -> None:
-        """Send the same to everyone at the other end."""
+        """Send a payload to every rank at the other end."""
         ...
 
     def hear(self) -> list[bytes]:
-        """Wait for the next payload of everyone at the other end, in the order of ranks."""
+        """Wait for the next payload of every rank at the other end, in the order of ranks."""
         ...
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """What a rank is made of, told before anything is loaded; rank 0 answers with its own, if all are alike."""
+    """A rank's software and model, sent before anything is loaded; rank 0 answers with its own if all are alike."""
 
     software: str
     model: str  # a fingerprint of its files
@@ -48,20 +48,20 @@ class Hello(Struct, frozen=True, tag=True):
 class Ready(Struct, frozen=True, tag=True):
     """A rank has its weights."""
 
-    shares: MemoryShares  # that it could give
+    shares: MemoryShares  # the most that it could give
     keeps_prefixes: bool
     kinds: list[Kind]  # of its caches, one for each of the model's layers
 
 
 class Agreed(Struct, frozen=True, tag=True):
-    """What all ranks go by."""
+    """What all ranks have agreed on."""
 
     shares: MemoryShares
     kinds: list[Kind]
 
 
 class Take(Struct, frozen=True, tag=True):
-    """A job was submitted: as much of it as decides what is computed."""
+    """A job was submitted: the fields of it that decide what is computed."""
 
     id: str
     request: GenerationRequest
@@ -82,7 +82,7 @@ class Step(Struct, frozen=True, tag=True):
     """A step begins."""
 
     now: float  # monotonic seconds of rank 0
-    state: tuple[int, ...]  # what the engine looks like then: a rank that looks otherwise has gone astray
+    state: tuple[int, ...]  # counts of the engine at that point: a rank with others has gone astray
 
 
 class Budget(Struct, frozen=True, tag=True):
@@ -92,13 +92,13 @@ class Budget(Struct, frozen=True, tag=True):
 
 
 class Tokens(Struct, frozen=True, tag=True):
-    """What was drawn, in the order of the batch."""
+    """The tokens that were drawn, in the order of the batch."""
 
     tokens: list[int]
 
 
 class Verdict(Struct, frozen=True, tag=True):
-    """What a token made of its sequence, or request."""
+    """The outcome of a token for its sequence or request."""
 
     outcome: Literal["goes on", "finished", "failed"]
 

@@ -1,4 +1,4 @@
-"""From a model folder to a rank that is ready: its part of the weights, and what it agrees on with the others."""
+"""Opens a rank from a model folder: its part of the weights, and what it agrees on with the other ranks."""
 
 import logging
 from functools import partial
@@ -34,7 +34,7 @@ REFUSED = (
     "adapter_path adapters adapter_dir draft_model_path mtp prompt_lookup specprefill cache_dir warm_prompts "
     "trust_remote_code expert_cache_gb moe_top_k"
 ).split()
-"""Options that ranks do not have."""
+"""Options that ranks do not support."""
 WANTED: Final[dict[RankBackend, str]] = {
     "ring": "It connects them by TCP, each to the next. Where a port was in use the next start takes another one.",
     "jaccl": "It needs Macs with Thunderbolt 5 whose RDMA is on, and on each of them MLX_IBV_DEVICES with the name of "
@@ -43,7 +43,7 @@ WANTED: Final[dict[RankBackend, str]] = {
 }
 """What each backend asks of the machines."""
 RECKONED: Final = 4096
-"""Tokens of a sequence by which the parts of ranks are compared."""
+"""The length in tokens of a sequence by whose bytes the caches of ranks are compared."""
 
 
 def open_rank(
@@ -99,7 +99,7 @@ def refuse_options(options: ModelOptions) -> None:
 
 
 def join_group(rank: RankSpec) -> mx.distributed.Group:
-    """The ranks as MLX knows them; waits until all are there. Raises `ServerError("load_failed")`."""
+    """MLX's group of the ranks; waits until all have joined. Raises `ServerError("load_failed")`."""
     try:
         group = mx.distributed.init(strict=True, backend=rank.backend)
     except (RuntimeError, ValueError) as error:
@@ -114,8 +114,8 @@ def join_group(rank: RankSpec) -> mx.distributed.Group:
 
 
 def greet(link: RankLink, rank: RankSpec, own: Hello) -> None:
-    """Have all ranks know that they are alike, before they wait for each other's arithmetic. Raises
-    `ServerError("load_failed")` on rank 0 where one is not; the others wait for its end then."""
+    """Check that all ranks are alike, before they wait for each other's arithmetic. If one is not, raises
+    `ServerError("load_failed")` on rank 0, and the others wait until rank 0 ends."""
     if rank.rank:
         link.tell(encode(own))
         link.hear()
@@ -126,7 +126,7 @@ def greet(link: RankLink, rank: RankSpec, own: Hello) -> None:
 
 
 def compare(number: int, other: Hello, own: Hello) -> None:
-    """Raises `ServerError("load_failed")` where the rank of this number is not like rank 0."""
+    """Raises `ServerError("load_failed")` if the rank of this number differs from rank 0."""
     if other.software != own.software:
         message = f"Rank {number} runs {other.software}, and rank 0 {own.software}: install the same on both."
         raise ServerError("load_failed", message, "ranks")
@@ -136,9 +136,9 @@ def compare(number: int, other: Hello, own: Hello) -> None:
 
 
 def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> MemoryShares:
-    """Have all ranks reckon alike, in bytes of the whole model's caches, with what the poorest rank can hold of them.
+    """Let all ranks count alike, in bytes of the whole model's caches, with the share that the poorest rank can hold.
 
-    Raises `ServerError("load_failed")` where one has no memory left beside its weights.
+    Raises `ServerError("load_failed")` if a rank has no memory left beside its weights.
     """
     if rank.rank:
         link.tell(encode(own))
@@ -155,14 +155,14 @@ def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) ->
 
 
 def reconciled(ranks: list[Ready]) -> Agreed:
-    """What all ranks go by. Raises `ServerError("load_failed")`."""
+    """The kinds of the whole model, and the smallest shares of any rank. Raises `ServerError("load_failed")`."""
     first = ranks[0]
     for number, other in enumerate(ranks):
         if other.keeps_prefixes != first.keeps_prefixes or len(other.kinds) != len(first.kinds):
             message = f"Rank {number} has less memory than it needs beside its weights: make room there."
             raise ServerError("load_failed", message, "ranks")
     own = [[read(kind) for kind in rank.kinds] for rank in ranks]
-    # Of a layer that a rank does not have it keeps a placeholder, which is the smaller one.
+    # For a layer that a rank does not have, it keeps a placeholder, which is smaller than the layer's own cache.
     whole = [max(layer, key=_bytes) for layer in zip(*own, strict=True)]
     total = sum(map(_bytes, whole))
     parts = [sum(map(_bytes, kinds)) for kinds in own]

@@ -1,9 +1,9 @@
-"""What a rank holds of a model: a part of every layer, or some of the layers.
+"""Splits a model over ranks: each holds a part of every layer, or some of the layers.
 
-Parts of layers are mlx-lm's own (`shard`). Its pipelines are not used: few architectures have one, and they write into
-caches of mlx-lm's, where the engine has its own. Here every rank keeps the model's whole list of layers, so that masks
-and caches are found where the model looks for them; a layer of another rank is replaced by an `Elsewhere`, which counts
-tokens in its cache and passes on what goes through.
+Layers are divided by mlx-lm's own `shard`. mlx-lm's pipelines are not used: few architectures have one, and they write
+into mlx-lm's caches, where the engine has its own. Here every rank keeps the model's whole list of layers, so that
+masks and caches are found where the model looks for them. An `Elsewhere` replaces each layer of another rank: it counts
+tokens in the layer's cache and passes the hidden states on.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ HEADS = (
 
 
 PIPELINES = "llama qwen3 qwen3_moe gpt_oss qwen3_5".split()
-"""Modules of mlx-lm whose layers need nothing of each other but what goes through them, as was tried: others may share
-keys and values between layers, or more, and would answer wrongly without a word."""
+"""Modules of mlx-lm whose layers were tested to need only the hidden states from each other. Others may share more,
+such as keys and values, and would silently answer wrongly."""
 
 
 def split_within_layers(model: nn.Module, group: mx.distributed.Group) -> None:
     """Keep a part of every layer, its heads and columns, by mlx-lm's own `shard`. Raises `ServerError("load_failed")`
-    for an architecture that has none, or whose heads cannot be shared out evenly."""
+    for an architecture without one, or whose heads cannot be divided evenly."""
     shard = getattr(model, "shard", None)
     if shard is None:
         raise _refusal(model, "mlx-lm cannot split the layers of this architecture", "Take --split pipeline.")
@@ -58,7 +58,7 @@ def _refusal(model: nn.Module, why: str, way_out: str) -> ServerError:
 
 
 class Placeholder(nn.Module):  # type: ignore[misc] # MLX has no types for it
-    """What the layer of another rank keeps here: of each token, or each sequence, one number that nobody reads."""
+    """Fills the cache of another rank's layer: one number for each token, or for each sequence, which nobody reads."""
 
     def __call__(self, x: mx.array, cache: Any) -> None:
         rows, tokens = x.shape[:2]
@@ -72,7 +72,7 @@ class Placeholder(nn.Module):  # type: ignore[misc] # MLX has no types for it
 
 
 class Elsewhere(nn.Module):  # type: ignore[misc]
-    """In place of a layer that another rank computes. What models ask a layer of its kind, it answers as that would."""
+    """Stands in for a layer that another rank computes. It has the layer's attributes that models ask for."""
 
     def __init__(self, layer: nn.Module, passes: "Passes") -> None:
         super().__init__()
@@ -93,13 +93,13 @@ def _is_cache(value: Any) -> bool:
 
 
 class Passes:
-    """What happens to the hidden states at one layer, beside the layer itself."""
+    """Sends and receives the hidden states at one layer."""
 
     def __init__(
         self, group: mx.distributed.Group, *, sends: bool = False, receives: bool = False, ends: bool = False
     ) -> None:
-        """`sends`: this rank's last layer was the one before. `receives`: its first is the next. `ends`: this is the
-        last layer of all, whose result every rank needs."""
+        """`sends`: the layer before is this rank's last. `receives`: the next layer is this rank's first. `ends`: this
+        is the last layer of all, whose result every rank needs."""
         self._group, self._sends, self._receives, self._ends = group, sends, receives, ends
 
     def __call__(self, x: mx.array) -> mx.array:
@@ -109,14 +109,14 @@ class Passes:
         if self._receives:
             x = mx.distributed.recv_like(x, rank - 1, group=self._group)
         if self._ends:
-            # The others add nothing, behind what they have sent.
+            # The other ranks add zeros, which depend on what they have sent.
             x = x if rank == self._group.size() - 1 else mx.depends(mx.zeros_like(x), x)
             x = mx.distributed.all_sum(x, group=self._group)
         return x
 
 
 def split_layers(model: nn.Module, group: mx.distributed.Group) -> None:
-    """Keep some of the layers, whole: the first ones on rank 0. Raises `ServerError("load_failed")`."""
+    """Keep some whole layers, the first ones on rank 0. Raises `ServerError("load_failed")`."""
     module = type(model).__module__.rpartition(".")[2]
     if module not in PIPELINES:
         why = f"pipelines are made of {', '.join(PIPELINES)} (names of mlx-lm), and this is {module}"
@@ -141,14 +141,14 @@ def split_layers(model: nn.Module, group: mx.distributed.Group) -> None:
 
 
 def evaluated(logits: mx.array) -> mx.array:
-    """Evaluate what a pass gives before anything else is built: a rank whose own results need nothing of another's
-    would else not compute what that waits for."""
+    """Evaluate the results of a pass before anything else is built: a rank whose own results do not depend on what it
+    sends would otherwise never compute what another rank waits for."""
     mx.eval(logits)
     return logits
 
 
 def _after(module: nn.Module, then: Any) -> None:
-    """Have a module's results go through `then`, by a subclass of its class: its parameters keep their names."""
+    """Pass a module's results through `then`, by a subclass of its class, so that its parameters keep their names."""
     base = type(module)
 
     def compute(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

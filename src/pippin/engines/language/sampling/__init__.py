@@ -1,1 +1,1 @@
-"""How the next token of every sequence is chosen. Begin with `sampler.py`."""
+"""Chooses the next token of every sequence. Begin with `sampler.py`."""

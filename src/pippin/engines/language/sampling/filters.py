@@ -1,9 +1,9 @@
 """The filters that narrow a distribution before a token is drawn, each for all rows at once.
 
 They take scaled logits `x` [R, N] (float32, `-inf` where a token is out), or weights `w` [R, N] in proportion to the
-probabilities (0 where a token is out), and a parameter per row [R, 1], and give them back with more out. A row whose
-parameter is the neutral value given in each docstring keeps everything. Tokens that tie with the last one kept are
-kept too.
+probabilities (0 where a token is out), and a parameter per row [R, 1], and return them with more tokens out. A row
+whose parameter is the neutral value given in each docstring keeps everything. Tokens that tie with the last one kept
+are kept too.
 """
 
 import math
@@ -20,11 +20,11 @@ from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
 
 OUT = -math.inf
-BEST = 1024  # tokens that a nucleus is looked for in first
+BEST = 1024  # tokens searched first for a nucleus
 
 
 def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
-    """Keep what lies within `n` standard deviations of the best logit. Neutral: 0. (Tang et al. 2024)"""
+    """Keep tokens within `n` standard deviations of the best logit. Neutral: 0. (Tang et al. 2024)"""
     inside = x > OUT
     count = mx.sum(inside, axis=-1, keepdims=True)
     finite = mx.where(inside, x, 0.0)
@@ -57,7 +57,7 @@ def typical_p(x: mx.array, p: mx.array) -> mx.array:
 
 
 def p_less(x: mx.array, on: mx.array) -> mx.array:
-    """Keep the tokens at least as likely as two draws are to be the same token, which the likeliest always is. Neutral:
+    """Keep tokens at least as probable as two draws giving the same token; the most probable token always is. Neutral:
     0. (arXiv:2509.23234)"""
     probabilities = mx.softmax(x, axis=-1)
     collision = mx.sum(probabilities * probabilities, axis=-1, keepdims=True)
@@ -65,7 +65,7 @@ def p_less(x: mx.array, on: mx.array) -> mx.array:
 
 
 def weights(x: mx.array) -> mx.array:
-    """Probabilities in proportion: 1 for the best, 0 for what is out. The filters below narrow these."""
+    """Unnormalised probabilities: 1 for the best token, 0 for those that are out. The filters below narrow these."""
     return mx.exp(x - mx.max(x, axis=-1, keepdims=True))
 
 
@@ -79,7 +79,7 @@ def top_p(w: mx.array, p: mx.array) -> mx.array:
 
 
 def top_p_of_best(w: mx.array, p: mx.array) -> mx.array:
-    """`top_p` that sorts the `BEST` tokens alone, for rows whose nucleus lies within them. Waits for the device."""
+    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device."""
     if w.shape[-1] <= 2 * BEST:
         return top_p(w, p)
     ordered = mx.sort(mx.topk(w, BEST, axis=-1), axis=-1)
@@ -90,19 +90,19 @@ def top_p_of_best(w: mx.array, p: mx.array) -> mx.array:
     floor = mx.take_along_axis(ordered, mx.minimum(outside, BEST - 1), axis=-1)
     kept = w * ((w >= floor) | (p >= 1))
     wide = np.flatnonzero(np.array((outside == 0) & (p < 1))[:, 0])
-    if wide.size:  # the nucleus goes on beyond the best: look at these rows whole
+    if wide.size:  # the nucleus extends beyond the best: sort these rows whole
         rows = mx.array(wide)
         kept[rows] = top_p(w[rows], p[rows])
     return kept
 
 
 def min_p(w: mx.array, p: mx.array) -> mx.array:
-    """Keep what is at least `p` times as probable as the best. Neutral: 0. (Nguyen et al. 2024)"""
+    """Keep tokens at least `p` times as probable as the best. Neutral: 0. (Nguyen et al. 2024)"""
     return w * (w >= p)
 
 
 def xtc(w: mx.array, threshold: mx.array, on: mx.array, protected: mx.array) -> mx.array:
-    """Exclude top choices: where `on`, drop all tokens of at least `threshold` but the least probable of them.
+    """Exclude top choices: where `on`, of the tokens with at least `threshold`, drop all but the least probable.
 
     `protected` [R, N] marks tokens that are never dropped (line ends and ends of text).
     """
@@ -112,12 +112,12 @@ def xtc(w: mx.array, threshold: mx.array, on: mx.array, protected: mx.array) -> 
 
 
 def mask(x: mx.array, bits: NDArray[np.int32]) -> mx.array:
-    """`x` without the tokens whose bit in `bits` [R, words] is not set; those beyond its words are out."""
+    """`x` without the tokens whose bit in `bits` [R, words] is not set; tokens beyond its words are out."""
     width = x.shape[-1]
     octets = np.zeros((len(bits), -(-width // 8)), np.uint8)
     given = bits.view(np.uint8)[:, : octets.shape[1]]
     octets[:, : given.shape[1]] = given
-    # Looking eight tokens up at a time is several times quicker than a choice for each, and uploads only the bits.
+    # A lookup for eight tokens at a time is several times faster than a choice for each, and uploads only the bits.
     table = mx.array(
         np.where(np.unpackbits(_OCTETS, axis=1, bitorder="little"), np.float32(0), np.float32(OUT))
     )
@@ -128,22 +128,22 @@ _OCTETS = np.arange(256, dtype=np.uint8)[:, None]
 
 
 def draw(w: mx.array, uniform: mx.array) -> mx.array:
-    """The column [R] that `uniform` [R, 1] in [0, 1) falls on in the cumulated weights."""
+    """The column [R] of the cumulative weights that `uniform` [R, 1], in [0, 1), falls on."""
     mass = mx.cumsum(w, axis=-1)
-    # A blocked scan may step back by a rounding error, so a column of no weight is ruled out by itself.
+    # A blocked scan may decrease by a rounding error, so columns without weight are excluded explicitly.
     return mx.argmax((mass > uniform * mass[:, -1:]) & (w > 0), axis=-1)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a filter may know of the rows beside their parameters."""
+    """What a filter may know of the rows besides their parameters."""
 
     chance: NDArray[np.float32]
     """A number in [0, 1) for each row [R], for filters that act by chance."""
     protected: Callable[[], mx.array]
     """Makes the mask [R, N] of the tokens that XTC never drops: line ends and ends of text."""
     sorts_slowly: bool
-    """Whether the device had better sort few tokens and wait for the host than sort all."""
+    """Whether sorting few tokens and waiting for the host is faster than sorting all."""
 
 
 def _top_p(w: mx.array, p: mx.array, drawing: Drawing) -> mx.array:
@@ -160,7 +160,7 @@ class Filter:
 
     narrows: Literal["logits", "weights"]
     parameters: tuple[Parameter, ...]
-    """The first switches the filter on, where it is not neutral."""
+    """The first one switches the filter on if it is not neutral."""
     apply: Callable[..., mx.array]
     """Takes `x` or `w`, a column [R, 1] for each parameter, and the `Drawing`."""
 
@@ -179,7 +179,7 @@ FILTERS: Final = (
 
 @dataclass(frozen=True)
 class Filters:
-    """The rows that are drawn in one way, their temperatures, and the filters that at least one of them uses."""
+    """Rows that are drawn the same way, with their temperatures and the filters that at least one of them uses."""
 
     rows: list[int]
     temperature: mx.array  # [R, 1]
@@ -192,11 +192,11 @@ class Filters:
             columns = [values(parameter, samplings) for parameter in each.parameters]
             if any(value != each.parameters[0].neutral for value in columns[0]):
                 used.append((each, tuple(mx.array(column)[:, None] for column in columns)))
-        # A temperature of 0 is greedy and comes nowhere near a filter.
+        # Rows with a temperature of 0 are greedy and never reach a filter.
         return cls(rows, mx.array(values(p.TEMPERATURE, samplings))[:, None], tuple(used))
 
     def narrow(self, x: mx.array, drawing: Drawing) -> mx.array:
-        """The weights that are left of `x` [R, N], scaled logits."""
+        """The weights that the filters leave of the scaled logits `x` [R, N]."""
         for each, columns in self.used:
             if each.narrows == "logits":
                 x = each.apply(x, *columns, drawing)
@@ -208,7 +208,7 @@ class Filters:
 
 
 def values(parameter: Parameter, samplings: Sequence[Sampling]) -> list[float]:
-    """The parameter of each row; what it is when unset, where a row does not name it."""
+    """The value of the parameter for each row; its value when unset, if a row does not name it."""
     given = [getattr(sampling, parameter.name) for sampling in samplings]
     return [parameter.unset if value is None else value for value in given]
 
@@ -224,8 +224,8 @@ def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
 
 
 def likeliest(logits: mx.array, choices: int) -> tuple[mx.array, mx.array]:
-    """Of `logits` [sequences, count, words] the likeliest words, the best first, and the logarithms of their chances,
-    both [sequences, count, choices]; all words where there are fewer."""
+    """The most probable token ids of `logits` [sequences, count, words], best first, and their logprobs, both
+    [sequences, count, choices]; all ids if there are fewer."""
     logits = logits.astype(mx.float32)
     ids, values = best(logits.reshape(-1, logits.shape[-1]), min(choices, logits.shape[-1]))
     shape = (*logits.shape[:-1], ids.shape[-1])

@@ -1,4 +1,4 @@
-"""Penalties on what was said before: repetition, presence, frequency and DRY, from histories on the device."""
+"""Penalties on earlier tokens: repetition, presence, frequency and DRY, from histories on the device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.filters import values
 
 CAPACITY_STEP = 256
-DRY_LONGEST = 48  # tokens of a repeat that are told apart; base ** 48 is beyond any logit
+DRY_LONGEST = 48  # tokens of the longest repeat that is measured; base ** 48 is beyond any logit
 
 PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY, p.DRY_MULTIPLIER)
-"""The parameters that switch a penalty on, for which a row's history is kept."""
+"""The parameters that switch a penalty on. Rows that use one have a history."""
 
 
 @dataclass(frozen=True)
 class History:
-    """The tokens of some rows, left-aligned. Lengths are known to the host, so that reading them waits for nothing."""
+    """The tokens of some rows, left-aligned. Lengths are on the host, so reading them never waits for the device."""
 
     tokens: mx.array  # [R, capacity] int32
     lengths: NDArray[np.int32]  # [R]
-    prompts: NDArray[np.int32]  # [R] tokens of each that are prompt
+    prompts: NDArray[np.int32]  # [R] prompt tokens of each
 
     @classmethod
     def empty(cls) -> "History":
@@ -34,9 +34,9 @@ class History:
         return cls(mx.zeros((0, CAPACITY_STEP), mx.int32), none, none)
 
     def joined(self, tokens: Sequence[int], generated: int, vocabulary: int | None) -> "History":
-        """With one more row of these tokens, the last `generated` of them no prompt.
+        """With one more row of `tokens`, the last `generated` of which are no prompt.
 
-        Those from `vocabulary` on are left out: a penalty would be written beyond the logits.
+        Tokens from `vocabulary` on are left out: their penalty would be written beyond the logits.
         """
         known = np.array(tokens, np.int32)
         known = known if vocabulary is None else known[known < vocabulary]
@@ -83,7 +83,7 @@ class History:
 
 @dataclass(frozen=True)
 class Bias:
-    """What is added to the logits of single tokens."""
+    """Values added to the logits of single tokens."""
 
     rows: NDArray[np.int32]  # [n], as the others
     tokens: NDArray[np.int32]
@@ -91,7 +91,7 @@ class Bias:
 
     @classmethod
     def of(cls, entries: list[tuple[int, int, float]]) -> "Bias":
-        """Of rows, their tokens and the values of these."""
+        """From entries of row, token and value."""
         rows, tokens, values = zip(*entries, strict=True)
         return cls(np.array(rows, np.int32), np.array(tokens, np.int32), np.array(values, np.float32))
 
@@ -141,7 +141,7 @@ class Penalties:
         )
 
     def apply(self, logits: mx.array, history: History) -> mx.array:
-        """`logits` [R, V] of the next token after `history`, penalised."""
+        """The logits [R, V] of the next token after `history`, penalised."""
         if np.any(self.repetition != p.REPETITION_PENALTY.neutral):
             logits = _repetition(logits, history, self.repetition, self.repetition_context)
         if np.any(self.frequency):
@@ -153,8 +153,8 @@ class Penalties:
         return logits
 
     def _dry(self, logits: mx.array, history: History) -> mx.array:
-        """Don't Repeat Yourself: a token that would prolong a repeat of `m` tokens loses multiplier * base ** (m -
-        allowed length). A sequence breaker ends a repeat. The longest repeat that is told apart is `DRY_LONGEST`."""
+        """Don't Repeat Yourself: a token that would extend a repeat of `m` tokens loses multiplier * base ** (m -
+        allowed length). A sequence breaker ends a repeat. Repeats longer than `DRY_LONGEST` count as that long."""
         assert self.dry_breakers is not None
         starts = np.maximum(history.lengths - self.dry_context, 0)
         tokens, inside = _window(history, starts)
@@ -182,7 +182,7 @@ class Penalties:
 
 
 def _window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, mx.array]:
-    """The tokens from `starts` on, right-aligned to the width of the longest [R, W], and which of them are inside."""
+    """The tokens from `starts` on, right-aligned to the width of the longest [R, W], and a mask of those inside."""
     sizes = history.lengths - starts
     width = max(int(sizes.max(initial=0)), 1)
     columns = history.lengths[:, None] - width + np.arange(width, dtype=np.int32)[None]
@@ -191,8 +191,8 @@ def _window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, mx.a
 
 
 def _uniform_window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, NDArray[np.bool_]]:
-    """As `_window`, with what is outside replaced by the newest token, so that writing to all of them is safe; and
-    which rows have anything inside."""
+    """Like `_window`, with places outside filled with the newest token, so that writing to all of them is safe; and
+    which rows have any token inside."""
     tokens, inside = _window(history, starts)
     return mx.where(inside, tokens, tokens[:, -1:]), history.lengths > starts
 
@@ -210,7 +210,7 @@ def _repetition(
 def _presence(
     logits: mx.array, history: History, penalty: NDArray[np.float32], context: NDArray[np.int32]
 ) -> mx.array:
-    """Lower tokens that the output holds, once each."""
+    """Lower the logits of tokens in the output, once each."""
     starts = np.maximum(history.prompts, history.lengths - context)
     tokens, any_inside = _uniform_window(history, starts)
     by = mx.array(np.where(any_inside, penalty, np.float32(0))[:, None])
@@ -220,7 +220,7 @@ def _presence(
 def _frequency(
     logits: mx.array, history: History, penalty: NDArray[np.float32], context: NDArray[np.int32]
 ) -> mx.array:
-    """Lower tokens that the output holds, once for each time."""
+    """Lower the logits of tokens in the output, once for each occurrence."""
     tokens, inside = _window(history, np.maximum(history.prompts, history.lengths - context))
     loss = inside.astype(mx.float32) * mx.array(penalty[:, None])
     return logits.at[mx.arange(tokens.shape[0])[:, None], tokens].subtract(loss)

@@ -1,10 +1,10 @@
-"""How the next token of every row of a batch is chosen, in one pass over the device.
+"""Chooses the next token of every row of a batch, in one pass on the device.
 
 The order for each row is: repetition, frequency and presence penalties, DRY, logit bias, mask, temperature,
-top-n-sigma, top-k, typical-p, top-p, min-p, XTC, draw (temperature first and top-k before top-p, as vLLM and
-transformers have it). A greedy row stops after the mask and takes the best. The draw is by one uniform number, a hash
-of the row's seed and its count of sampled tokens, so it depends on no neighbour. Logprobs are of the model's own
-distribution, before any of this.
+top-n-sigma, top-k, p-less, typical-p, top-p, min-p, XTC, draw (temperature first and top-k before top-p, as in vLLM
+and transformers). A greedy row stops after the mask and takes the best token. The draw uses one uniform number, a hash
+of the row's seed and its count of sampled tokens, so it does not depend on other rows. Logprobs are those of the
+model's own distribution, before any of this.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class Sampled:
 
 
 def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> Sampled:
-    """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: each a count of alternatives, or None."""
+    """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: a count of alternatives each, or None."""
     rows = [row for row, count in enumerate(wanted) if count is not None]
     if not rows:
         return Sampled(tokens)
@@ -105,7 +105,7 @@ def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> S
 
 
 SHORT = 256
-"""Up to this top-k, a row is drawn from its best `SHORT` tokens alone, without looking at the others again."""
+"""Rows with a top-k up to this are drawn from their best `SHORT` tokens alone."""
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
 
@@ -124,17 +124,17 @@ class _Row:
 
     @property
     def tracked(self) -> bool:
-        """Whether what was said before matters."""
+        """Whether earlier tokens matter, so that the row needs a history."""
         return any(penalty.acts(getattr(self.sampling, penalty.name)) for penalty in PENALTIES)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the rows have in common: made when a row joins or leaves, so that a step need not look at each."""
+    """What the rows have in common: made after a row joins or leaves, so that a step need not look at each row."""
 
     short: Filters | None
     wide: Filters | None
-    greedy: bool  # any row is
+    greedy: bool  # any row is greedy
     tracked: list[int]
     penalties: Penalties | None
     bias: Bias | None
@@ -149,7 +149,7 @@ class BatchSampler:
     """
 
     def __init__(self, tokenizer: Tokenizer, sorts_slowly: bool = False) -> None:
-        """`sorts_slowly`: the device had better look at the best tokens alone, though the host must wait for it."""
+        """`sorts_slowly`: the device sorts only the best tokens, although the host must wait for it."""
         self._tokenizer = tokenizer
         self._sorts_slowly = sorts_slowly
         self._rows: list[_Row] = []
@@ -172,7 +172,7 @@ class BatchSampler:
         vocabulary: int | None = None,
     ) -> None:
         """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption). Tokens
-        from `vocabulary` on have no logit, as markers of media have none in some models, and are not penalised."""
+        from `vocabulary` on are not penalised: they have no logits, like media markers in some models."""
         row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs)
         self._rows.append(row)
         self._positions = np.append(self._positions, np.uint64(generated))
@@ -205,7 +205,7 @@ class BatchSampler:
         return sampled
 
     def ahead(self) -> "Ahead":
-        """Where sampling stands now, to be gone on from without remembering it."""
+        """A view of the sampling state that can move ahead without changing it."""
         return Ahead(self)
 
     def sample_ahead(
@@ -215,9 +215,9 @@ class BatchSampler:
         masks: Sequence[NDArray[np.int32] | None] = (),
         masked_rows: Sequence[list[int] | None] = (),
     ) -> list[Sampled]:
-        """Choose a token at each of T places of `logits` [B, T, V], as if `proposals` [B, T - 1] had been chosen before
-        them, and remember nothing: `commit` says what became of them. What stands at a place is what `sample` would
-        have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
+        """Choose a token at each of T places of `logits` [B, T, V], as if `proposals` [B, T - 1] had been chosen
+        before. Nothing is remembered until `commit`. The token at a place is the one that `sample` would choose there,
+        so accepting proposals while they are equal keeps the distribution exact."""
         ahead, found = self.ahead(), []
         for place in range(logits.shape[1]):
             if place:
@@ -257,7 +257,7 @@ class BatchSampler:
         return score(logits, tokens, plan.wanted)
 
     def _likeliest(self, logits: mx.array) -> mx.array:
-        """The best token [B] of each row. Where sorting is slow numpy looks for it, in a tenth of MLX's time."""
+        """The best token [B] of each row. Where sorting is slow, numpy finds it in a tenth of MLX's time."""
         if self._sorts_slowly and logits.dtype == mx.float32:
             return mx.array(np.asarray(logits).argmax(-1).astype(np.int32))
         return mx.argmax(logits, axis=-1).astype(mx.int32)
@@ -347,7 +347,7 @@ class BatchSampler:
         )
 
     def _breakers(self, samplings: list[Sampling]) -> mx.array | None:
-        """Which tokens break a sequence for each tracked row [R, V], where any of them uses DRY."""
+        """The sequence breakers of each tracked row, a mask [R, V]; None if no row uses DRY."""
         if not any(sampling.dry_multiplier for sampling in samplings):
             return None
         sets = []
@@ -358,7 +358,7 @@ class BatchSampler:
 
 
 class Ahead:
-    """Choices of a sampler as if tokens had been chosen that it does not remember."""
+    """Chooses as a sampler would after tokens that the sampler itself does not remember."""
 
     def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler

@@ -1,4 +1,4 @@
-"""How important the tokens of a prompt are: how much a draft model attends to them when it begins to answer."""
+"""The importance of a prompt's tokens: how much a draft model attends to them when it begins to answer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 LOOK_AHEAD: Final = 8
-"""Tokens that the draft model writes after the prompt, greedily; its attention is looked at for each."""
+"""Tokens that the draft model writes after the prompt, greedily, and whose attention is observed."""
 
 LastLogits = Callable[[mx.array, PromptCache], mx.array]
-"""A model: of tokens [1, n] that follow what is in a cache, the logits [1, vocabulary] after the last."""
+"""A model: takes tokens [1, n] that follow those in a cache, returns the logits [1, vocabulary] after the last."""
 
 
 @dataclass(eq=False)
@@ -38,8 +38,8 @@ class DraftScorer:
     """A draft model that scores prompts. It reads them a chunk at a time."""
 
     def __init__(self, run: LastLogits, layout: CacheLayout, cost: float) -> None:
-        """`run`: the model. `cost`: of a token, as a part of what one costs the model itself. Raises
-        `ServerError("load_failed")` for a model whose attention cannot be seen."""
+        """`run` is the draft model. `cost` is that of one of its tokens, as a fraction of the main model's. Raises
+        `ServerError("load_failed")` for a model whose attention cannot be observed."""
         self._run = run
         self._layout = layout
         self.cost = cost
@@ -54,7 +54,7 @@ class DraftScorer:
         return Scoring(tuple(tokens), cache)
 
     def read(self, scoring: Scoring, most: int) -> int:
-        """Read up to so many tokens more; gives how many."""
+        """Read up to `most` more tokens; returns how many were read."""
         count = min(most, scoring.remaining)
         inputs = mx.array([scoring.tokens[scoring.read : scoring.read + count]])
         logits = self._run(inputs, scoring.cache)
@@ -66,8 +66,8 @@ class DraftScorer:
         return count
 
     def importance(self, scoring: Scoring) -> NDArray[np.float32]:
-        """Of each token of a prompt that was read: the largest attention that any head of any layer pays to it, the
-        mean over the tokens that the draft model writes next."""
+        """The importance of each token of a prompt that was read: the largest attention that any head of any layer pays
+        to it, averaged over the tokens that the draft model writes next."""
         token = scoring.next_token
         assert token is not None
         length = len(scoring.tokens)
@@ -83,12 +83,12 @@ class DraftScorer:
         return found
 
     def prompt_bytes(self, tokens: int) -> int:
-        """Of what is kept of a prompt while it is scored."""
+        """Bytes that a prompt takes while it is scored."""
         return self._layout.prompt_bytes(tokens + LOOK_AHEAD)
 
 
 class _MostSeen:
-    """The largest attention to each token of a prompt, over all heads of all layers that are shown."""
+    """The largest attention to each token of a prompt, over all heads of all observed layers."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -105,8 +105,8 @@ class _MostSeen:
 
 @contextmanager
 def _attention_shown_to(look: Callable[[mx.array, mx.array, float], None]) -> Iterator[None]:
-    """Show the queries and keys of each attention that is computed meanwhile. All models of mlx-lm compute it by one
-    function of MLX's, which another stands in for; nothing else in this process does at that time."""
+    """Call `look` with the queries and keys of each attention that is computed meanwhile. All models of mlx-lm compute
+    attention by one function of MLX, which is replaced here; nothing else in this process calls it at that time."""
     fast = vars(mx.fast)
     own = mx.fast.scaled_dot_product_attention
 

@@ -1,4 +1,4 @@
-"""Whose prompt is scored and how much of it is kept, by the options and by the request."""
+"""Decides whose prompt is scored and how much of it is kept, by the options and by the request."""
 
 import logging
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class SpecPrefill:
-    """Scores prompts of which `threshold` tokens or more are not known yet, and those that ask for it."""
+    """Scores prompts with at least `threshold` unknown tokens, and those of requests that ask for it."""
 
     def __init__(self, scorer: DraftScorer, share: Share, threshold: int) -> None:
         self.scorer = scorer
@@ -21,7 +21,7 @@ class SpecPrefill:
         self._threshold = threshold
 
     def wanted(self, request: GenerationRequest, unknown: int) -> bool:
-        """Whether a prompt is scored before it is computed; the prefix cache lacks so many tokens of it."""
+        """Whether a prompt is scored before it is computed; the prefix cache lacks `unknown` of its tokens."""
         asked = request.specprefill.enabled
         if asked is False or self._share_of(request).keep >= 1:
             return False
@@ -30,7 +30,7 @@ class SpecPrefill:
     def choose(
         self, id: str, request: GenerationRequest, importance: NDArray[np.float32], known: int
     ) -> Selection:
-        """What is computed of the prompt of a request, by the importance of its tokens."""
+        """The tokens of a request's prompt to compute, by their importance."""
         found = choose(importance, self._share_of(request), known)
         log.info("%s: SpecPrefill computes %d of %d tokens", id, found.kept, found.length)
         return found

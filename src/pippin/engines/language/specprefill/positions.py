@@ -1,4 +1,4 @@
-"""Tokens computed at positions of their own: caches that tell the model where in its text each of them stands."""
+"""Computes tokens at given positions: caches that tell the model where in its text each token is."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.specprefill.selection import Selection
 
-TRIED = (range(9), range(20, 31), range(40, 48))  # positions that are kept of a prompt, to try a model with
+TRIED = (range(9), range(20, 31), range(40, 48))  # positions kept of the prompt that a model is tested with
 TOLERANCE = {mx.float32: 0.02}  # of the largest logit: far above rounding, far below a wrong position
 TOLERANCE_OF_HALVES = 0.25
 FAILURES = (
@@ -27,8 +27,8 @@ FAILURES = (
 
 
 class Placed:
-    """One layer's cache, whose next tokens stand at positions of their own. Models take rotary positions from `offset`;
-    masks and places in the cache count what is there."""
+    """One layer's cache, whose next tokens have given positions. Models take rotary positions from `offset`; masks and
+    places in the cache count the tokens that are there."""
 
     def __init__(self, cache: Any, positions: mx.array) -> None:
         self._cache = cache
@@ -43,14 +43,14 @@ class Placed:
 
 @contextmanager
 def placed(cache: PromptCache, positions: Sequence[int]) -> Iterator[list[Placed]]:
-    """The caches of all layers, whose next tokens stand at these positions, for a call of the model in the context."""
+    """The caches of all layers, whose next tokens have these positions, for a call of the model in this context."""
     wanted = mx.array([list(positions)], dtype=mx.int32)
     with rotated_at(wanted):
         yield [Placed(layer, wanted) for layer in cache]
 
 
 class _Hiding:
-    """One layer's cache of a whole prompt, to whose tokens those that are left out are hidden."""
+    """One layer's cache of a whole prompt, whose mask hides the tokens that are left out."""
 
     def __init__(self, cache: Any, hidden: mx.array) -> None:
         self._cache = cache
@@ -65,7 +65,7 @@ class _Hiding:
 
     def make_mask(self, N: int, *_: Any, **__: Any) -> mx.array:
         places = mx.arange(N)
-        # A token that is left out sees itself, lest its softmax be of nothing.
+        # A token that is left out sees itself, so that its softmax is not empty.
         seen = (places[:, None] >= places) & (~self._hidden | (places[:, None] == places))
         return seen[None, None]
 
@@ -73,8 +73,8 @@ class _Hiding:
 def require_positions(model: nn.Module, layout: CacheLayout, vocabulary: int) -> None:
     """Raises `ServerError("load_failed")` for a model that cannot compute some tokens of a prompt at their positions.
 
-    It is tried: the last logits of a prompt with gaps must be those of the whole prompt whose attention does not see
-    what is left out.
+    This is tested: the last logits of a prompt with gaps must equal those of the whole prompt with the left-out tokens
+    hidden from attention.
     """
     if not all(isinstance(kind, KeysAndValuesKind) for kind in layout.kinds):
         raise _refused(

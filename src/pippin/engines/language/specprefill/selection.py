@@ -1,4 +1,4 @@
-"""Which tokens of a prompt are computed: whole chunks of it, by the importance of their tokens. No arrays of MLX's."""
+"""Chooses the tokens of a prompt to compute: whole chunks, by the importance of their tokens. No MLX arrays."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK: Final = 32
-"""Tokens that are kept or left out together: words mean little without those around them."""
+"""Tokens that are kept or left out together: words mean little without their neighbours."""
 
 SMOOTHED: Final = 13
-"""Tokens whose importance is averaged, around each, before chunks are compared."""
+"""The window of tokens over which importance is averaged before chunks are compared."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Share:
     """How much of a prompt is kept: fractions from 0 to 1."""
 
     keep: float
-    backbone: float = 0.0  # of what is kept, the part that is spread evenly over the prompt
+    backbone: float = 0.0  # the part of the kept tokens that is spread evenly over the prompt
 
 
 class Selection:
     """The tokens of a prompt that are computed. Tokens that come after the prompt are all kept."""
 
     def __init__(self, spans: Sequence[range], length: int) -> None:
-        """`spans`: of positions, ascending and without those that touch; the last one ends with the prompt, which
-        has `length` tokens."""
+        """`spans` of positions are ascending and do not touch; the last one ends with the prompt, which has `length`
+        tokens."""
         self.spans = tuple(spans)
         self.length = length
         self.kept = sum(map(len, spans))
@@ -38,27 +38,27 @@ class Selection:
             self._starts.append(self._starts[-1] + len(span))
 
     def of(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """What is computed of tokens that begin with the prompt."""
+        """The tokens to compute out of `tokens`, which begin with the prompt."""
         found = [token for span in self.spans for token in tokens[span.start : span.stop]]
         return (*found, *tokens[self.length :])
 
     def position(self, index: int) -> int:
-        """Where in the prompt, or behind it, the kept token with this index stands."""
+        """The position, in the prompt or after it, of the kept token with this index."""
         number = bisect_right(self._starts, index) - 1
         return self.spans[number].start + index - self._starts[number]
 
     def exact(self, computed: int) -> int:
-        """How many of so many computed tokens, from the first on, have the keys and values that they have in the whole
-        prompt: those before the first gap. Others may start from these alone."""
+        """How many of the first `computed` tokens have the keys and values that they would have in the whole prompt:
+        those before the first gap. Other prompts may start from these alone."""
         first = self.spans[0]
         before = len(first) if first.start == 0 else 0
         return min(computed, before) if self.left_out else computed
 
 
 def choose(importance: NDArray[np.float32], share: Share, known: int = 0) -> Selection:
-    """Keep a share of the tokens after the first `known`, which are all kept, as is the chunk that ends the prompt.
+    """Keep a share of the tokens after the first `known`. Those, and the last chunk of the prompt, are always kept.
 
-    `importance` is that of each token. What is kept are chunks: those spread evenly first, then the most important.
+    `importance` has a value for each token. Whole chunks are kept: first those spread evenly, then the most important.
     """
     length = len(importance)
     edges = np.arange(known, length, CHUNK)
@@ -73,13 +73,13 @@ def choose(importance: NDArray[np.float32], share: Share, known: int = 0) -> Sel
         kept[np.linspace(0, len(edges) - 1, spread).round().astype(int)] = True
     rest = np.where(kept, -np.inf, means)
     wanted = max(budget - int(kept.sum()), 0)
-    # Of chunks that are equally important the first: the same prompt has the same selection everywhere.
+    # Ties go to the first chunk, so that the same prompt has the same selection everywhere.
     kept[np.argsort(-rest, kind="stable")[:wanted]] = True
     return Selection(_spans(kept, edges, sizes, known), length)
 
 
 def _smoothed(importance: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The mean around each token, of as many as there are towards the ends."""
+    """The mean over a window around each token, shorter towards the ends."""
     window = np.ones(SMOOTHED)
     sums = np.convolve(importance.astype(np.float64), window, mode="full")
     counts = np.convolve(np.ones(len(importance)), window, mode="full")

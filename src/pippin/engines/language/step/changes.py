@@ -12,7 +12,8 @@ CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "s
 
 
 def changed(options: ModelOptions, changes: dict[str, Any]) -> ModelOptions:
-    """The options with these changes. Raises `ServerError` for what cannot change, or cannot have the value."""
+    """The options with these changes. Raises `ServerError` for an option that cannot change, or a value it cannot
+    have."""
     fixed = sorted(set(changes) - CHANGEABLE)
     if fixed:
         raise ServerError(

@@ -1,4 +1,4 @@
-"""What steps took: the cost that the next one is expected to have, and the counts and rates that operators see."""
+"""What steps took: the expected cost of the next one, and the counts and rates that operators see."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 REMEMBERED = 24  # steps of each kind
-# As many as are taken to cost what the fixed part does, for want of knowledge.
+# Priors: so many of each are taken to cost as much as the fixed part, for want of measurements.
 SEQUENCES, TOKENS, PAIRS, COPIES = 64, 256, 1 << 20, 1 << 12
-OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
+OUTLIER = 2.0  # times the expected time: a longer step counts as this long, because something else delayed it
 PARTS = 6
-# Steps that a fit may miss where it only tells outliers: one for each step would cost a token's own work.
+# How many steps a fit may lag where it only caps outliers: a fit for each step would cost as much as a token's work.
 STALE = 4
-ENOUGH = 8  # steps after which there is something to expect
+ENOUGH = 8  # steps before there is an expectation
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Step:
 
     sequences: int  # that decoded
     tokens: int  # of prompts
-    pairs: float  # of such a token and one before it in its prompt, which it attends to
-    copies: int  # tokens of prefixes and sequences
+    pairs: float  # of a prompt token and an earlier one of its prompt, to which it attends
+    copies: int  # tokens of prefixes and sequences that were copied
     seconds: float
 
     @cached_property
@@ -40,14 +40,14 @@ def _last_steps() -> deque[Step]:
 
 @dataclass
 class StepCost:
-    """What a step will take: least squares over the last steps of each kind, no part below zero.
+    """Predicts the time of a step: least squares over the last steps of each kind, no part below zero.
 
-    A kind of step is whether it decoded, and whether it prefilled.
+    The kind of a step is whether it decoded and whether it prefilled.
     """
 
     _steps: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
     _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
-    _unfitted: int = 0  # steps since the parts were fitted
+    _unfitted: int = 0  # steps since the last fit
 
     def observe(self, step: Step) -> None:
         """Learn from a step."""
@@ -58,12 +58,12 @@ class StepCost:
         self._unfitted += 1
 
     def decoding(self, sequences: int) -> float:
-        """Seconds that a step of so many sequences takes by itself; 0 before any was measured."""
+        """Seconds that a step of `sequences` sequences takes without prompts; 0 before any measurement."""
         return self._expected(Step(sequences, 0, 0.0, 0, 0.0))
 
     def affordable(self, seconds: float, context: int) -> int | None:
-        """Tokens after `context` others of a prompt that take so long, at most twice the most of late; None before any
-        measurement."""
+        """How many tokens of a prompt, after `context` others, take `seconds`: at most twice the most of late. None
+        before any measurement."""
         prefilled = [
             step.tokens for (_, prefills), steps in self._steps.items() if prefills for step in steps
         ]
@@ -86,7 +86,7 @@ class StepCost:
 
 
 def _fit(steps: list[Step]) -> NDArray[np.float64]:
-    """The parts in seconds. Of those that explain the steps equally well, the smallest."""
+    """The parts in seconds: among those that explain the steps equally well, the smallest."""
     parts = np.zeros(PARTS)
     features = np.array([step.features for step in steps])
     seconds = np.array([step.seconds for step in steps])
@@ -105,7 +105,7 @@ SMOOTHING = 0.2
 
 @dataclass
 class Counters:
-    """Since the load. Rates are smoothed."""
+    """Counts since the load, and smoothed rates."""
 
     steps: int = 0
     prompt_tokens: int = 0
@@ -118,7 +118,7 @@ class Counters:
     _completed_before: int = 0
 
     def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
-        """`completion_tokens` counts since the load."""
+        """Note a step. `completion_tokens` counts since the load."""
         drawn = completion_tokens - self._completed_before
         self._completed_before = completion_tokens
         if seconds <= 0:

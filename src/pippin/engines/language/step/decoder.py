@@ -1,6 +1,6 @@
-"""What the host knows of one choice while it is generated: text, stops, limits, parts, grammar.
+"""Host-side state of one choice while it is generated: text, stop strings, limits, parts, grammar.
 
-Stop strings are found across the borders of tokens, and text that may be the beginning of one is held back.
+Stop strings are found across token boundaries, and text that may begin one is held back.
 """
 
 import logging
@@ -18,14 +18,14 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]
-"""Pieces of text that may be sent now, with the tokens that begin in each."""
+"""Pieces of text that may be sent now, each with the tokens that begin in it."""
 
 
 class StopFinder:
     """Looks for stop strings in the text of one stream. `found` is the one that ended it.
 
-    The result does not depend on how the text was cut into tokens: `found` is the stop string that is complete first,
-    and of several that are complete at the same character, the longest.
+    The result does not depend on how the text was cut into tokens: `found` is the stop string that is complete first;
+    if several are complete at the same character, it is the longest.
     """
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
@@ -35,7 +35,7 @@ class StopFinder:
         self._longest = max(map(len, stops), default=1)
         self._held = ""
         self._shown = 0  # characters
-        self._waiting: deque[tuple[int, Token]] = deque()  # with the character at which each token begins
+        self._waiting: deque[tuple[int, Token]] = deque()  # each with the character at which it begins
         self.found: str | None = None
 
     def feed(self, text: str, tokens: tuple[Token, ...] = ()) -> Shown:
@@ -58,7 +58,7 @@ class StopFinder:
         return self._release(shown)
 
     def finish(self) -> Shown:
-        """End the stream, and return the text that was held back, which is no stop string."""
+        """End the stream, and return the text that was held back, which is no stop string after all."""
         held, self._held = self._held, ""
         released = self._release(held)
         # The bytes of these tokens never became a character.
@@ -105,7 +105,7 @@ logger = logging.getLogger(__name__)
 
 
 class SequenceDecoder:
-    """Fed with every token of a choice in order. The engine adds `Finished` with usage and timings."""
+    """Takes every token of a choice in order. The engine adds `Finished`, with usage and timings."""
 
     def __init__(self, job: LanguageJob, choice: int, tokenizer: Tokenizer) -> None:
         self.job = job
@@ -115,7 +115,7 @@ class SequenceDecoder:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.forced: tuple[int, ...] = ()
-        """Tokens that come next whatever the model says: the end of reasoning, its budget used up."""
+        """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up."""
         request = job.request
         self._closed = False
         self._tokenizer = tokenizer
@@ -135,13 +135,13 @@ class SequenceDecoder:
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
         )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
-        self._blank = True  # nothing but blanks so far
-        self._opening: tuple[int, ...] = ()  # the rest of what opens reasoning
+        self._blank = True  # only whitespace so far
+        self._opening: tuple[int, ...] = ()  # the tokens still to come of those that open reasoning
         self._force_end_of_thinking()
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
-        """Take one sampled (or forced) token; the last one's events end all parts. Nothing may be fed once `finished`
-        is set. Raises `ServerError` where a grammar can't go on, which ends the request."""
+        """Take one sampled or forced token; the events of the last one end all parts. Must not be called once
+        `finished` is set. Raises `ServerError` if the grammar cannot go on, which ends the request."""
         self.completion_tokens += 1
         if token in self.job.eos and not self._ends_thinking(token):
             self.finished = "stop"
@@ -162,8 +162,8 @@ class SequenceDecoder:
         return events if self.finished is None else events + self.close(self.finished)
 
     def close(self, reason: FinishReason) -> list[Event]:
-        """Release held-back text and end open parts, if the last token has not done so. `reason` is `finished`, or
-        what ended the sequence from outside."""
+        """Release held-back text and end open parts, unless the last token has done so. `reason` is `finished`, or what
+        ended the sequence from outside."""
         if self._closed:
             return []
         self._closed = True
@@ -171,14 +171,14 @@ class SequenceDecoder:
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
         events += self._reader.finish(truncated=reason in ("length", "cancelled"))
-        if not self._reader.reasoned:  # what could have been reasoning was the answer
+        if not self._reader.reasoned:  # text that could have been reasoning was the answer
             self.reasoning_tokens = 0
         if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
             self.finished = "tool_calls"
         return events
 
     def cut(self) -> None:
-        """The next token will not come: there is no memory for it."""
+        """End the sequence: there is no memory for its next token."""
         self.finished = "length"
 
     @property
@@ -188,7 +188,7 @@ class SequenceDecoder:
 
     @property
     def needs_mask(self) -> bool:
-        """The next token must be masked (every earlier one must have been accepted before)."""
+        """Whether the next token must be masked. All earlier tokens must have been accepted before."""
         return bool(self.forced) or self._constrained or self._too_short or self._owes_an_answer
 
     def fill_mask(self, row: NDArray[np.int32]) -> None:
@@ -208,12 +208,12 @@ class SequenceDecoder:
             for token in self.job.eos:
                 if not self._ends_thinking(token):
                     _clear(row, token)
-            if not row.any():  # the grammar allows nothing but an end
+            if not row.any():  # the grammar allows only an end
                 row[:] = allowed
 
     def allowed(self, tokens: list[int]) -> int:
-        """How many of these proposals could be accepted one after the other, by grammar, budget and limits. A place
-        where the rules change (reasoning ends, a budget is reached) ends the run."""
+        """How many of these proposed tokens could be accepted in a row, by grammar, budget and limits. The run stops
+        wherever the rules change: where reasoning ends or a budget is reached."""
         room = self.job.max_tokens - self.completion_tokens
         if self.forced or self._too_short or room <= 0:
             return 0
@@ -227,8 +227,8 @@ class SequenceDecoder:
         return 0 if self._may_think else self._matcher.allowed(proposals)
 
     def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
-        """Fill one mask [len(tokens) + 1, words] for each place of a run that `allowed` let through: after none of
-        `tokens`, after the first, and so on. The grammar stands where it stood afterwards."""
+        """Fill one mask for each place of a run that `allowed` let through, `rows` [len(tokens) + 1, words]: after none
+        of `tokens`, after the first, and so on. The grammar's state is left unchanged."""
         self.fill_mask(rows[0])
         if self._matcher is None or self.job.grammar is None:
             rows[1:] = -1
@@ -242,7 +242,7 @@ class SequenceDecoder:
         self._matcher.roll_back(taken)
 
     def mask_after(self, tokens: list[int], row: NDArray[np.int32]) -> None:
-        """Fill the last of the masks that `masks_ahead` fills, alone."""
+        """Fill only the last of the masks that `masks_ahead` fills."""
         if not tokens:
             self.fill_mask(row)
             return
@@ -260,7 +260,7 @@ class SequenceDecoder:
 
     @property
     def _may_think(self) -> bool:
-        """The model may still open its reasoning by itself: where its answer begins."""
+        """Whether the model may still open reasoning by itself, at the beginning of its answer."""
         return self.job.may_think and self._blank
 
     @property
@@ -269,13 +269,12 @@ class SequenceDecoder:
 
     @property
     def _owes_an_answer(self) -> bool:
-        """The model reasons freely and the grammar holds from the end of the reasoning on: an end of the sequence
-        here would leave out the answer that the request asked for."""
+        """Whether the model is reasoning freely and the grammar applies after the reasoning: if the sequence ended
+        here, the answer that the request asked for would be missing."""
         return self._matcher is not None and self._reader.thinking and not self.job.grammar_has_reasoning
 
     def _opens_thinking(self, token: int) -> bool:
-        """Whether the token is one of those that open reasoning, of which the grammar knows nothing. The first brings
-        the others."""
+        """Whether the token opens reasoning, which the grammar does not know. The first such token forces the rest."""
         start = self.job.thinking_start
         if self._opening:
             self._opening = self._opening[1:]
@@ -286,7 +285,8 @@ class SequenceDecoder:
         return True
 
     def _ends_thinking(self, token: int) -> bool:
-        """Some families end each message of a turn, reasoning too, by the token that ends the turn."""
+        """Whether the end of the turn ends only the reasoning: some families end each message of a turn with that
+        token."""
         return self._reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
@@ -300,9 +300,10 @@ class SequenceDecoder:
         )
 
     def _text_of(self, token: int, *, constrained: bool) -> str:
-        """The text that is complete with this token. The reader is told of an added one, by which it knows markers.
+        """The text that is complete with this token. The reader is told of added tokens, by which it recognises
+        markers.
 
-        A token that the grammar takes for text is text, whatever it looks like.
+        A token that the grammar takes as text is text, whatever it looks like.
         """
         text = self._detokenizer.add(token)
         self._length += len(text)
@@ -313,7 +314,8 @@ class SequenceDecoder:
         return text
 
     def _show(self, text: str, tokens: tuple[Token, ...], *, markup: bool = False) -> list[Event]:
-        """Stop strings are looked for in the answer only, not in the reasoning, nor in `markup` that opens it."""
+        """Read text. Stop strings are looked for only in the answer: not in reasoning, nor in `markup` that opens
+        it."""
         if self._reader.thinking or self._too_short or markup:
             return self._read(self._stops.finish()) + self._read([(text, tokens)])
         return self._read(self._stops.feed(text, tokens))
@@ -326,7 +328,7 @@ class SequenceDecoder:
         return events
 
     def _settle(self, *, grammar_over: bool) -> None:
-        """Whether this was the last token."""
+        """Decide whether this was the last token."""
         self._force_end_of_thinking()
         if self._stops.found is not None:
             found = self._stops.found
@@ -358,14 +360,14 @@ def _clear(row: NDArray[np.int32], token: int) -> None:
 
 
 def _thinking(job: LanguageJob) -> Thinking:
-    """Where reasoning is when the answer begins. A grammar leaves no reasoning to the model's own choice."""
+    """Where reasoning may be when the answer begins. With a grammar, the model may not begin it unmarked."""
     if job.thinking_open:
         return "begun"
     return "possible" if job.may_think and job.grammar is None else "marked"
 
 
 def _held_to(job: LanguageJob) -> Literal["none", "calls", "answer"]:
-    """What the grammar of a job is about."""
+    """What the grammar of a job describes."""
     if job.grammar is None:
         return "none"
     must_call = job.request.tool_choice.mode == "required" and job.tool_format is not None and job.tools
@@ -373,7 +375,7 @@ def _held_to(job: LanguageJob) -> Literal["none", "calls", "answer"]:
 
 
 def _markers(job: LanguageJob) -> frozenset[str]:
-    """Special tokens that are shown to the reader, because formats are written with them."""
+    """Special tokens that the reader must see, because formats are written with them."""
     tool = job.tool_format.markers if job.tool_format and job.tools else ()
     reasoning = job.reasoning_format.markers if job.reasoning_format else ()
     return frozenset((*tool, *reasoning))

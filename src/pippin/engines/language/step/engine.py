@@ -26,13 +26,14 @@ from pippin.engines.language.step.speculation.verification import Judged, Specul
 from pippin.engines.language.step.statistics import engine_stats
 from pippin.engines.language.step.steering import ALONE, Steering
 
-DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
+DISK_PAUSE = 0.001  # seconds between checks for blocks that the disk is reading
 
 
 class LanguageEngine:
-    """Continuous batching over one model. All on the thread that loaded the weights.
+    """Continuous batching over one model. Every method runs on the thread that loaded the weights.
 
-    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences, `prefixes` remembers.
+    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences between stages, and
+    `prefixes` is the prefix cache.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class LanguageEngine:
         speculation: Speculation | None = None,
         steering: Steering = ALONE,
     ) -> None:
-        """`share`: of so many bytes for the model, those for sequences and for the prefix cache."""
+        """`share` divides the model's bytes between sequences and the prefix cache."""
         self.model = model.module
         self.vision = model.vision
         self.counters = Counters()
-        self.warm_jobs: list[LanguageJob] = []  # prompts that are computed again once they were cleared
+        self.warm_jobs: list[LanguageJob] = []  # prompts to compute again after the prefix cache is cleared
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
@@ -60,9 +61,9 @@ class LanguageEngine:
         parts = model, self.scheduler, self.prefill, batch, prefixes, speculation
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
         self._options, self._steering, self.share = options, steering, share
-        self._speculates = False  # the next step is to look for proposals
+        self._speculates = False  # whether the next step looks for proposals
         self.blas_threads: BlasThreads | None = None
-        # Prepares a job again that was prepared too early.
+        # Prepares a job again if it was prepared before the model was loaded.
         self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: job
 
     def submit(self, job: LanguageJob) -> None:
@@ -76,9 +77,9 @@ class LanguageEngine:
         return self.lifecycle.busy
 
     def step(self) -> list[Emission]:
-        """A token for every running sequence, or several where proposals are checked, and a chunk of prompts.
+        """Give every running sequence a token, or several where proposals are checked, and compute a chunk of prompts.
 
-        The order lets the device work while the host does.
+        The order of the work lets host and device run at the same time.
         """
         started = self._steering.now()
         if self.blas_threads is not None:
@@ -86,8 +87,8 @@ class LanguageEngine:
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         admitted = self.lifecycle.admit(started)
-        # Before a pass is built: views of sequences that have left still refer to the arrays of the KV cache, and MLX
-        # writes in place only where nothing else does. Otherwise it copies them whole.
+        # Before a pass is built: views of sequences that have left still refer to the arrays of the KV cache. MLX
+        # writes in place only if nothing else refers to an array; otherwise it copies the array whole.
         if not self.batch.built:
             self.lifecycle.keep_left()
         if admitted or not self.batch.built:
@@ -99,18 +100,18 @@ class LanguageEngine:
         checked = judged is not None
         if self.batch.running and not checked and not self.batch.built:
             self.batch.forward()
-        # Where the pass was built ahead, sequences have left since: they are copied beside it.
+        # If the pass was built ahead, sequences have left since then: their caches are copied while it runs.
         self.lifecycle.keep_left()
-        # Between the start of the pass and the draw: the host builds chunks while the device computes the pass, and a
-        # prompt that ends with its chunk has its first token in this step's draw.
+        # Between the start of the pass and the draw, the host builds chunks while the device computes the pass. A
+        # prompt whose last chunk is built here gets its first token in this step's draw.
         prefilled = self._compute_prompts(wait=checked or not decoding, start=not checked)
         if self.batch.running and not checked:
             self._draw()
         if self.prefixes is not None:
             self.prefixes.write_some()
         if not decoding and not prefilled and not self.lifecycle.events:
-            time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
-        # After the tokens of this step are known: who has ended needs no memory for the next one.
+            time.sleep(DISK_PAUSE)  # the only work left waits for the disk
+        # After the tokens of this step are known: sequences that have ended need no memory for the next step.
         self.lifecycle.preempt()
         self._observe(time.monotonic() - started, prefilled, decoding)
         if proposing is not None and began is not None and decoding and not prefilled:
@@ -118,61 +119,61 @@ class LanguageEngine:
         return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
-        """Work on prompts for as many tokens as this step may; gives how many it was. `wait`: no pass is under way.
-        `start`: sequences may join the batch now."""
+        """Compute prompt tokens within this step's budget, and return how many. `wait`: no pass is under way. `start`:
+        sequences may join the batch now."""
         if not self.scheduler.prefilling:
             return 0
         self.scheduler.resume()
-        # Before the budget: what a chunk costs depends on how much of its prompt is known, which this looks up.
+        # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
         spent, budget = 0, self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
         while spent < budget and prompt is not None:
             try:
                 count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
-            except ServerError as error:  # its media turned out to be none that the model takes
+            except ServerError as error:  # the model does not take its media after all
                 self.lifecycle.fail(prompt.request, error.report)
                 count, computed = 1, []
             spent += count
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self.lifecycle.tell_progress(each)
-            prompt = self.prefill.next() if wait else None  # those that decode wait for one pass, no more
+            prompt = self.prefill.next() if wait else None  # running sequences wait for one pass only
         for done in self.scheduler.done() if start else ():
             self.lifecycle.start(done)
         return spent
 
     def _draw(self) -> None:
-        """A token for every sequence."""
+        """Draw a token for every sequence."""
         self.batch.sample()
         self.lifecycle.keep_states()
         running, speculation = self.batch.running, self._proposing
         self._speculates = speculation is not None and speculation.wanted(running)
-        # The next pass has the drawn tokens as its input on the device: the host need not know them to build it. Where
-        # a sequence has its last token now, or proposals come first, it would be in vain.
+        # The next pass takes the drawn tokens as its input on the device, so the host can build it without knowing
+        # them. The pass would be wasted if a sequence gets its last token now, or if proposals are checked first.
         ahead = self.batch.overlaps and not self._speculates and all(each.growth > 1 for each in running)
         if ahead and self._fit():
             self.batch.forward()
-        # Last, for it waits for the draw: by now the device has the next pass to go on with, and the host turns tokens
-        # into text meanwhile.
+        # Last, because it waits for the draw. The device already has the next pass to compute while the host turns
+        # tokens into text.
         for each, sampled in self.batch.read():
-            if each.sequence.stage is each:  # not so if another choice's token has failed the request
+            if each.sequence.stage is each:  # false if the token of another choice has failed the request
                 self.lifecycle.accept(each, sampled)
 
     @property
     def _proposing(self) -> Speculation | None:
-        """Nothing where there can be no proposals for any of the sequences: plain steps ask for none."""
+        """The speculation, or None if no sequence can have proposals: plain steps skip it."""
         found, running = self.speculation, self.batch.running
         always = found is None or found.always
         return found if always or any(each.sequence.request.job.prediction for each in running) else None
 
     def _fit(self) -> bool:
-        """Whether the next pass fits in the memory, as far as it can be made to."""
+        """Make room for the next pass as far as possible, and return whether it fits in the memory."""
         left = self.scheduler.for_running()
         self._speculates = self._speculates and self.batch.fit(left, 1 + self._options.num_draft_tokens)
         return self._speculates or self.batch.fit(left)
 
     def _check_proposals(self) -> Judged | None:
-        """Let the model judge several next tokens of each sequence at once, where there are proposals that may pay."""
+        """Let the model check several next tokens of each sequence at once, if there are proposals that may pay."""
         if self.speculation is None or not self._speculates or self.scheduler.done():
             return None
         running = list(self.batch.running)
@@ -192,7 +193,7 @@ class LanguageEngine:
         return Judged(proposals, sum(map(len, chosen)))
 
     def _observe(self, seconds: float, prefilled: int, decoding: int) -> None:
-        """Learn from a step that took so long."""
+        """Learn from the duration of a step."""
         self.scheduler.observe(seconds, prefilled, decoding)
         self.counters.step_done(seconds, prefilled, self.lifecycle.completion_tokens, decoded=decoding > 0)
 
@@ -211,7 +212,7 @@ class LanguageEngine:
             mx.clear_cache()
 
     def warm_again(self) -> None:
-        """Compute the warm prompts, in turn with all other requests."""
+        """Submit the warm prompts again, scheduled like all other requests."""
         live = {request.job.id for request in self.lifecycle.live}
         for job in self.warm_jobs:
             if job.id not in live:
@@ -220,7 +221,7 @@ class LanguageEngine:
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
-            self.resize(self.share(merged.memory_bytes))  # the pool's, which also counts what others take
+            self.resize(self.share(merged.memory_bytes))  # the pool's, which counts other models too
         self._options = merged
         self.lifecycle.stream_interval = merged.stream_interval
         self.scheduler.limits.target_gap = merged.target_gap_ms / 1e3

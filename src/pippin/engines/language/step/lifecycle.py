@@ -31,7 +31,7 @@ from pippin.engines.language.vision.whole import WholeEncoder, WholeInputs
 
 
 class Lifecycle:
-    """Every change of stage. What clients are to be told gathers in `events` until a step ends."""
+    """Makes every change of stage. Events for clients gather in `events` until a step ends."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Lifecycle:
         stream_interval: int,
         steering: Steering = ALONE,
     ) -> None:
-        """`stream_interval`: tokens that are told at once."""
+        """`stream_interval`: tokens that are sent together."""
         self.stream_interval = stream_interval
         self.events: list[Emission] = []
         self.completion_tokens = 0  # generated since the load
@@ -64,7 +64,7 @@ class Lifecycle:
 
     @property
     def live(self) -> list[Request]:
-        """Requests that have not ended."""
+        """The requests that have not ended."""
         return list(self._live.values())
 
     @property
@@ -72,14 +72,14 @@ class Lifecycle:
         return bool(self._live or self.events or self._left)
 
     def take_events(self) -> list[Emission]:
-        """What is to be told now."""
+        """Return the events to send now, and forget them."""
         taken, self.events = self.events, []
         return taken
 
     # From the job to the batch
 
     def submit(self, job: LanguageJob) -> None:
-        """Take a request into the queue. Raises `ServerError` where it can never run, or the queue is full."""
+        """Take a request into the queue. Raises `ServerError` if it can never run, or if the queue is full."""
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
         adapters, named = self._model.adapters, job.request.adapter
@@ -116,7 +116,7 @@ class Lifecycle:
                 raise ServerError("unsupported", message, "messages")
 
     def admit(self, now: float) -> bool:
-        """Let prompts out of the queue; whether there were any."""
+        """Let prompts out of the queue; return whether there were any."""
         admitted = self._scheduler.admit()
         for prompt in admitted:
             _move(prompt.waiting.sequences, prompt)
@@ -125,7 +125,7 @@ class Lifecycle:
         return bool(admitted)
 
     def tell_progress(self, prompt: Prefilling) -> None:
-        """After each chunk, up to the last, until the prompt was computed for the first time."""
+        """Report progress after each chunk, the last included, until the prompt was computed for the first time."""
         request = prompt.request
         if request.prefilled is None:
             begun = request.job.created if request.admitted is None else request.admitted
@@ -134,7 +134,7 @@ class Lifecycle:
             self._tell(request, [Progress(done, total, request.cached_tokens, time.monotonic() - begun)])
 
     def start(self, prompt: Prefilling) -> None:
-        """The prompt is computed: its sequences join the batch."""
+        """Let the sequences of a computed prompt join the batch."""
         request = prompt.request
         if request.prefilled is None:
             request.prefilled = time.monotonic()
@@ -147,7 +147,7 @@ class Lifecycle:
             request.media.release()
         assert prompt.cache is not None
         assert prompt.logits is not None
-        if request.job.max_tokens == 0:  # nothing but the prompt was asked for
+        if request.job.max_tokens == 0:  # the client asked for the prompt only
             for running in started:
                 self._finish(running.sequence)
             self._prefill.discard(prompt)
@@ -163,7 +163,7 @@ class Lifecycle:
     # In the batch
 
     def accept(self, running: Running, sampled: SampledToken) -> None:
-        """A token was drawn for the sequence: it becomes text, and maybe the sequence's last."""
+        """Take a token that was drawn for the sequence, turn it into text, and end the sequence if it was the last."""
         sequence = running.sequence
         request = sequence.request
         if request.first_token is None:
@@ -188,14 +188,15 @@ class Lifecycle:
             sequence.unsent, sequence.unsent_tokens = [], 0
 
     def accept_checked(self, running: Running, proposal: Proposal, chosen: list[SampledToken]) -> None:
-        """The model has judged what was proposed: it agrees with all of `chosen` but the last."""
+        """Take the tokens that the model chose when it checked a proposal: all of `chosen` but the last were
+        proposed."""
         sequence = running.sequence
         sequence.draft_tokens += len(proposal.tokens)
         sequence.accepted_tokens += len(chosen) - 1
         if self._speculation is not None:
             self._speculation.judged(sequence, proposal, [each.token for each in chosen])
         for sampled in chosen:
-            if sequence.stage is running:  # not so after its last token, or where the request has failed
+            if sequence.stage is running:  # false after its last token, or if the request has failed
                 self.accept(running, sampled)
 
     def _tell(self, request: Request, events: Iterable[Event]) -> None:
@@ -204,7 +205,7 @@ class Lifecycle:
     # Ends
 
     def cancel(self, id: str) -> None:
-        """Forget a request, and what is to be told of it; an unknown one is ignored."""
+        """Drop a request and its unsent events. An unknown id is ignored."""
         request = self._live.pop(id, None)
         if request is None:
             return
@@ -219,8 +220,8 @@ class Lifecycle:
         self.events = [(owner, event) for owner, event in self.events if owner != id]
 
     def expire(self, now: float, patience: float | None) -> None:
-        """End requests that take longer than they may, and those that wait in the queue for longer than `patience`
-        seconds."""
+        """End requests that exceed their own timeout, and those that have waited in the queue for longer than
+        `patience` seconds."""
         for request in self.live:
             waited = now - request.job.created
             limit = request.job.request.timeout
@@ -236,7 +237,7 @@ class Lifecycle:
         self._tell(request, [Failed(report)])
 
     def _leave(self, gone: list[Running]) -> None:
-        """These run no more, whether they have ended or not."""
+        """Take sequences out of the batch, whether they have ended or not."""
         self._batch.leave(gone)
         if (speculation := self._speculation) is not None:
             for running in gone:
@@ -244,20 +245,20 @@ class Lifecycle:
                     speculation.forget(running.sequence)
 
     def _finish(self, sequence: Sequence) -> None:
-        """A sequence that has left the batch ends, and its request with the last of them."""
+        """End a sequence that has left the batch, and its request if it was the last one."""
         request, decoder = sequence.request, sequence.decoder
         assert sequence.stage is not None
         self._scheduler.drop(sequence.stage)
         request.sequences.remove(sequence)
         sequence.stage = None
-        # Closing may find that the answer was a call.
+        # Closing may find that the answer was a tool call.
         closing = decoder.close(decoder.finished or "stop")
         self._tell(request, [*sequence.unsent, *closing, sequence.finished(decoder.finished or "stop")])
         if not request.sequences:
             del self._live[request.job.id]
 
     def _cut(self, sequence: Sequence) -> None:
-        """A sequence for which there is no memory ends as at the end of the model's context."""
+        """End a sequence for which there is no memory, as if it had reached the end of the model's context."""
         sequence.decoder.cut()
         match sequence.stage:
             case Running() as running:
@@ -269,7 +270,7 @@ class Lifecycle:
     # Where memory is short
 
     def preempt(self) -> None:
-        """Send sequences back to the queue while what runs outgrows the memory."""
+        """Send sequences back to the queue while the running ones outgrow the memory."""
         while (victim := self._scheduler.victim()) is not None:
             match victim:
                 case Prefilling():
@@ -282,8 +283,8 @@ class Lifecycle:
             self._cut(alone.sequence)
 
     def suspend(self, running: Running) -> None:
-        """A sequence goes on later as if nothing had been: its tokens are a prompt, which the prefix cache keeps most
-        of."""
+        """Preempt a sequence so that it can resume: its tokens become a prompt, most of which the prefix cache
+        keeps."""
         sequence = running.sequence
         self._remember(running)
         self._leave([running])
@@ -300,7 +301,7 @@ class Lifecycle:
         self.preemptions += 1
 
     def _put_back(self, prompt: Prefilling) -> None:
-        """Compute a prompt anew later."""
+        """Send a prompt under way back to the queue, to be computed anew."""
         self._prefill.discard(prompt)
         self._scheduler.drop(prompt)
         self._scheduler.requeue(prompt.waiting)
@@ -308,7 +309,7 @@ class Lifecycle:
         self.preemptions += 1
 
     def resize(self, memory: int) -> None:
-        """Sequences and prompts have so many bytes from now on."""
+        """Set the bytes that sequences and prompts may take from now on."""
         self._scheduler.limits.memory = memory
         for prompt in self._scheduler.hopeless():
             self._give_up(prompt)
@@ -316,10 +317,10 @@ class Lifecycle:
         self._batch.fit(self._scheduler.for_running())
 
     def _give_up(self, prompt: Waiting | Prefilling) -> None:
-        """A prompt does not fit any more: what was said so far is the answer, else a refusal."""
+        """End a prompt that no longer fits: with the answer so far if it has run before, else with a refusal."""
         waiting = prompt.waiting if isinstance(prompt, Prefilling) else prompt
         request = waiting.sequences[0].request
-        if request.prefilled is not None:  # then it is one sequence that was preempted
+        if request.prefilled is not None:  # then it is a single preempted sequence
             self._cut(waiting.sequences[0])
             return
         left = self._scheduler.limits.memory / 2**20
@@ -332,8 +333,8 @@ class Lifecycle:
     # What the prefix cache remembers
 
     def _remember(self, running: Running) -> None:
-        """Note a sequence that is about to leave, for conversations that go on from its end. Its client need not wait
-        until it is copied: that is done by `keep_left`."""
+        """Note a sequence that is about to leave, for conversations that continue from its end. `keep_left` copies it
+        later, so that its client need not wait for the copy."""
         if self._prefixes is None:
             return
         sequence, slot = running.sequence, running.slot
@@ -345,11 +346,11 @@ class Lifecycle:
             self._left.append((job.key, identity_of(job, sequence.tokens[:stop]), slot.view(stop)))
 
     def _earliest(self, running: Running, length: int, prefixes: PrefixCache) -> int:
-        """The first position as of which the cache of a sequence of this length can be had."""
+        """The first position from which a sequence's cache can be restored."""
         if prefixes.has_state or not running.slot.looks_back:
-            return length  # state is that of the very end
+            return length  # state exists for the very end only
         if prefixes.has_snapshots:
-            return running.joined  # a sliding window came with what it needs to go on from there
+            return running.joined  # a sliding window came with what it needs to resume from there
         return 0
 
     def keep_left(self) -> None:
@@ -360,7 +361,7 @@ class Lifecycle:
                 self._prefixes.keep(key, tokens, cache)
 
     def keep_states(self) -> None:
-        """Remember recurrent state, which cannot be had back later, as sequences pass the end of a block."""
+        """Keep recurrent state, which cannot be rewound, whenever a sequence passes the end of a block."""
         if self._prefixes is None or not self._prefixes.has_state:
             return
         size = self._prefixes.block_tokens
@@ -377,15 +378,17 @@ class Lifecycle:
 
 
 def _open_whole(whole: WholeEncoder, job: LanguageJob) -> WholeInputs:
-    """A prompt of text, for a model that computes prompts whole. Raises `ServerError` for what is not possible then."""
+    """Open a text prompt of a model that computes prompts whole. Raises `ServerError` for requests that rule this
+    out."""
     asked = job.request
-    if asked.prompt_logprobs is not None or (asked.echo and asked.logprobs is not None):
+    by_name = asked.prompt_logprobs is not None
+    if by_name or (asked.echo and asked.logprobs is not None):
         message = "This model computes prompts at once and gives no logprobs of their tokens: leave them out."
-        raise ServerError("unsupported", message, "prompt_logprobs" if asked.prompt_logprobs else "echo")
+        raise ServerError("unsupported", message, "prompt_logprobs" if by_name else "echo")
     return whole.open(job.prompt, None)
 
 
 def _move(sequences: Iterable[Sequence], stage: Waiting | Prefilling | None) -> None:
-    """These sequences are in another stage now, which they share."""
+    """Set the stage that these sequences share now."""
     for sequence in sequences:
         sequence.stage = stage

@@ -1,4 +1,4 @@
-"""Prefill: computes prompts a chunk at a time, from where the prefix cache leaves off."""
+"""Prefill: computes prompts a chunk at a time, starting where the prefix cache ends."""
 
 from collections.abc import Container, Sequence
 
@@ -19,11 +19,11 @@ from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.followers import Follower
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
-MOST_STRETCH = 1.25  # of a chunk, so that a prompt ends with it
+MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
 
 
 class Prefill:
-    """The prompts under way. Which of them is next, the scheduler says."""
+    """Computes the prompts under way, in the order that the scheduler decides."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Prefill:
         self._heads = heads
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
-        """The prompt to work on now, which has a cache with what is known of it, or is scored first; None where all
-        must wait."""
+        """The prompt to work on now, or None if all must wait. It has a cache filled from the prefix cache, unless a
+        draft model scores it first."""
         while (prompt := self._scheduler.next_prompt(besides)) is not None:
             if prompt.cache is not None or prompt.scoring is not None or self._begin(prompt):
                 return prompt
         return None
 
     def discard(self, prompt: Prefilling, *, joined: bool = False) -> None:
-        """Drop what is computed of a prompt: its sequences have `joined` the batch, or it is cancelled or preempted.
+        """Drop a prompt's computed state: its sequences have `joined` the batch, or it is cancelled or preempted.
 
-        The prefix cache has its chunks, so a retry goes on from there. Of layers that cannot be cut it has the state
-        after those chunks alone that ended with a block: what came later is lost here.
+        The prefix cache has its chunks, so a retry resumes from there. For layers that cannot be cut, only states after
+        chunks that ended with a block are there: work after the last of these is lost.
         """
         if prompt.slot is not None and not joined:
             self._groups.leave([prompt.slot])
@@ -60,11 +60,11 @@ class Prefill:
         prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
-        """Add up to `most` tokens to this prompt, and to others that are best computed along with it, or compute
-        the features of the medium that comes first, or have the draft model read on; gives how many tokens it was, or
-        stands for, and the prompts.
+        """Do one piece of work on this prompt: add up to `most` tokens to it and to others that are best computed with
+        it, or encode the next medium, or let the draft model read on. Returns how many tokens this computed, or what it
+        cost in tokens, and the prompts that grew.
 
-        `wait`: until the device is done.
+        `wait`: block until the device is done.
         """
         if prompt.scoring is not None:
             return self._score(prompt, prompt.scoring, most), []
@@ -87,9 +87,9 @@ class Prefill:
         return sum(counts), prompts
 
     def _begin(self, prompt: Prefilling) -> bool:
-        """Give the prompt a cache with what is known of it. False where it had better wait: for a prompt that computes
-        what both begin with, or for the disk."""
-        # Its own tokens are scored from the first one on, so nothing of it counts as known.
+        """Give the prompt a cache with its known tokens. False if it should wait for the disk, or for a prompt that
+        computes the prefix that both share."""
+        # All of its own tokens are to be scored, so none counts as known.
         prefixes = None if _is_scored(prompt) else self._prefixes
         if prefixes is not None and (
             self._waits_for_another(prompt, prefixes) or _waits_for_disk(prompt, prefixes)
@@ -106,7 +106,8 @@ class Prefill:
         return True
 
     def _is_to_be_selected(self, prompt: Prefilling, specprefill: SpecPrefill | None) -> bool:
-        """Whether a draft model reads the prompt first, to say what is computed of it; it begins then."""
+        """Whether a draft model reads the prompt first, to choose the tokens to compute; if so, its reading is
+        opened."""
         request = prompt.request
         if specprefill is None or request.prefilled is not None or request.selection is not None:
             return False
@@ -118,14 +119,14 @@ class Prefill:
         return True
 
     def _known(self, prompt: Prefilling) -> int:
-        """Tokens that the prefix cache has of a prompt."""
+        """How many tokens of a prompt the prefix cache has."""
         if self._prefixes is None:
             return 0
         return self._prefixes.match(prompt.request.job.key, prompt.waiting.identity[:-1]).known
 
     def _score(self, prompt: Prefilling, scoring: Scoring, most: int) -> int:
-        """Have the draft model read on, or say at the end what is computed of the prompt; gives how many of the model's
-        tokens took that long."""
+        """Let the draft model read on, or at its end choose the tokens of the prompt to compute. Returns the cost, in
+        tokens of the model."""
         specprefill = self._model.specprefill
         assert specprefill is not None
         scorer = specprefill.scorer
@@ -157,13 +158,13 @@ class Prefill:
             shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
-                    # The state of layers that cannot be cut is kept at the end of a chunk alone: one must end here.
+                    # States of layers that cannot be cut are kept only at the end of a chunk: one must end here.
                     other.chunk_ends.add(shared)
                 return True
         return False
 
     def _new_cache(self, prompt: Prefilling) -> PromptCache:
-        """In the slot of its sequence, where it becomes but one."""
+        """A new cache; in the slot of its sequence, if the prompt has only one."""
         if not self._scheduler.computes_in_slot(prompt.count):
             return self._groups.layout.new_prompt_cache(prompt.length)
         request = self._scheduler.slot_request(prompt)
@@ -171,11 +172,11 @@ class Prefill:
         return self._groups.prompt_cache(prompt.slot)
 
     def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: PrefixCache) -> int:
-        """Copy what the prefix cache has of the prompt; gives how many tokens that is."""
+        """Copy the prompt's known tokens from the prefix cache; return how many there are."""
         request = prompt.request
-        # The last token is always computed: its logits are drawn from.
+        # The last token is always computed, because its logits are drawn from.
         asked = prompt.waiting.identity[:-1][: _exact_length(prompt)]
-        # A block may end within a medium's tokens only where all of its first part is known, so media keep to blocks.
+        # A block may end inside a medium only if all of the medium's first part is known, so media use whole blocks.
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
             ends = {match.asked, match.in_tree, *(pin for pin in request.job.pins if pin <= match.asked)}
@@ -186,38 +187,38 @@ class Prefill:
         return match.known
 
     def _keep(self, prompt: Prefilling) -> None:
-        """Remember what is computed of a prompt, for others to start from."""
+        """Store the computed part of a prompt in the prefix cache."""
         if self._prefixes is None or prompt.cache is None:
             return
         request = prompt.request
         tokens = prompt.waiting.identity[: _exact(prompt, prompt.computed)]
         stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
         if request.prefilled is None and stored:
-            # The first block that is stored may be one of which a part was known.
+            # A part of the first stored block may have been known already.
             partly = 0 if request.stored_tokens else request.cached_tokens % self._prefixes.block_tokens
             request.stored_tokens += stored - partly
 
     def _count(self, prompt: Prefilling, most: int) -> int:
-        """Tokens of the prompt's next chunk."""
+        """How many tokens the prompt's next chunk has."""
         computed = prompt.computed
         if (longest := self._scheduler.limits.longest_chunk) is not None:
             most = min(most, longest(computed))
         ahead = [end - computed for end in prompt.chunk_ends if end > computed]
         remaining = min([prompt.remaining, *ahead])
-        # What little would be left costs a whole pass, too.
+        # A small rest would cost a whole pass too, so the chunk is stretched to take it.
         count = remaining if remaining <= MOST_STRETCH * most else most
-        # Where logits cannot be had of one position alone, the last token is computed by itself.
+        # If the head cannot compute logits of one position alone, the last token is computed by itself.
         last_alone = not self._model.head.works and count == prompt.remaining > 1
         end = prompt.request.chunk_end(computed + count - last_alone, computed)
         if self._prefixes is not None and self._prefixes.has_snapshots and count < prompt.remaining:
-            # The state of layers that cannot be cut is kept at ends of blocks alone: from there a prompt that is
-            # cancelled can be resumed.
+            # States of layers that cannot be cut are kept only at ends of blocks: a cancelled prompt can resume from
+            # there.
             aligned = prompt.request.block_end(end, self._prefixes.block_tokens)
             end = aligned if aligned > computed else end
         return end - computed
 
     def _together(self, first: Prefilling, count: int, most: int) -> tuple[list[Prefilling], list[int]]:
-        """The prompt, and others whose chunks are computed in the same pass; how many tokens of each."""
+        """This prompt and others whose chunks share its pass, and how many tokens of each."""
         prompts, counts = [first], [count]
         while self._joins(first, count) and sum(counts) < most:
             other = self.next(prompts)
@@ -238,7 +239,7 @@ class Prefill:
         return self._model.joins_prompts and short and whole and not _is_scored(prompt)
 
     def _compute(self, prompts: Sequence[Prefilling], counts: Sequence[int], *, wait: bool) -> None:
-        """Add the next `counts` tokens to the caches of these prompts in one pass, and note the logits of those that
+        """Add the next `counts` tokens to the caches of these prompts in one pass, and keep the logits of those that
         end."""
         last = [count - 1 for count in counts]
         with self._model.head.only(last):
@@ -250,8 +251,8 @@ class Prefill:
             arrays += arrays_of(prompt.cache or [])
             if count == prompt.remaining:
                 prompt.logits = logits[row : row + 1]
-                # Started with the caches: a graph that waits and looks at them would have what is next written there
-                # copy all of it.
+                # Evaluated along with the caches: a graph that still refers to the caches would make the next write to
+                # them copy everything.
                 arrays.append(prompt.logits)
         if wait:
             mx.eval(arrays)
@@ -260,7 +261,7 @@ class Prefill:
 
     def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
-        longest. `done`: tokens that are in the cache and that the scheduler does not know of yet."""
+        longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
         width = max(counts)
         tokens = []
         for prompt, count in zip(prompts, counts, strict=True):
@@ -284,7 +285,7 @@ class Prefill:
         return logits
 
     def _compute_scored(self, prompt: Prefilling, count: int) -> None:
-        """As `_compute`, and note the logprob of each token that follows one of these `count`."""
+        """Like `_compute`, and also note the logprob of each token that follows one of these `count`."""
         tokenizer = self._model.tokenizer
         if not prompt.scores:
             first = prompt.tokens[0]
@@ -305,7 +306,7 @@ class Prefill:
                 prompt.scores += self._scores(prompt, start + 1, logits)
 
     def _scores(self, prompt: Prefilling, start: int, logits: mx.array) -> list[Token]:
-        """The tokens of the prompt from position `start` on, by the logits [n, vocabulary] before each of them."""
+        """The prompt's tokens from position `start` on, scored by the logits [n, vocabulary] before each of them."""
         asked = prompt.request.job.request
         alternatives = asked.prompt_logprobs if asked.prompt_logprobs is not None else asked.logprobs or 0
         tokenizer = self._model.tokenizer
@@ -330,18 +331,18 @@ def _is_scored(prompt: Prefilling) -> bool:
 
 
 def _exact_length(prompt: Prefilling) -> int:
-    """Of a prompt's tokens, those that may come from the prefix cache."""
+    """How many of a prompt's tokens may come from the prefix cache."""
     return _exact(prompt, prompt.length)
 
 
 def _exact(prompt: Prefilling, computed: int) -> int:
-    """How many of so many computed tokens have the keys and values that they have in the whole prompt."""
+    """How many of the first `computed` tokens have the keys and values that they would have in the whole prompt."""
     selection = prompt.request.selection
     return computed if selection is None else selection.exact(computed)
 
 
 def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
-    """Bring in what the disk has of a prompt; whether that is still under way."""
+    """Fetch blocks of the prompt from the disk; return whether the read is still under way."""
     if not prompt.asked_disk:
         prompt.asked_disk = True
         prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.waiting.identity)
@@ -357,7 +358,7 @@ def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the common prefix."""
     low, high = 0, min(len(first), len(second))
-    # Slices are compared in C: halving is quicker than a loop over tokens.
+    # Slices are compared in C, so a binary search is faster than a loop over tokens.
     while low < high:
         middle = (low + high + 1) // 2
         if first[low:middle] == second[low:middle]:
@@ -367,12 +368,12 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
     return low
 
 
-MOST_PADDING = 1.5  # padded tokens for each real one
-MOST_CONTEXT = 8192  # tokens of all prompts' caches, which a pass copies side by side
+MOST_PADDING = 1.5  # computed tokens, padding included, for each real one
+MOST_CONTEXT = 8192  # tokens of all prompts' caches together, which a joined pass copies side by side
 
 
 def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:
-    """Whether chunks of so many tokens, after so many each, are worth computing together."""
+    """Whether chunks of `counts` tokens, after `contexts` tokens each, are worth computing in one pass."""
     width = max(counts)
     longest = max(context + count for context, count in zip(contexts, counts, strict=True))
     return width * len(counts) <= MOST_PADDING * sum(counts) and longest * len(counts) <= MOST_CONTEXT

@@ -1,6 +1,6 @@
-"""Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays of MLX's.
+"""Who runs when: admission, order of prompts, chunk sizes, preemption. Pure decisions, without MLX arrays.
 
-What a step costs is learnt from the last ones (`cost.py`), so that a chunk is sized to keep the gap between two tokens.
+The cost of a step is learnt from the last steps (`cost.py`), so that a chunk is sized to keep the gap between tokens.
 """
 
 from bisect import bisect_left
@@ -14,11 +14,11 @@ from pippin.engines.language.step.cost import Step, StepCost
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
 
 SMALLEST_CHUNK = 16  # tokens
-FIRST_CHUNK = 64  # beside decoding, before anything was measured
-TOO_FEW_STEPS = 2  # of whose time a chunk could make nothing
-LEAST_STEPS, MOST_STEPS = 3, 8  # that a chunk may take the time of, where the target leaves too little
-FOR_EACH = 5  # steps, were there as many prompts that wait as sequences that run
-MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
+FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measured
+TOO_FEW_STEPS = 2  # decode steps: a chunk with less time than these take would compute almost nothing
+LEAST_STEPS, MOST_STEPS = 3, 8  # decode steps whose time a chunk may take where the target leaves too little
+FOR_EACH = 5  # decode steps for each prompt that waits, divided by the sequences that run
+MOST_FAVOURED = 2  # chunks in a row for a prompt because it has waited, while another has fewer tokens left
 
 LONGEST = 1 << 20  # tokens; no window is wider
 
@@ -27,27 +27,27 @@ Stage = Waiting | Prefilling | Running
 
 @dataclass(kw_only=True)
 class StepLimits:
-    """What a step may do, and what sequences may take of the memory."""
+    """Limits on the work of one step, and on the memory that sequences take."""
 
     max_sequences: int
     queue_size: int
     prefill_chunk: int  # tokens
     target_gap: float  # seconds between two tokens of a running sequence
-    sequence_bytes: Callable[[int], int]  # of one sequence with capacity for so many tokens
-    prompt_bytes: Callable[[int], int]  # of a prompt's own cache
+    sequence_bytes: Callable[[int], int]  # of one sequence, by its capacity in tokens
+    prompt_bytes: Callable[[int], int]  # of a prompt's own cache, by its tokens
     memory: int  # bytes for running sequences and prompts under way
-    # Tokens that may be computed behind so many, if not a full chunk.
+    # The longest chunk, by the tokens before it; None where only `prefill_chunk` bounds it.
     longest_chunk: Callable[[int], int] | None = None
     slack: int = 0  # capacity that a sequence has beyond its tokens
-    prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
-    aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot
-    draft_bytes: Callable[[int], int] | None = None  # of what a drafter keeps for such a sequence
+    prompts_in_slots: bool = False  # a lone sequence's prompt is computed in its slot
+    aside_bytes: Callable[[int], int] = lambda tokens: 0  # of such a prompt, besides its slot
+    draft_bytes: Callable[[int], int] | None = None  # of what a drafter keeps for a sequence
 
 
 class Scheduler:
-    """The queue, the prompts under way and the running sequences, and the one that moves a prompt between them.
+    """The queue, the prompts under way and the running sequences; the only writer that moves a prompt between them.
 
-    Of a sequence it knows lengths and counts, of a request its priority and its arrival.
+    It knows a sequence's lengths and counts, and a request's priority and arrival.
     """
 
     def __init__(self, limits: StepLimits) -> None:
@@ -56,9 +56,9 @@ class Scheduler:
         self.prefilling: list[Prefilling] = []
         self.running: list[Running] = []
         self.step_cost = StepCost()
-        self._pairs = 0.0  # of this step's prompt tokens and those before them
+        self._pairs = 0.0  # of this step's prompt tokens, each with a token before it
         self._copies = 0  # tokens that this step copies
-        # Chunks in a row that went to a prompt because it had waited, though another had less left.
+        # Chunks in a row that went to a prompt because it had waited, though another had fewer tokens left.
         self._favoured = 0
 
     def add(self, waiting: Waiting) -> None:
@@ -88,11 +88,11 @@ class Scheduler:
         self.waiting.append(waiting)
 
     def requeue(self, waiting: Waiting) -> None:
-        """Take back what was preempted; never refused."""
+        """Take back a preempted prompt; never refused."""
         self.waiting.append(waiting)
 
     def drop(self, stage: Stage) -> None:
-        """Forget a prompt or a sequence: it has ended, or goes over to another stage."""
+        """Remove a prompt or a sequence that has ended or changes its stage."""
         match stage:
             case Waiting():
                 self.waiting.remove(stage)
@@ -102,7 +102,7 @@ class Scheduler:
                 self.running.remove(stage)
 
     def admit(self) -> list[Prefilling]:
-        """Move prompts from the queue to prefill, best first, as long as sequences and bytes suffice."""
+        """Move prompts from the queue to prefill, best first, while sequences and bytes suffice."""
         admitted: list[Prefilling] = []
         if not self.waiting:
             return admitted
@@ -118,11 +118,12 @@ class Scheduler:
         return admitted
 
     def _fit(self, stages: list[Stage]) -> bool:
-        """Both as they will be, when some may have gone over to another class of lengths, and as they are."""
+        """Whether these fit both at the size that they are admitted for, where some may be in a higher length class,
+        and at their size now."""
         return max(self._charge(stages), self._charge(stages, growth=1)) <= self.limits.memory
 
     def chunk(self) -> int:
-        """Prompt tokens that this step may compute."""
+        """The most prompt tokens for this step."""
         limits = self.limits
         running, prompts = len(self.running), len(self.prefilling)
         if not running:
@@ -130,9 +131,9 @@ class Scheduler:
         decoding = self.step_cost.decoding(running)
         seconds = limits.target_gap - decoding
         if seconds < TOO_FEW_STEPS * decoding:
-            # The gap cannot be kept, and what begins a chunk, reading the weights, takes most of a step: prompts get
-            # the time of a few, and of more where many wait for few. Whoever joins sooner shares more steps with the
-            # others, so that all are done sooner.
+            # The target gap cannot be kept, and the fixed cost of a chunk, reading the weights, takes most of a step.
+            # So prompts get the time of a few steps, and of more if many prompts wait while few sequences run: the
+            # sooner a sequence joins, the more steps it shares with the others, and the sooner all are done.
             seconds = min(max(LEAST_STEPS, FOR_EACH * prompts / running), MOST_STEPS) * decoding
         prompt = self.next_prompt()
         context = prompt.computed if prompt is not None else 0
@@ -140,10 +141,12 @@ class Scheduler:
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
-        """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
+        """The prompt to compute next: highest priority, then fewest tokens left, less the tokens that it has waited
+        for.
 
-        Counting what was computed for others in the meantime keeps long prompts from starving behind short ones. One
-        whose turn has so come would keep it to its end: after `MOST_FAVOURED` chunks it is whose least is left.
+        Counting what was computed for others in the meantime keeps long prompts from starving behind short ones. A
+        prompt chosen that way would keep its turn to its end, so after `MOST_FAVOURED` chunks the fewest tokens left
+        decide again.
         """
         ready = [prompt for prompt in self._ready() if prompt not in besides]
         if not ready:
@@ -159,25 +162,26 @@ class Scheduler:
         return [prompt for prompt in self.prefilling if prompt.remaining and not prompt.paused]
 
     def done(self) -> list[Prefilling]:
-        """Prompts that are computed, and whose sequences do not run yet."""
+        """Prompts that are computed and whose sequences do not run yet."""
         return [prompt for prompt in self.prefilling if not prompt.remaining]
 
     def pause(self, prompt: Prefilling) -> None:
-        """Pass the prompt over until `resume`."""
+        """Skip the prompt until `resume`."""
         prompt.paused = True
 
     def resume(self) -> None:
-        """No prompt is passed over any more."""
+        """Skip no prompt any more."""
         for prompt in self.prefilling:
             prompt.paused = False
 
     def begin(self, prompt: Prefilling, known: int, *, in_slot: bool) -> None:
-        """A prompt has a cache, which so many tokens were copied into. `in_slot`: its sequence will run there."""
+        """Note that a prompt has a cache, with `known` tokens copied into it. `in_slot`: its sequence will run
+        there."""
         prompt.computed, prompt.in_slot = known, in_slot
         self._copies += known
 
     def computed(self, prompt: Prefilling, tokens: int) -> None:
-        """So many tokens more of the prompt are in its cache."""
+        """Note that `tokens` more tokens of the prompt are in its cache."""
         self._pairs += tokens * (prompt.computed + tokens / 2)
         shorter = any(
             each.remaining < prompt.remaining and each.priority >= prompt.priority for each in self._ready()
@@ -189,7 +193,7 @@ class Scheduler:
                 other.passed += tokens
 
     def slot_request(self, stage: Prefilling | Running) -> SlotRequest:
-        """What a sequence asks for that needs a slot now."""
+        """The request for a slot of a sequence that needs one now."""
         others = (each for each in self.prefilling if each is not stage and not each.in_slot)
         return SlotRequest(
             length=stage.length,
@@ -199,7 +203,7 @@ class Scheduler:
         )
 
     def start(self, prompt: Prefilling) -> list[Running]:
-        """The prompt is computed: its sequences run."""
+        """Make a computed prompt's sequences run."""
         if not prompt.in_slot:
             self._copies += prompt.length * prompt.count
         self.drop(prompt)
@@ -218,14 +222,14 @@ class Scheduler:
         )
 
     def grew(self, running: Running) -> None:
-        """A token was added to the sequence."""
+        """Note that a token was added to the sequence."""
         running.length += 1
         running.growth -= 1
         running.length_class = max(running.length_class, length_class(running.length + 1))
 
     def victim(self) -> Prefilling | Running | None:
-        """Who is preempted where the memory is outgrown: lowest priority, then youngest. Sequences before prompts under
-        way, whose work would be lost; these only where the memory itself has shrunk."""
+        """The one to preempt when the memory is outgrown: lowest priority, then youngest. Prompts under way, whose work
+        would be lost, are chosen only if no sequence runs, which happens only after the memory has shrunk."""
         if len(self.prefilling) + len(self.running) < 2 or self.charged <= self.limits.memory:
             return None
         candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
@@ -236,14 +240,14 @@ class Scheduler:
         return min(candidates, key=order)
 
     def fits_alone(self, length: int, count: int = 1) -> bool:
-        """Whether a prompt of so many tokens, for `count` sequences, can be computed, if need be with nobody else. It
-        may need more than the running sequence that it was."""
+        """Whether a prompt of `length` tokens, for `count` sequences, can be computed, if need be alone. It may need
+        more memory than the running sequence that it was."""
         limits = self.limits
         own = limits.sequence_bytes(rounded(length + 1 + limits.slack)) + self._draft_bytes(length + 1)
         return self._with_prompt(count * own, length, count) <= limits.memory
 
     def longest(self) -> int:
-        """The most tokens for which `fits_alone` holds, to within a block of capacity."""
+        """The longest sequence for which `fits_alone` holds, to within a block of capacity."""
         return sizes.CAPACITY_STEP * bisect_left(
             range(LONGEST // sizes.CAPACITY_STEP),
             True,
@@ -251,46 +255,43 @@ class Scheduler:
         )
 
     def hopeless(self) -> list[Waiting | Prefilling]:
-        """Prompts that do not fit any more, even alone, since the memory has shrunk."""
+        """Prompts that no longer fit, even alone, since the memory has shrunk."""
         prompts: list[Waiting | Prefilling] = [*self.waiting, *self.prefilling]
         return [each for each in prompts if not self.fits_alone(each.length, each.count)]
 
     def overgrown(self) -> Running | None:
-        """The only sequence left, when it has outgrown the memory by itself."""
+        """The only sequence left, if it has outgrown the memory by itself."""
         if self.prefilling or len(self.running) != 1 or self.charged <= self.limits.memory:
             return None
         return self.running[0]
 
     @property
     def charged(self) -> int:
-        """Bytes that prompts under way and running sequences need, each with its next token."""
+        """Bytes that prompts under way and running sequences need, each with one token more."""
         return self._charge([*self.prefilling, *self.running], growth=1)
 
     def for_running(self) -> int:
-        """Bytes that running sequences may take now: what prompts under way and a draft model leave."""
+        """Bytes that running sequences may take now: those that prompts under way and a drafter leave."""
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-        if self.limits.draft_bytes is not None:
-            longest: dict[int, int] = {}
-            for each in self.running:
-                longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
-            left -= sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
-        return left
+        ascending = sorted(self.running, key=lambda each: each.length)
+        longest = {each.length_class: each.length + 1 for each in ascending}
+        return left - sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
-        """Learn from a step that took so long, in which so many sequences decoded."""
+        """Learn from a step that took `seconds` and in which `sequences` sequences decoded."""
         if sequences or prompt_tokens:
             self.step_cost.observe(Step(sequences, prompt_tokens, self._pairs, self._copies, seconds))
         self._pairs, self._copies = 0.0, 0
 
     def computes_in_slot(self, count: int) -> bool:
-        """Whether the prompt of so many sequences is computed in the slot of one of them."""
+        """Whether a prompt of `count` sequences is computed in the slot of its sequence."""
         return self.limits.prompts_in_slots and count == 1
 
     def _charge(self, stages: Iterable[Stage], growth: int | None = None) -> int:
-        """Bytes of these, padded as their class is: every sequence to the longest, rounded up to a step. They are
-        reckoned with `growth` tokens more than they have, or with those that they are admitted for.
+        """Bytes of these stages. Each sequence is padded to the longest of its length class, rounded up to a step of
+        capacity, and has `growth` tokens more than now, or the tokens that it is admitted for.
         """
         limits = self.limits
         longest: dict[int, int] = {}
@@ -302,7 +303,6 @@ class Scheduler:
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
             reckoned.append((each, padded_as))
-        # A drafter's caches are padded as the model's are.
         one = {
             name: limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
             for name, tokens in longest.items()
@@ -314,8 +314,8 @@ class Scheduler:
         return size
 
     def _with_prompt(self, sequences: int, length: int, count: int) -> int:
-        """Bytes of a prompt whose sequences will take so many: one that has no slot has a cache of its own, which may
-        be larger than they are, and is gone when they run."""
+        """Bytes of a prompt whose sequences will take `sequences` bytes. Outside a slot it has a cache of its own,
+        which may be larger than they are, and is freed when they run."""
         aside = self._prompt_bytes(length, count)
         return sequences + aside if self.computes_in_slot(count) else max(sequences, aside)
 
@@ -326,9 +326,9 @@ class Scheduler:
         return limits.draft_bytes(tokens + limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, length: int, count: int) -> int:
-        """Of what a prompt has beside the slots of its sequences."""
+        """Bytes of what a prompt needs besides the slots of its sequences."""
         size = self.limits.aside_bytes if self.computes_in_slot(count) else self.limits.prompt_bytes
-        # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
+        # One step more: the cache of a prompt allots whole steps to each chunk, wherever the chunk begins.
         return size(length + sizes.CAPACITY_STEP)
 
 

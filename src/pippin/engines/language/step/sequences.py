@@ -5,8 +5,8 @@
                  +------- preempted ------+
 
 The sequences of a new request share one prompt, so they wait and are prefilled together; each runs by itself. A stage
-that ends is not changed into the next one: it is dropped, with all that it held. Every field that changes has one
-writer, which stands above it.
+that ends is dropped with all that it held, and a new one is made. Every field that changes has one writer, which is
+named above it.
 """
 
 import time
@@ -31,37 +31,37 @@ from pippin.engines.language.vision.whole import WholeInputs
 
 @dataclass(eq=False, kw_only=True)
 class Request:
-    """What a client asked for. Its choices are sequences that begin with the same prompt."""
+    """A client's request. Its choices are sequences that begin with the same prompt."""
 
     job: LanguageJob
-    adapter: int = 0  # its index among the model's adapters, 0 for none
+    adapter: int = 0  # index among the model's adapters, 0 for none
     media: MediaInputs | WholeInputs | None = None
 
     # Written by the lifecycle; times are monotonic seconds.
-    sequences: list["Sequence"] = field(default_factory=list)  # that have not ended
+    sequences: list["Sequence"] = field(default_factory=list)  # those that have not ended
     admitted: float | None = None
     prefilled: float | None = None  # when the prompt was computed for the first time
     first_token: float | None = None
 
     # Written by the prefill, until the prompt is computed for the first time.
-    cached_tokens: int = 0  # of the prompt, that came from the prefix cache
-    stored_tokens: int = 0  # of the prompt, that are new in the prefix cache
-    selection: Selection | None = None  # what is computed of the prompt; None for all of it
+    cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    stored_tokens: int = 0  # prompt tokens that are new in the prefix cache
+    selection: Selection | None = None  # the prompt tokens that are computed; None for all of them
 
     @property
     def shift(self) -> int:
-        """By how much the rotary positions of its answers differ from their places."""
+        """The rotary positions of generated tokens less their places in the sequence."""
         return self.media.shift if self.media else self.selection.left_out if self.selection else 0
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether the logprobs of the prompt's own tokens are asked for."""
+        """Whether the client asked for logprobs of the prompt's own tokens."""
         request = self.job.request
         return request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
 
     def chunk_end(self, position: int, least: int = 0) -> int:
-        """Where a chunk of the prompt ends that was to end at `position`: tokens of media that see each other are in
-        one chunk, which ends after `least`."""
+        """Where a chunk of the prompt that should end at `position` ends instead: media tokens that attend to each
+        other stay in one chunk, which ends after `least`."""
         return position if self.media is None else self.media.chunk_end(position, least)
 
     def block_end(self, position: int, size: int) -> int:
@@ -74,18 +74,18 @@ class Request:
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """One generation of one choice: what is the same object from its submission to its end."""
+    """One generation of one choice. The object stays the same from submission to end."""
 
     request: Request
     choice: int
     decoder: SequenceDecoder
 
     # Written by the lifecycle.
-    tokens: list[int]  # the prompt's and all generated ones; the last may not be in the KV cache yet
+    tokens: list[int]  # prompt and generated tokens; the last may not be in the KV cache yet
     stage: "Waiting | Prefilling | Running | None" = None  # None once it has ended
-    unsent: list[Event] = field(default_factory=list)  # events that are sent with later ones
+    unsent: list[Event] = field(default_factory=list)  # events held back to be sent with later ones
     unsent_tokens: int = 0
-    state_node: Node | None = None  # where the prefix cache has its newest recurrent state
+    state_node: Node | None = None  # the prefix cache's node with its newest recurrent state
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
@@ -99,7 +99,7 @@ class Sequence:
         return self.request.job.request.logprobs
 
     def finished(self, reason: FinishReason) -> Finished:
-        """The event of its end."""
+        """The event that ends the sequence."""
         now = time.monotonic()
         request, decoder = self.request, self.decoder
         admitted = request.admitted if request.admitted is not None else now
@@ -127,13 +127,13 @@ class Sequence:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Waiting:
-    """A prompt in the queue: of a new request with all its choices, or of one sequence that was preempted."""
+    """A prompt in the queue: of a new request with all its choices, or of one preempted sequence."""
 
-    sequences: tuple[Sequence, ...]  # that go on from it
+    sequences: tuple[Sequence, ...]  # those that begin with this prompt
     tokens: tuple[int, ...]
     growth: int  # tokens that each sequence may still generate
     priority: int
-    arrival: int  # counts submissions; the same after a preemption
+    arrival: int  # counts submissions; unchanged by a preemption
 
     @property
     def count(self) -> int:
@@ -151,34 +151,34 @@ class Waiting:
 
 @dataclass(eq=False, kw_only=True)
 class Prefilling:
-    """A prompt whose tokens are computed, a chunk at a time."""
+    """A prompt that is being computed, a chunk at a time."""
 
     waiting: Waiting
 
     # Written by the scheduler.
-    length_class: int  # of the sequences beside which its own will lie
-    computed: int = 0  # tokens of the prompt that are in its cache
+    length_class: int  # of its sequences when they run
+    computed: int = 0  # prompt tokens in its cache
     passed: int = 0  # prompt tokens that were computed for others since it was admitted
-    paused: bool = False  # it has to wait for another prompt, or for the disk
+    paused: bool = False  # it must wait for another prompt, or for the disk
     in_slot: bool = False  # it is computed in the slot where its sequence will run
 
     # Written by the prefill.
     cache: PromptCache | None = None  # None until its first chunk is due
-    slot: Slot | None = None  # in which `cache` lies
-    scoring: Scoring | None = None  # a draft model reads it, to say what is computed of it
+    slot: Slot | None = None  # the slot that holds `cache`
+    scoring: Scoring | None = None  # a draft model is reading it, to choose the tokens to compute
     left_out: int = 0  # tokens that are not computed
     asked_disk: bool = False
-    disk_read: DiskRead | None = None  # under way
+    disk_read: DiskRead | None = None  # the read under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
     logits: mx.array | None = None  # [1, vocabulary], after its last token
-    scores: list[Token] = field(default_factory=list)  # the prompt's own tokens, where asked for
+    scores: list[Token] = field(default_factory=list)  # the prompt's own tokens with logprobs, if asked for
 
     @property
     def request(self) -> Request:
         return self.waiting.sequences[0].request
 
     @cached_property
-    def tokens(self) -> tuple[int, ...]:  # that are computed: not to be read before that is known
+    def tokens(self) -> tuple[int, ...]:  # those to compute; read only once that is decided
         selection, tokens = self.request.selection, self.waiting.tokens
         return tuple(tokens) if selection is None else selection.of(tokens)
 
@@ -209,7 +209,7 @@ class Prefilling:
 
 @dataclass(eq=False, kw_only=True)
 class Running:
-    """A sequence in the batch: each step gives it a token, or several that were proposed."""
+    """A sequence in the batch: each step gives it a token, or several if proposals are accepted."""
 
     sequence: Sequence
     priority: int
@@ -218,15 +218,15 @@ class Running:
     # Written by the scheduler.
     length: int  # tokens, generated ones included
     growth: int  # tokens that may still be generated
-    length_class: int  # of the sequences beside which it lies; never lower again
+    length_class: int  # decides which sequences share its arrays; never falls
 
     # Written by the batch.
-    slot: Slot = field(init=False, repr=False)  # where its cache lies, from when it joins
-    joined: int = 0  # tokens that were in its cache when it began to run
-    next_token: int | None = None  # its next input, where the sampler did not draw it last
-    source: int = -1  # index of its next input in what was drawn last
+    slot: Slot = field(init=False, repr=False)  # where its cache lies, set when it joins
+    joined: int = 0  # tokens in its cache when it began to run
+    next_token: int | None = None  # its next input, if the sampler's last draw does not hold it
+    source: int = -1  # index of its next input in the last draw
 
-    count: ClassVar[int] = 1  # of sequences, as the other stages have it
+    count: ClassVar[int] = 1  # sequences, as in the other stages
 
 
 def identity_of(job: LanguageJob, tokens: abc.Sequence[int]) -> tuple[int, ...]:

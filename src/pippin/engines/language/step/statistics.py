@@ -1,4 +1,4 @@
-"""What an engine tells of itself and of the requests that it holds."""
+"""What an engine reports about itself and the requests that it holds."""
 
 import time
 from typing import Literal

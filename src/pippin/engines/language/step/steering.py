@@ -1,7 +1,7 @@
-"""What steps take from outside the engine's own state: the time, what was measured, what was drawn, what became of it.
+"""Inputs of a step from outside the engine's own state: the time, the chunk's size, drawn tokens and decoders.
 
-All else in a step follows from the steps before it. So ranks that compute one model together stay alike, if they take
-these from rank 0: see `engines/language/ranks`.
+Everything else in a step follows from the steps before it. So ranks that compute one model together stay in step if
+they take these inputs from rank 0: see `engines/language/ranks`.
 """
 
 import time
@@ -16,7 +16,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Steering:
-    """The ordinary ones, for an engine that runs alone."""
+    """The inputs of an engine that runs alone."""
 
     now: Callable[[], float] = time.monotonic  # asked once, when a step begins
     budget: Callable[[int], int] = (

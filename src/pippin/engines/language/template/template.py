@@ -1,7 +1,7 @@
 """Renders chat templates, the Jinja programs of model folders, in a sandbox with limits.
 
-A template comes with a model from whoever published it, and a few characters of one can ask for terabytes of memory or
-never end: so the sandbox checks the cost of loops, calls and operations beforehand.
+Templates come from whoever published the model, and a few characters of one can ask for terabytes of memory or loop for
+ever. So the sandbox checks the cost of loops, calls and operations beforehand.
 """
 
 import datetime
@@ -249,7 +249,7 @@ class ChatTemplate:
         except (RecursionError, MemoryError):
             raise jinja2.TemplateSyntaxError("it nests too deep", 1) from None
         except (SyntaxError, ValueError, OverflowError) as error:
-            # Of Python's own compiler, for what Jinja lets through: numbers and nesting beyond its bounds.
+            # From Python's compiler, for numbers and nesting beyond its bounds, which Jinja lets through.
             raise jinja2.TemplateSyntaxError(f"it can't be compiled ({error})", 1) from None
 
     def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:

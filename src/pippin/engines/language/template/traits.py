@@ -128,7 +128,8 @@ def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
 def _call_style(
     template: ChatTemplate, history: History, text: Callable[[str], Any]
 ) -> tuple[Literal["object", "json"], str | None, bool]:
-    """The form of arguments and of empty content with which calls are written right, and whether they are at all."""
+    """The form of arguments and of empty content with which calls are written correctly, and whether they are at
+    all."""
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
     for style in sorted(styles, key=lambda style: style != history.arguments):
         for empty in ("", None):

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints that hold them as Python code alone, read from their vocabularies without that code."""
+"""Tokenizers that checkpoints hold as Python code only, built from their vocabularies without that code."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ PLAIN_SENTENCEPIECE = ("ernie4_5_moe_vl",)
 PLAMO_VOCABULARY = "tokenizer.jsonl"
 
 NEVER = -1e5
-"""The score of a piece that no text is to be cut into: byte pieces stand for what has no piece of its own."""
+"""The score of byte pieces, so low that only characters without a piece of their own are cut into bytes."""
 
 
 def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
@@ -36,8 +36,8 @@ def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
 
 
 def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
-    """PLaMo 2's tokenizer: of all ways to cut a text into pieces the one with the greatest sum of scores, bytes where
-    a character has no piece. A line of the vocabulary is `[piece, score, kind, ...]`."""
+    """PLaMo 2's tokenizer: cuts a text into the pieces with the greatest sum of scores, and a character without a piece
+    into bytes. A line of the vocabulary is `[piece, score, kind, ...]`."""
     from transformers import PreTrainedTokenizerFast
 
     config = _json(folder / "tokenizer_config.json")
@@ -54,7 +54,7 @@ def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
     known = {piece for piece, _ in pieces}
     ids = {piece: id_ for id_, (piece, _) in enumerate(pieces)}
     backend = Tokenizer(models.Unigram(pieces, unk_id=ids[names["unk_token"]], byte_fallback=True))
-    spaces: Any = decoders.Replace(" ", " ")  # says that spaces are no "▁", as in SentencePiece
+    spaces: Any = decoders.Replace(" ", " ")  # marks spaces as plain, not "▁" as in SentencePiece
     backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
     listed = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
     added = [token for token in (config.get("added_tokens_decoder") or {}).values() if token.get("special")]

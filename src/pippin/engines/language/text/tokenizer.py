@@ -20,21 +20,21 @@ from pippin.core.errors import ServerError
 from pippin.engines.language.text.fast_forms import open_fast_form
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
-# (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is tokenized in pieces
-# first, until their tokens are more than may be. Only then nothing is known of the rest, which is never looked at.
+# (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is first tokenized in
+# pieces, until these exceed the limit; the rest is then never read.
 PIECE: Final = 64 << 10  # characters
 LIKELY: Final = (
-    6  # characters of a token in an ordinary text, at most: below that a text is tokenized at once
+    6  # characters for each token of an ordinary text, at most: a shorter text is tokenized at once
 )
-AT_A_CUT: Final = 16  # tokens that a cut in the midst of a word may have made more
+AT_A_CUT: Final = 16  # tokens that a cut within a word may add
 SHORTEST: Final = 4096  # characters
 OF_A_WORD: Final = 128
-"""Tokens at the end of a cut text that may be others than in the whole: a word of more than 100 letters is one unknown
-token to BERT's tokenizers, and what a cut leaves of it may be as many tokens as letters."""
+"""Tokens at the end of a cut text that may differ from those of the whole text: BERT's tokenizers give one unknown
+token for a word of more than 100 letters, and up to as many tokens as letters for a part of it."""
 
 
 class TooLong(Exception):
-    """A text has more tokens than may be: `least` of them, or more."""
+    """A text has too many tokens: `least` of them, or more."""
 
     def __init__(self, least: int) -> None:
         super().__init__(f"the text has {least} tokens or more")
@@ -54,7 +54,7 @@ def check_length(backend: tokenizers.Tokenizer, text: str, most: int | None) -> 
 
 
 def beginning(backend: tokenizers.Tokenizer, text: str, most: int) -> str:
-    """As much of a long text as its first `most` tokens need, and more; a text of fewer tokens is returned whole."""
+    """The beginning of a long text with its first `most` tokens, and more; a text of fewer tokens is returned whole."""
     size = max(SHORTEST, most * LIKELY)
     while size < len(text):
         tokens = backend.encode_batch_fast([text[:size]], add_special_tokens=False)[0].ids
@@ -360,7 +360,7 @@ class Tokenizer:
         return text
 
     def check(self, tokens: Iterable[int], field: str) -> None:
-        """Raises `ServerError` naming the field for ids of no token."""
+        """Raises `ServerError` naming the field for ids outside the vocabulary."""
         for token in tokens:
             if not 0 <= token < self.size:
                 raise ServerError(
@@ -411,7 +411,7 @@ class Tokenizer:
         return {str(added.content): token for token, added in self.pieces.added.items()}
 
     def _find_shown(self, markers: frozenset[str]) -> frozenset[int]:
-        """The added tokens that occur in markers, of which one may be several tokens with text between them."""
+        """The added tokens that occur in markers. A marker may be several tokens with text between them."""
         return frozenset(
             token for text, token in self._added_ids.items() if any(text in marker for marker in markers)
         )
@@ -435,8 +435,8 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
     try:
         return load()
     except (StrictDataclassError, AttributeError):
-        # It checks the whole configuration of the model, and that of Step 3.5 lists the layers of prediction heads too.
-        # Where it does not know the architecture, it fails at rotary embeddings that are scaled by YaRN.
+        # transformers checks the model's whole configuration. It refuses that of Step 3.5, which also lists the layers
+        # of prediction heads; for an unknown architecture, it fails at rotary embeddings that are scaled by YaRN.
         return load(config=PretrainedConfig())
 
 

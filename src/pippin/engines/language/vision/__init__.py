@@ -7,7 +7,7 @@ Begin with `media.py`. A medium goes through these files in this order:
   `tiles.py` cuts the pictures of Llama 4).
 - `placeholders.py`: where messages name media to a chat template, and the text that replaces their placeholders.
 - `media.py`: the media of a prompt, and which of its tokens their features replace.
-- `encoder.py`: features of media are computed once, kept, and merged into chunks of the prompt.
+- `encoder.py`: computes features of media once, keeps them, and merges them into chunks of the prompt.
 - `model.py`: mlx-vlm's model as the engine calls it.
-- `trial.py`: when a model is loaded, what it answers to media is compared with mlx-vlm's own answer.
+- `trial.py`: when a model is loaded, compares its logits after media with mlx-vlm's own.
 """

@@ -42,11 +42,11 @@ def placeholder_tokens(config: dict[str, Any]) -> dict[Modality, frozenset[int]]
 
 
 MEDIA_FIELDS = ("vision", "audio", "mm_vision", "img_processor", "thinker_config")
-"""How the fields of a configuration begin that configure encoders of media; those of token ids do not count."""
+"""Prefixes of the configuration fields of media encoders; fields of token ids do not count."""
 
 
 def names_media(config: dict[str, Any]) -> bool:
-    """Whether the configuration of a checkpoint says something about encoders of media."""
+    """Whether the configuration of a checkpoint has fields of media encoders."""
     return any(_configures_media(key) and value not in (None, {}) for key, value in config.items())
 
 
@@ -105,7 +105,7 @@ def mlx_lm_knows(config: dict[str, Any]) -> bool:
 def takes_media(config: dict[str, Any]) -> bool:
     """Whether the model takes pictures or sound: mlx-vlm's package for it has encoders, and they are configured.
 
-    Some families have such checkpoints and others of text alone, which mlx-lm runs.
+    Some families have both such checkpoints and text-only ones, which mlx-lm runs.
     """
     family = family_of(config)
     if family is None or not family_takes_media(family):
@@ -141,7 +141,7 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
 
 
 def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """As `load_model`, of a diffusion language model, which is mlx-vlm's own."""
+    """Like `load_model`, for a diffusion language model, which stays mlx-vlm's own."""
     import mlx_vlm.utils
     from mlx_vlm.generate.diffusion import is_diffusion_model
 

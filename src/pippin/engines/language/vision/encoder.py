@@ -1,4 +1,4 @@
-"""The vision encoder: features of media are computed once, kept for follow-up questions, and merged into prompts."""
+"""The vision encoder: computes features of media once, keeps them for follow-ups, and merges them into prompts."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from pippin.engines.language.vision.model import (
 
 
 class FeatureCache:
-    """The features of the last `limit` media, by content, `limit_bytes` of them at most."""
+    """The features of the last used media, by content: at most `limit` of them, and `limit_bytes` in all."""
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit = limit
@@ -43,8 +43,8 @@ class FeatureCache:
 
 
 class VisionEncoder:
-    """A model's towers, on the step thread. `encoded` counts the media that went through them, `reused` those whose
-    features were kept."""
+    """A model's media encoders, on the step thread. `encoded` counts media that were encoded, `reused` those whose
+    features were in the cache."""
 
     def __init__(self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30) -> None:
         self.model = model
@@ -66,7 +66,7 @@ class MediaInputs:
     encoder: VisionEncoder
     media: PromptMedia
     positions: RotaryPositions
-    spans: tuple[Span, ...]  # of tokens that see each other
+    spans: tuple[Span, ...]  # tokens that attend to each other
     _features: dict[bytes, MediaFeatures] = field(default_factory=dict)
 
     @property
@@ -74,7 +74,7 @@ class MediaInputs:
         return self.positions.shift
 
     def chunk_end(self, position: int, least: int = 0) -> int:
-        """Where a chunk ends that was to end at `position`: not within a span, nor up to `least`."""
+        """Where a chunk that should end at `position` ends instead: not within a span, and after `least`."""
         for start, stop in self.spans:
             if start < position < stop:
                 return start if start > least else stop
@@ -94,9 +94,9 @@ class MediaInputs:
         return None
 
     def encode(self, medium: Medium, *, wait: bool) -> None:
-        """Compute the features of a medium; `wait` until the device has done so.
+        """Compute the features of a medium. `wait`: block until the device is done.
 
-        Raises `ServerError` for one that the model does not take.
+        Raises `ServerError` for a medium that the model does not take.
         """
         try:
             features = self.encoder.model.encode(medium)
@@ -111,7 +111,7 @@ class MediaInputs:
         self.encoder.cache.put(medium.digest, features)
 
     def inputs(self, tokens: tuple[int, ...], start: int) -> ChunkInputs:
-        """What the model is given for `tokens` of the prompt, from position `start` on; none of their media may be
+        """The model's inputs for `tokens` of the prompt, from position `start` on. None of their media may be
         missing."""
         stop = start + len(tokens)
         placed = []
@@ -120,7 +120,7 @@ class MediaInputs:
             if inside:
                 places = [item.positions[n] - start for n in inside]
                 placed.append((places, inside, self._features[item.medium.digest]))
-        # After a span's first tokens, which a cache may have, the others see all of it as well.
+        # If a cache has the first tokens of a span, the others still attend to all of it.
         spans = tuple(
             (max(first, start) - start, last - start) for first, last in self.spans if start < last <= stop
         )

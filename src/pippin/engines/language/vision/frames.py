@@ -23,11 +23,11 @@ def frame_rate(processor: Any) -> FrameRate | None:
 
     if processor_handles_video(processor):
         return None
-    return FrameRate(fps=2.0, least=4, most=768)  # mlx-vlm's own, of which the frames are chosen
+    return FrameRate(fps=2.0, least=4, most=768)  # mlx-vlm's own; frames are chosen from those
 
 
 def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, ...]:
-    """The messages with frames in the place of videos, evenly chosen from those sampled of all videos.
+    """The messages with videos replaced by frames, evenly chosen from the sampled frames of all videos.
 
     Raises `ServerError` naming a video that can't be read.
     """
@@ -53,7 +53,7 @@ def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, 
             found += next(frames) if isinstance(part, Video) else (part,)
         return tuple(found)
 
-    # In the order of `media_parts`: first what tools returned, then the message's own.
+    # In the order of `media_parts`: tool results first, then the message's own parts.
     made = []
     for message in messages:
         results = {
@@ -80,8 +80,8 @@ def _pictures(part: Video, where: str, indices: list[int]) -> list[Part]:
 
 
 def _picture(frame: npt.NDArray[np.uint8], where: str) -> Image:
-    """A frame uint8 [channels, height, width] of the video in the field `where`, as the bytes of a file that is quick
-    to write and loses nothing."""
+    """A frame uint8 [channels, height, width] of the video in the field `where`, as a file that is quick to write and
+    lossless."""
     written = io.BytesIO()
     PillowImage.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0))).save(written, "BMP")
     return Image(Inline(written.getvalue()), field=where)

@@ -1,9 +1,9 @@
-"""All media of a prompt as one medium: for families whose processor needs the whole prompt, and whose language model
-takes what it makes of it as embeddings of tokens.
+"""All media of a prompt as one medium, for families whose processor needs the whole prompt and whose language model
+takes the result as embeddings of tokens.
 
 mlx-vlm embeds such a prompt with all its media at once. The rows that depend on media are kept as the features of one
-medium, and the prompt is computed in the engine's chunks and batches. Which tokens these are is found by a trial when
-the model is loaded, as is whether the logits are mlx-vlm's.
+medium, and the prompt is computed in the engine's chunks and batches. A trial when the model is loaded finds which
+tokens these are, and whether the logits are mlx-vlm's.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class JointTokens:
 
     @classmethod
     def union(cls, found: Collection["JointTokens"]) -> "JointTokens | None":
-        """The tokens of all, or None if they differ in how many features there are for one."""
+        """The tokens of all, or None if their numbers of features differ."""
         counts = {each.features for each in found}
         ids = frozenset[int]().union(*(each.ids for each in found))
         return cls(ids, counts.pop()) if len(counts) == 1 else None
@@ -41,9 +41,9 @@ class JointTokens:
     def place(self, prompt: WholePrompt, modality: Modality, digest: bytes) -> tuple[list[int], PromptMedia]:
         """The tokens of a prompt, one for each embedding, and its media among them.
 
-        `digest` is of the media's content and of how they are prepared. That of the joint medium is also of the tokens
-        that its features replace, among which text may have one. Ids below 0, by which some processors number media,
-        become 0. Raises `ServerError` for media of which the processor makes no tokens.
+        `digest` covers the media's content and how they are prepared. The joint medium's digest also covers the tokens
+        that its features replace, because text may contain one. Ids below 0, with which some processors number media,
+        become 0. Raises `ServerError` for media for which the processor makes no tokens.
         """
         tokens: list[int] = []
         positions: list[int] = []
@@ -75,10 +75,10 @@ class JointTokens:
 
 
 def find_tokens(model: VisionModel, samples: Sequence[WholePrompt]) -> JointTokens | None:
-    """The tokens that features replace, or None where the engine would not compute these prompts as mlx-vlm does.
+    """The tokens that features replace, or None if the engine would not compute these prompts as mlx-vlm does.
 
-    The first two samples differ in the content of a medium alone, the others in its size or number. Sets
-    `model.bidirectional` to none: what the trial of single media found is not of joint ones.
+    The first two samples differ only in the content of a medium, the others in its size or number. Clears
+    `model.bidirectional`: what the trial of single media found does not hold for joint ones.
     """
     model.bidirectional = frozenset()
     try:
@@ -96,7 +96,7 @@ def find_tokens(model: VisionModel, samples: Sequence[WholePrompt]) -> JointToke
 
 
 def _differing(model: VisionModel, first: WholePrompt, second: WholePrompt) -> JointTokens | None:
-    """The tokens in whose embeddings two prompts differ, of which all else is the same."""
+    """The tokens whose embeddings differ between two prompts that are otherwise the same."""
     if first.ids.shape != second.ids.shape or (first.ids != second.ids).any():
         return None
     one, other = (embedded(model.inner, prompt)["inputs_embeds"][0] for prompt in (first, second))
@@ -111,7 +111,7 @@ def _differing(model: VisionModel, first: WholePrompt, second: WholePrompt) -> J
 
 
 def _is_faithful(model: VisionModel, tokens: JointTokens, other: WholePrompt, chosen: WholePrompt) -> bool:
-    """Whether the engine gives mlx-vlm's logits for a prompt, also after another has left its own on the modules."""
+    """Whether the engine gives mlx-vlm's logits for a prompt, also after another has left its state on the modules."""
     expected = evaluated(WholeModel(model.inner, model.unused), chosen)
     placed, media = tokens.place(chosen, "image", b"trial")
     if media.placed[0].positions[-1:] == (len(placed) - 1,):
@@ -124,7 +124,7 @@ def _is_faithful(model: VisionModel, tokens: JointTokens, other: WholePrompt, ch
 
 
 def _leave(model: VisionModel, prompt: WholePrompt | None) -> None:
-    """Leave on the modules what embedding another prompt leaves, or nothing."""
+    """Leave on the modules the state that embedding another prompt leaves, or none."""
     model.unused.restore()
     if prompt is not None:
         mx.eval(embedded(model.inner, prompt)["inputs_embeds"])

@@ -29,7 +29,7 @@ class Medium:
         False  # the processor returns `mm_token_type_ids`, by which models choose their mask
     )
     prompt: tuple[int, ...] | None = None
-    """Of joint media: the whole prompt, one token for each embedding that the model is to make of `tokens`."""
+    """For joint media: the whole prompt, one token for each embedding that the model makes from `tokens`."""
 
     @property
     def bytes(self) -> int:
@@ -37,10 +37,10 @@ class Medium:
         return sum(map(_size, self.arrays.values()))
 
     def identities(self) -> tuple[int, ...]:
-        """A number for each placeholder token that is the same for equal content alone.
+        """A number for each placeholder token, equal only for equal content.
 
-        The prefix cache knows the tokens by these numbers: there, equal tokens must mean equal content. They lie above
-        all token ids.
+        The prefix cache knows the tokens by these numbers, because there equal tokens must mean equal content. They lie
+        above all token ids.
         """
         seed = int.from_bytes(self.digest[:8], "big")
         return tuple(
@@ -59,10 +59,10 @@ class PlacedMedium:
 
 @dataclass(frozen=True, eq=False)
 class PromptMedia:
-    """All media of a prompt, in their order."""
+    """All media of a prompt, in order."""
 
     placed: tuple[PlacedMedium, ...]
-    joint: bool = False  # they are one medium, made of the whole prompt
+    joint: bool = False  # they are one medium, made from the whole prompt
 
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """The tokens of the prompt with each placeholder replaced by the identity of its medium."""
@@ -107,7 +107,7 @@ class WholePrompt:
         return not self.arrays.keys() <= {"attention_mask"}
 
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The tokens as they are: such prompts are not kept for others to start from."""
+        """The tokens unchanged: the prefix cache does not keep such prompts."""
         return tuple(tokens)
 
 

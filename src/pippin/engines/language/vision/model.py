@@ -27,12 +27,12 @@ FAILURES = (
 """What models raise for inputs that they can't take."""
 
 SAME_TEXT = 0.02
-"""The largest difference of an embedding of text beside joint media, as a fraction of the largest embedding: far above
-rounding."""
+"""The most that the embedding of a text token beside joint media may differ, as a fraction of the largest embedding:
+far above rounding."""
 
 
 def refusal(modality: str, error: Exception) -> ServerError:
-    """The refusal of a medium that the model's processor took and the model itself does not."""
+    """The refusal of a medium that the model's processor accepted and the model itself rejects."""
     return ServerError(
         "invalid_request",
         f"The model can't take this {modality} ({type(error).__name__}: {str(error)[:200]}). Send one of another size "
@@ -43,7 +43,7 @@ def refusal(modality: str, error: Exception) -> ServerError:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkInputs:
-    """The arguments of the model, beside tokens and caches, for a chunk of a prompt with media."""
+    """The arguments of the model, besides tokens and caches, for a chunk of a prompt with media."""
 
     embeddings: mx.array  # [1, tokens, hidden]
     positions: mx.array | None  # [3, 1, tokens]
@@ -57,7 +57,7 @@ class MediaFeatures:
 
     embeddings: mx.array  # [n, hidden], in place of the embeddings of the tokens
     layered: mx.array | None  # [layers, n, hidden], added after the first layers (Qwen3-VL's DeepStack)
-    per_layer: mx.array | None  # [n, ...], the per-layer inputs of Gemma 3n and its like
+    per_layer: mx.array | None  # [n, ...], the per-layer inputs of Gemma 3n and similar models
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -72,14 +72,14 @@ class MediaFeatures:
 class RotaryPositions:
     """Rotary positions of a prompt with media (mlx-vlm's `get_rope_index`).
 
-    `shift` is by how much the positions of later tokens differ from their indices (its `rope_deltas`).
+    `shift` is the position of a later token less its index (mlx-vlm's `rope_deltas`).
     """
 
     table: mx.array | None  # [3, 1, tokens]; None for a model whose positions are the indices of tokens
     shift: int = 0
 
     def of(self, start: int, stop: int) -> mx.array | None:
-        """The positions [3, 1, stop - start] of these tokens, of which some may come after the prompt."""
+        """The positions [3, 1, stop - start] of these tokens; some may come after the prompt."""
         if self.table is None:
             return None
         known = self.table.shape[-1]
@@ -91,10 +91,10 @@ class RotaryPositions:
 
 
 class ModuleState:
-    """What the modules of a model hold beside weights, as it is at the time of making.
+    """A snapshot of what the modules of a model hold besides weights.
 
-    Some models of mlx-vlm leave on their modules what belongs to a prompt (positions of its pictures, masks), and
-    answer the next prompt by it.
+    Some models of mlx-vlm leave state of a prompt on their modules (positions of its pictures, masks), and use it for
+    the next prompt.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -129,7 +129,7 @@ class _MutualView:
 
 
 def _counts_tokens(layer: Any) -> bool:
-    """Whether a layer's cache knows how many tokens are before the next: caches of attention do, states do not."""
+    """Whether a layer's cache counts its tokens: caches of attention do, recurrent states do not."""
     return hasattr(layer, "offset")
 
 
@@ -183,9 +183,9 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return logits
 
     def without_head(self) -> Callable[[mx.array], mx.array]:
-        """A function of tokens [batch, length] that gives states after the last norm [batch, length, hidden].
+        """A function that maps tokens [batch, length] to states after the last norm [batch, length, hidden].
 
-        The model may be without a head afterwards, and give states in place of logits.
+        Afterwards the model may have no head, and return states instead of logits.
         """
         language = self.inner.language_model
         if "model" not in language:
@@ -219,7 +219,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
             table, deltas = self.inner.language_model.get_rope_index(
                 mx.array([tokens]), *(None if grid is None else mx.array(grid) for grid in (images, videos))
             )
-        except FAILURES as error:  # as GLM-OCR's, for several pictures
+        except FAILURES as error:  # such as GLM-OCR's, for several pictures
             raise refusal("set of media", error) from error
         if table.ndim == 2:
             table = mx.broadcast_to(table, (3, *table.shape))
@@ -246,10 +246,11 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         )
 
     def _check_text(self, found: mx.array, prompt: tuple[int, ...], placeholders: tuple[int, ...]) -> None:
-        """Raises `ValueError` unless `found`, [tokens, hidden], has an embedding for each token of the prompt, and that
-        of text for each that is no placeholder.
+        """Raises `ValueError` unless `found` [tokens, hidden] has an embedding for each token of the prompt, which is
+        that of text for each token that is no placeholder.
 
-        The trial at load has small pictures alone: for a large one a processor may write tokens that none of them has.
+        The trial at load uses small pictures only: for a large one, a processor may write tokens that these do not
+        have.
         """
         if len(found) != len(prompt):
             raise ValueError(f"it makes {len(found)} embeddings of {len(prompt)} tokens")

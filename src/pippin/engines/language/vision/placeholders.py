@@ -41,7 +41,7 @@ class MediaStyle:
 
 
 def style_of(template: ChatTemplate, placeholders: dict[Modality, str]) -> MediaStyle:
-    """Find out, by rendering a message for each modality, which ones the template writes a placeholder for."""
+    """Find out, by rendering a message for each modality, for which of them the template writes a placeholder."""
     known = set()
     for modality, placeholder in placeholders.items():
         content = [{"type": modality}, {"type": "text", "text": "QXA"}]
@@ -77,7 +77,7 @@ def _of(parts: tuple[Part, ...], where: str) -> Iterator[tuple[str, MediaPart]]:
 
 
 def without_media(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages with a blank for each medium."""
+    """The messages with a space in place of each medium."""
 
     def blank(part: Part) -> Part:
         match part:

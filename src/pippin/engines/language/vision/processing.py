@@ -1,6 +1,6 @@
-"""The model's own processor: a medium to the arrays that its encoder takes and to its placeholder text.
+"""The model's own processor: turns a medium into the arrays that its encoder takes, and into placeholder text.
 
-Pictures are brought to a size, and video and audio are decoded, before the processor sees them.
+Pictures are resized, and video and audio decoded, before the processor sees them.
 """
 
 import hashlib
@@ -52,8 +52,8 @@ PLACEHOLDERS: dict[Modality, tuple[tuple[str, ...], ...]] = {
     ),
     "audio": (("boa_token",), ("audio_token",)),
 }
-"""The attributes of processors, and tokens, that together spell a medium's placeholder; of several spellings the first
-that works is taken. Processors that separate the frames of a video repeat the tokens around it for each frame."""
+"""The attributes of processors, and tokens, that together spell a medium's placeholder; the first spelling that works
+is used. Processors that separate the frames of a video repeat the tokens around it for each frame."""
 
 VISION_MARKS = ("<|vision_start|>", "<|vision_end|>")
 """The tokens that most templates write around a medium, and that some processors replace along with it."""
@@ -67,7 +67,7 @@ LOW_DETAIL_PIXELS = 512 * 512
 """The most pixels of a picture with `detail: low`."""
 
 MOST_REQUESTED_PIXELS = 1 << 24
-"""The most pixels that a request may have a picture brought to: the cost of encoding it grows with them."""
+"""The most pixels to which a request may resize a picture: the cost of encoding it grows with them."""
 
 FAILURES = (
     ValueError,
@@ -126,7 +126,7 @@ class MediaProcessor:
         self._rate = rate_of(self._processor)
         self._tokenizer: Tokenizer | None = None
         self.placeholders: dict[Modality, str] = {}
-        self.samples: dict[Modality, Medium] = {}  # small media to try the model with
+        self.samples: dict[Modality, Medium] = {}  # small media to test the model with
         self.refused: set[Modality] = set()  # modalities whose trial failed
         self._frame_rate = frame_rate(self._processor)
 
@@ -137,7 +137,7 @@ class MediaProcessor:
 
     @property
     def frames(self) -> FrameRate | None:
-        """The rate at which videos are shown as pictures; None for a model that takes video, or no picture."""
+        """The rate at which videos are shown as pictures; None for a model that takes video, or no pictures."""
         return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
 
     def use(self, tokenizer: Tokenizer) -> None:
@@ -149,7 +149,7 @@ class MediaProcessor:
             "audio": lambda: self._audio_arguments(np.zeros(self._audio_rate, np.float32)),
         }
         if self._frame_rate is not None:
-            del trials["video"]  # which its processor may take in silence, and drop
+            del trials["video"]  # its processor may accept video silently, and drop it
         for modality, trial in trials.items():
             for attributes in PLACEHOLDERS[modality]:
                 names = [
@@ -170,7 +170,8 @@ class MediaProcessor:
                     log.info("its processor takes no %s: %s: %s", modality, type(error).__name__, error)
 
     def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
-        """Whether the processor leaves the text around a placeholder as it is, also the tokens that mark media."""
+        """Whether the processor leaves the text around a placeholder unchanged, including the tokens that mark
+        media."""
         around = [("a", "b")]
         if all(self._tokenizer and self._tokenizer.single(mark) is not None for mark in VISION_MARKS):
             around.append(VISION_MARKS)
@@ -187,7 +188,7 @@ class MediaProcessor:
         return place(media, tokens, frozenset().union(*known))
 
     def process(self, part: MediaPart, param: str) -> Medium:
-        """Process a medium, or take it from those that are kept. Raises `ServerError` naming `param`."""
+        """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""
         modality = modality_of(part)
         if modality not in self.modalities:
             raise ServerError(
@@ -287,8 +288,8 @@ class MediaProcessor:
 
 
 def audio_rate(processor: Any) -> int:
-    """The samples in a second that a processor takes: without a feature extractor that says so, those that mlx-vlm's
-    `prepare_inputs` gives it."""
+    """The sample rate that a processor takes: that of its feature extractor, or else the one that mlx-vlm's
+    `prepare_inputs` uses."""
     extractor = getattr(processor, "feature_extractor", None)
     return int(getattr(extractor, "sampling_rate", 16000))
 
@@ -344,12 +345,12 @@ def _scaled(
 
 
 def sample_image() -> PillowImage.Image:
-    """A picture to try a processor and a model with, whose parts differ from each other."""
+    """A picture whose parts differ from each other, to test a processor and a model with."""
     return PillowImage.linear_gradient("L").resize((64, 64)).rotate(30).convert("RGB")
 
 
 def sample_clip() -> Clip:
-    """Four grey frames to try a processor with."""
+    """Four grey frames to test a processor with."""
     return Clip(
         frames=np.full((4, 3, 64, 64), 128, np.uint8), indices=[0, 1, 2, 3], source_frames=4, source_fps=2.0
     )
@@ -374,8 +375,8 @@ def _options_of(part: MediaPart) -> tuple[Any, ...]:
 
 
 def plain_arrays(value: Any) -> Any:
-    """MLX arrays as numpy's, which other threads than the one that made them may read; and tensors of torch, which some
-    of transformers' own processors return."""
+    """MLX arrays and torch tensors as numpy arrays: an MLX array may be read only by the thread that made it, and some
+    of transformers' own processors return tensors."""
     match value:
         case mx.array():
             return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)

@@ -40,11 +40,11 @@ def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | 
                 "the model is served for text only: the installed mlx-vlm does not know its architecture"
             )
         return None
-    # Without torchvision mlx-vlm's own processor of Phi-4-SigLIP calls itself, for minutes, down to Python's limit.
+    # Without torchvision, mlx-vlm's own processor of Phi-4-SigLIP calls itself for minutes, up to Python's limit.
     naflex = "naflex" in str(config.get("mm_vision_tower")).lower()
     if config.get("model_type") == "phi4-siglip" and naflex and not _has_torchvision():
         raise _lacks_torchvision(info)
-    # What these modules import is there with the extra alone.
+    # These modules import what only the extra installs.
     from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
 
     try:
@@ -69,7 +69,7 @@ def _lacks_torchvision(info: ModelInfo) -> ServerError:
 def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProcessor | None":
     """The processor of a model that takes whole prompts with their media, or None for a model that takes none.
 
-    Raises `ServerError("load_failed")` where only a package is missing, which the sentence names.
+    Raises `ServerError("load_failed")` if only a package is missing, which the message names.
     """
     folder = Path(info.path or "")
     if not takes_media(read_config(folder)):

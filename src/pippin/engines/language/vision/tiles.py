@@ -1,8 +1,8 @@
 """Pictures of Llama 4 as tiles, as transformers cuts them (`Llama4ImageProcessor`, on which its weights were trained).
 
-mlx-vlm 0.7.10 writes a prompt for the tiles and, of more than one tile, for the whole picture beside them, and leaves
-the whole picture out of the pixels: its model then reads the features of the next picture in its place, and past the
-end of the array for the last one. It also knows eight of the sizes alone, and stretches pictures to them.
+mlx-vlm 0.7.10 writes a prompt for the tiles and, if there are several, for the whole picture beside them, but leaves
+the whole picture out of the pixels: its model then reads the features of the next picture instead, and past the end of
+the array for the last one. It also knows only eight of the sizes, and stretches pictures to them.
 """
 
 import math
@@ -20,13 +20,13 @@ Size = tuple[int, int]
 
 
 def cut_into_tiles(processor: Any, config: dict[str, Any]) -> None:
-    """Have the processor of a Llama 4 prepare pictures as here. Others stay as they are."""
+    """Let the processor of a Llama 4 prepare pictures as here. Other processors stay as they are."""
     if family_of(config) == "llama4":
         processor.image_processor = TileProcessor(processor.image_processor)
 
 
 class TileProcessor:
-    """In the place of the image processor in mlx-vlm's `Llama4Processor`, which calls it."""
+    """Replaces the image processor in mlx-vlm's `Llama4Processor`, which calls it."""
 
     def __init__(self, own: Any) -> None:
         """`own`: the image processor that mlx-vlm has read from the model's folder."""
@@ -77,9 +77,10 @@ def best_canvas(picture: Size, grids: Sequence[Size], side: int) -> Size:
 
 
 def cut(picture: PillowImage.Image, grid: Size, side: int) -> list[PillowImage.Image]:
-    """The tiles of a picture, row by row, and where there are several the whole picture as one tile more.
+    """The tiles of a picture, row by row, and if there are several, the whole picture as one more tile.
 
-    A picture keeps its shape, black fills the canvas below it and to its right; it is enlarged to one tile at most.
+    A picture keeps its proportions; black fills the canvas below it and to its right. It is enlarged to one tile at
+    most.
     """
     rows, columns = grid
     height = min(max(picture.height, side), rows * side)
@@ -95,7 +96,7 @@ def cut(picture: PillowImage.Image, grid: Size, side: int) -> list[PillowImage.I
 
 
 def _within(picture: PillowImage.Image, most: Size) -> Size:
-    """The largest size of the picture's shape that is not above `most`."""
+    """The largest size of the picture's proportions that is not above `most`."""
     by_height, by_width = most[0] / picture.height, most[1] / picture.width
     if by_width < by_height:
         height, width = min(math.floor(picture.height * by_width), most[0]), most[1]

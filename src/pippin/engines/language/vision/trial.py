@@ -1,4 +1,4 @@
-"""A trial when a model is loaded: whether media give in the engine the logits that they give in mlx-vlm.
+"""Tests when a model is loaded whether media give the same logits in the engine as in mlx-vlm.
 
 A modality that does not is refused, so that no family of models answers wrongly.
 """
@@ -40,7 +40,7 @@ def runs(model: VisionModel) -> bool:
 def is_faithful(model: VisionModel, medium: Medium) -> bool:
     """Whether a short prompt with the medium gives the same logits in chunks, by the engine, as at once, by mlx-vlm.
 
-    Adds the modality to `model.bidirectional` if attention among the medium's tokens turns out to be.
+    Adds the modality to `model.bidirectional` if attention among the medium's tokens turns out to be bidirectional.
     """
     before, after = (1, 2, 3), (4, 5)
     tokens = (*before, *medium.tokens, *after)
@@ -65,7 +65,7 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
 
 
 def agree(found: mx.array, expected: mx.array) -> bool:
-    """Whether logits of the engine are those of the library, as near as the type of `found` allows."""
+    """Whether logits of the engine are those of the library, as near as the dtype of `found` allows."""
     return float(_difference(found, expected)) < _tolerance(found)
 
 
@@ -87,7 +87,7 @@ def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: Place
     """The last token's logits [vocabulary] as mlx-vlm computes them, in one forward pass."""
     inner, ids, medium = model.inner, mx.array([tokens]), placed.medium
     arrays: dict[str, Any] = {name: on_device(value) for name, value in medium.arrays.items()}
-    # By the token types some families choose a mask that is bidirectional within a picture.
+    # Some families choose by the token types a mask that is bidirectional within a picture.
     if medium.has_token_types:
         types = mx.zeros_like(ids)
         types[:, mx.array(placed.positions)] = TOKEN_TYPES[medium.modality]
@@ -107,8 +107,8 @@ def logits_by_engine(
     *,
     before: Callable[[], None] = lambda: None,
 ) -> mx.array:
-    """The last token's logits [vocabulary] as the engine computes them, in chunks. `before` comes between the features
-    and the first chunk."""
+    """The last token's logits [vocabulary] as the engine computes them, in chunks. `before` is called between the
+    features and the first chunk."""
     inputs, cache = VisionEncoder(model, 0).open(tokens, media), model.make_cache()
     while (medium := inputs.missing(0, len(tokens))) is not None:
         inputs.encode(medium, wait=True)

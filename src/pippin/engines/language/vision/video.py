@@ -1,4 +1,4 @@
-"""Video as bytes: that of clients is decoded within limits to frames at a rate, through PyAV."""
+"""Video as bytes, through PyAV: clients' video is decoded within limits to frames at a rate."""
 
 import io
 import math
@@ -21,7 +21,7 @@ MOST_CLIP_PIXELS = 64_000_000
 """The most pixels of all sampled frames together; larger frames are scaled down while they are decoded."""
 
 MOST_SECONDS = 60.0
-"""The longest that the frames of one video may take to decode."""
+"""The most seconds that decoding the frames of one video may take."""
 
 MOST_RATE = 60.0
 
@@ -73,7 +73,7 @@ class Clip:
 
     @property
     def fps(self) -> float:
-        """The sampled frames in a second."""
+        """Sampled frames per second."""
         return len(self.indices) / self.source_frames * self.source_fps
 
 
@@ -116,7 +116,7 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
 
 
 def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
-    """Decode the frames of these ascending indices, at least one of them; each is uint8 [channels, height, width].
+    """Decode the frames at these ascending indices, at least one of them; each is uint8 [channels, height, width].
 
     Raises as `read_clip` does.
     """
@@ -133,7 +133,7 @@ def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray
 
 
 def _measure(data: bytes, param: str) -> tuple[int, float]:
-    """The count of frames of a file, and how many it shows in a second."""
+    """The number of frames of a file, and its frames per second."""
     import av
 
     with av.open(io.BytesIO(data), metadata_errors="ignore") as container:

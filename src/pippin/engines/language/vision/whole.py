@@ -6,7 +6,7 @@ keep of a prompt beside its KV cache lies on their modules, so the next prompt b
 by forgetting that.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         self.inner = inner
         self._unused = unused
         self._carried: dict[str, Any] = {}
-        self.sample = text_prompt((1, 2, 3))  # that the model computes
+        self.samples: dict[bool, WholePrompt] = {}  # that it computes, with media and without
 
     @property
     def layers(self) -> Any:
@@ -51,7 +51,8 @@ class WholeModel(nn.Module):  # type: ignore[misc]
     def __call__(
         self, tokens: mx.array, cache: PromptCache, *, inputs: WholePrompt | None = None, shift: int = 0
     ) -> mx.array:
-        """Logits [1, 1, vocabulary] after the last token. Without `inputs`, `tokens` go on from the cache.
+        """Logits [1, 1, vocabulary] after the last token. Without `inputs`, `tokens` go on from the cache, and there
+        are logits after each of them.
 
         Raises `ServerError` for a prompt whose media the model does not take.
         """
@@ -97,14 +98,29 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         self, tokens: mx.array, cache: PromptCache, given: dict[str, Any], embeddings: mx.array | None = None
     ) -> mx.array:
         language = self.inner.language_model
+        count = 1 if embeddings is not None else tokens.shape[1]
         if "decoder_input_ids" in given:
-            found = language(cache=cache, logits_to_keep=1, **given)
+            count = 1
+            found = language(cache=cache, logits_to_keep=count, **given)
         else:
-            found = language(tokens, inputs_embeds=embeddings, cache=cache, logits_to_keep=1, **given)
+            found = language(tokens, inputs_embeds=embeddings, cache=cache, logits_to_keep=count, **given)
         carried = ((name, getattr(found, name, None)) for name in CARRIED)
         self._carried = dict([pair for pair in carried if pair[1] is not None][:1])
-        logits: mx.array = found.logits[:, -1:]
+        logits: mx.array = found.logits[:, -count:]
         return logits
+
+    def hold_state(self) -> Callable[[], bool]:
+        """As `HoldsState`: what modules keep of a prompt, and what goes from one call to the next."""
+        carried = self._carried
+        modules = [_Attributes(module) for module in self.inner.language_model.modules()]
+
+        def put_back() -> bool:
+            changed = [module.put_back() for module in modules]
+            changed.append(not _are_same(carried, self._carried))
+            self._carried = carried
+            return any(changed)
+
+        return put_back
 
     def _takes_chunks(
         self, ids: mx.array, embeddings: mx.array, cache: PromptCache, given: dict[str, Any]
@@ -124,6 +140,33 @@ class WholeModel(nn.Module):  # type: ignore[misc]
                 )
                 return bool(getattr(allowed, "enabled", allowed))
         return not any(getattr(candidate, "no_chunked_prefill", False) for candidate in candidates)
+
+
+class _Attributes:
+    """What a module holds, itself and by name. Lists are known by what is in them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._held: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (own, {name: list(value) if isinstance(value, list) else value for name, value in own.items()})
+            for own in (vars(module), module)
+        ]
+
+    def put_back(self) -> bool:
+        """Have it hold that again; whether it had changed."""
+        changed = [(own, before) for own, before in self._held if not _are_same(before, own)]
+        for own, before in changed:
+            dict.clear(own)
+            dict.update(own, before)  # a module's own method of this name sets parameters
+        return bool(changed)
+
+
+def _are_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    def same(one: Any, other: Any) -> bool:
+        if isinstance(one, list) and isinstance(other, list):
+            return len(one) == len(other) and all(map(same, one, other))
+        return one is other or (isinstance(one, int | float | str) and one == other)
+
+    return first.keys() == second.keys() and all(same(value, second[name]) for name, value in first.items())
 
 
 def embedded(inner: nn.Module, prompt: WholePrompt) -> dict[str, Any]:
@@ -183,13 +226,19 @@ class WholeInputs:
         self.prompt = None
 
 
+def computed_whole(model: WholeModel, prompt: WholePrompt) -> tuple[PromptCache, mx.array]:
+    """The caches of a prompt, and the logits [1, 1, vocabulary] after it."""
+    cache = model.make_cache()
+    logits = model(mx.array(prompt.ids), cache, inputs=prompt)
+    mx.eval(logits, arrays_of(cache))
+    return cache, logits
+
+
 def evaluated(model: WholeModel, prompt: WholePrompt) -> mx.array:
-    """The logits [vocabulary] after a prompt, in float32; it is the model's sample from then on.
+    """The logits [vocabulary] after a prompt, in float32; it is one of the model's samples from then on.
 
     Raises what the model raises.
     """
-    cache = model.make_cache()
-    logits = model(mx.array(prompt.ids), cache, inputs=prompt)[0, -1].astype(mx.float32)
-    mx.eval(logits, arrays_of(cache))
-    model.sample = prompt
-    return logits
+    _, logits = computed_whole(model, prompt)
+    model.samples[prompt.has_media] = prompt
+    return logits[0, -1].astype(mx.float32)

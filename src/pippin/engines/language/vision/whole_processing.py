@@ -1,5 +1,5 @@
-"""The processor of a model that computes prompts whole: messages to text as mlx-vlm writes them, and the text with all
-its media to arrays."""
+"""The processor of a model that computes prompts whole: turns messages into text as mlx-vlm does, and the text with all
+its media into arrays."""
 
 import hashlib
 import logging
@@ -65,7 +65,7 @@ class LibraryStyle:
 
     model_type: str
     writing: Writing = "by architecture"
-    markers: dict[Modality, str] = field(default_factory=dict)  # by which text names media
+    markers: dict[Modality, str] = field(default_factory=dict)  # what names media in text
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
         """The content of a message that holds media, as the chat template takes it. Text goes through `shield`.
@@ -107,14 +107,14 @@ class LibraryStyle:
                 **clips,
             )
         except FAILURES as error:
-            # Some architectures take one picture in a message, which mlx-vlm's error says.
+            # Some architectures take only one picture in a message: mlx-vlm's error says so.
             why = f"The media of one message in 'messages' can't be written for this model: {error}"
             raise ServerError("invalid_request", why, "messages") from error
         return message["content"] if isinstance(message, dict) else message
 
 
 class _ShieldedTokenizer:
-    """A processor's tokenizer to which markers that clients spelled are text: shielded ones, see `Literals`."""
+    """A processor's tokenizer that reads markers spelled by clients as text: shielded ones, see `Literals`."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -182,9 +182,9 @@ class WholeProcessor:
         self._tokenizer: Tokenizer | None = None
         self._adds_tokens = False
         self.style = LibraryStyle(str(config.get("model_type", "")).lower())
-        self.modalities: frozenset[Modality] = frozenset()  # as found by trying
-        self.takes_several = False  # pictures in one prompt, also found by trying
-        self.joint: JointTokens | None = None  # of a model whose prompts run in batches, also found by trying
+        self.modalities: frozenset[Modality] = frozenset()  # found by testing
+        self.takes_several = False  # whether a prompt may have several pictures, found by testing
+        self.joint: JointTokens | None = None  # set if prompts run in batches, found by testing
 
     @property
     def frames(self) -> FrameRate | None:
@@ -194,19 +194,19 @@ class WholeProcessor:
 
     @property
     def drops_video(self) -> bool:
-        """Whether the processor takes no video, though it may not say so."""
+        """Whether the processor takes no video, even if it accepts it silently."""
         return self._frame_rate is not None
 
     @property
     def chat_template(self) -> str | None:
-        """The template of the processor's own, which some models have in place of their tokenizer's."""
+        """The processor's own template, which some models have instead of their tokenizer's."""
         found = getattr(self._processor, "chat_template", None)
         if isinstance(found, str) and "{" not in found:
             return JOINED_TEMPLATE
         return found if isinstance(found, str) else None
 
     def markers(self) -> dict[Modality, str]:
-        """What the processor writes for media, where it turns messages into text before the template sees them."""
+        """What the processor writes for media, if it turns messages into text before the template sees them."""
         return {modality: text for modality in MODALITIES if (text := self._marker(modality))}
 
     def _marker(self, modality: Modality) -> str:
@@ -246,7 +246,8 @@ class WholeProcessor:
             ) from error
 
     def joined(self, text: str, media: Sequence[tuple[str, MediaPart]]) -> tuple[list[int], PromptMedia]:
-        """As `prompt`, for batches: the tokens, one for each embedding, and the media as one. Raises `ServerError`."""
+        """Like `prompt`, for batches: the tokens, one for each embedding, and the media as one. Raises
+        `ServerError`."""
         assert self.joint is not None
         made = self.prompt(text, media)
         sources = ((part, part.source) for _, part in media)
@@ -258,7 +259,7 @@ class WholeProcessor:
         return self.joint.place(made, modality_of(media[0][1]), hashlib.blake2b(b"".join(digests)).digest())
 
     def made(self, media: PromptMedia | WholePrompt) -> bool:
-        """Whether media of a prompt were prepared as the loaded model takes them."""
+        """Whether the media of a prompt were prepared in the form that the loaded model takes."""
         return (
             isinstance(media, WholePrompt)
             if self.joint is None
@@ -306,7 +307,7 @@ class WholeProcessor:
         return audio_rate(self._processor)
 
     def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
-        """A rendered prompt with small media. The last one is another for each `number`: 0 and 1 are of one size, and a
+        """A rendered prompt with small media. The last one differs by `number`: 0 and 1 have the same size, and a
         picture of number 2 is wider. Raises `FAILURES`."""
         given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
         match modality:
@@ -350,9 +351,9 @@ class WholeProcessor:
 def _with_ends(arrays: dict[str, Any]) -> dict[str, Any]:
     """The arrays of a prompt, with rows of zeros after its last picture for a model that reads up to such a row.
 
-    DeepSeek-VL2's processor in mlx-vlm gives [1, pictures, 2] counts of tiles, and its model looks for an end of them
-    in as many rows as there are tiles (`get_input_embeddings`): past the end of the array it took what lay in memory
-    for counts, and by these it left the picture out of some prompts.
+    DeepSeek-VL2's processor in mlx-vlm returns [1, pictures, 2] counts of tiles, and its model looks for their end in
+    as many rows as there are tiles (`get_input_embeddings`). Past the end of the array it took arbitrary memory for
+    counts, and so left the picture out of some prompts.
     """
     tiles, pixels = arrays.get("images_spatial_crop"), arrays.get("pixel_values")
     if not isinstance(tiles, np.ndarray) or tiles.ndim != 3 or not isinstance(pixels, np.ndarray):
@@ -369,7 +370,7 @@ def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
 
 
 Evaluate = Callable[[WholePrompt], mx.array]
-"""Gives the logits [vocabulary] of the loaded model after a prompt."""
+"""Returns the logits [vocabulary] of the loaded model after a prompt."""
 
 
 class SampleRenderer(Protocol):
@@ -383,9 +384,9 @@ def try_modalities(
     open_renderer: "Callable[[WholeProcessor], SampleRenderer]",
     evaluate: Evaluate,
 ) -> bool:
-    """Find out, by trying, which modalities the model takes and how its messages are written; whether there are any.
+    """Find out, by testing, which modalities the model takes and how its messages are written; return whether any.
 
-    Messages are written in the first of the `Writing`s that the template takes.
+    Messages are written in the first of the `Writing`s with which the model takes media.
     """
     found: set[Modality] = set()
     tried = [each for each in MODALITIES if each != "video" or not processor.drops_video]
@@ -407,9 +408,9 @@ def try_joint(
     renderer: SampleRenderer,
     find: Callable[[Sequence[WholePrompt]], JointTokens | None],
 ) -> bool:
-    """Find out, by trying, whether the engine computes prompts with these media in its batches.
+    """Find out, by testing, whether the engine computes prompts with these media in its batches.
 
-    `find` gives the tokens that features replace in samples, as `find_tokens` does.
+    `find` returns the tokens that features replace in samples, as `find_tokens` does.
     """
     try:
         samples = [list(_samples(processor, renderer, modality)) for modality in sorted(processor.modalities)]
@@ -425,7 +426,7 @@ def try_joint(
 def _samples(
     processor: WholeProcessor, renderer: SampleRenderer, modality: Modality
 ) -> Iterator[WholePrompt]:
-    """Prompts with media of a modality: two that differ in nothing else, and pictures of other sizes and number."""
+    """Prompts with media of a modality: two that differ in the medium only, and pictures of other sizes and number."""
     asked = [(0, 1), (1, 1)]
     if modality == "image":
         asked += [(2, 1), (2, 2)] if processor.takes_several else [(2, 1)]
@@ -440,7 +441,7 @@ def _sees_a_difference(
     evaluate: Evaluate,
     count: int = 1,
 ) -> bool:
-    """Whether the model runs a prompt with samples of the modality, and answers otherwise if the last is another one.
+    """Whether the model runs a prompt with samples of the modality, and its logits change with the last sample.
 
     A family that leaves the medium out of the prompt would give the same logits for both.
     """

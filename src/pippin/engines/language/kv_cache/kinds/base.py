@@ -90,16 +90,17 @@ class BatchedCache(ABC):
         all."""
 
     def checkpoint(self) -> Any:
-        """How the sequences stand, for `restore`: what lengths do not tell. None where they tell all, as of keys and
-        values, whose places behind the end of a sequence nobody reads. Nothing that it refers to may change later, and
-        no array whose places the next steps write to may be in it: MLX would copy that. Where the kind `checkpoints`,
-        after `rewind` of the step before."""
+        """The state of all sequences now, for `restore`: what does not follow from their lengths. None for keys and
+        values, which nobody reads behind the end of a sequence. The returned value must not change later. It must not
+        refer to an array that the next steps write into in place, which MLX would copy then. Called only where the kind
+        `checkpoints`, and after `rewind` of the last step, if there is one."""
         return None
 
     def restore(self, checkpoint: Any) -> None:
-        """Put all sequences back to how they stood at `checkpoint`, whatever steps came since. They lie where they lay
-        then, and have taken no more tokens since, padding and forgotten ones among them, than the slack of the table
-        of slots. Where the kind `checkpoints`, before the table of slots is told. The checkpoint stays good."""
+        """Return all sequences to their state at `checkpoint`, however many steps came since. They are in the same
+        slots as then, and the steps since had no more tokens, with padding and rewound ones, than the table's slack.
+        Called only where the kind `checkpoints`, before the table of slots is told. The checkpoint can be restored
+        again."""
 
     def gather(self, places: Mapping[int, Sequence[int]]) -> None:
         """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
@@ -136,7 +137,7 @@ class CacheKind(ABC):
     rewinds: ClassVar[bool] = False
     """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
     checkpoints: ClassVar[bool] = False
-    """Whether batched sequences can be put back to how they stood some steps ago: `BatchedCache.restore`."""
+    """Whether batched sequences can return to their state some steps ago: `BatchedCache.restore`."""
     replays: ClassVar[bool] = False
     """Whether that is done by calling the layer's modules again: see `replay.py`."""
     trims: ClassVar[bool] = False

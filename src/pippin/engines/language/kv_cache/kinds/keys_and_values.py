@@ -410,6 +410,9 @@ class JoinedAttention:
             new = keys[own, :, :count]
             cache.update_and_fetch(new, new if values is keys else values[own, :, :count])
         # All are written before any is looked at: they may lie in one array, which would be copied otherwise.
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
         found = [cache.keys_and_values() for cache in self.caches]
         return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
             [pair[1] for pair in found]

@@ -124,7 +124,7 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
         self._put(slot, [None] * len(self.cache))
 
     def checkpoint(self) -> States:
-        # Other array objects: what is put into one in place is not put into these.
+        # New array objects: what `_put` writes into an array in place does not change these.
         return [None if state is None else state[:] for state in self.cache]
 
     def restore(self, checkpoint: States) -> None:

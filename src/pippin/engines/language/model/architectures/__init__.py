@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
-MENDED: Final = ("baichuan_m1", "gemma2", "gpt_bigcode", "longcat_flash_ngram")
+MENDED: Final = ("afm7", "baichuan_m1", "gemma2", "gpt_bigcode", "llama4", "longcat_flash_ngram")
 
 REFUSES_HEADS: Final = ("bailing_moe", "bailing_moe_linear")
 """Architectures that mlx-lm 0.32 does not read with prediction heads behind the last layer: its other classes leave out

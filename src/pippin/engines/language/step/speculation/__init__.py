@@ -6,9 +6,12 @@ does. The pass in which the model checks proposals is `Batch.check`. Begin with 
 - `verification.py`: when proposals are asked for, and how many for each sequence.
 - `clock.py`: how long steps take, whatever else runs on the machine.
 - `pace.py`: how many proposals pay, from measured acceptance and step times.
-- `proposers.py`: sources of proposals: the text itself, or a smaller model. A new source is one more class.
-- `trees.py`: proposals with second choices: how they grow, and when they pay.
+- `proposers.py`: the interface of sources of proposals, and the lookups in texts. A new source is one more class.
+- `draft_model.py`: proposals of a smaller model.
+- `trees.py`: proposals with second choices: how one grows, and when they pay; `growing.py`: how a drafter's passes
+  grow them for a whole batch.
 - `judging.py`: which tokens the model chooses at the places of proposals.
 - `followers.py`: the interface of proposers that draft from the model's hidden states: `heads.py`, and `assistants.py`,
   which has no caches of its own.
+- `drafter_slots.py`: the caches of `draft_model.py` and `heads.py`, with a slot for each sequence.
 """

@@ -63,7 +63,7 @@ class Assistants:
             self._followed[running.sequence] = _Followed(running, end.state)
 
     def passed(self, group: SlotGroup) -> None:
-        self._passed[group] = self._states.take()
+        self._passed[group] = self._states.take(group.calls)
 
     def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
@@ -71,7 +71,7 @@ class Assistants:
         for running, own in places.items():
             if running.sequence in self._followed:
                 group = running.slot.group
-                found.append(_state(passed[group], running.slot.index - group.low, own[-1] + 1))
+                found.append(_state(passed[group], group.row(running.slot.index), own[-1] + 1))
                 self._followed[running.sequence] = _Followed(running, found[-1])
         return found
 

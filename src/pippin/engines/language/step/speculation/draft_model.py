@@ -1,12 +1,15 @@
-"""Drafts by a smaller model, which reads what the sequences of a batch say and goes on from there, for all at once.
+"""Drafts by a smaller model with the same vocabulary, for all sequences of a batch at once.
 
-Each sequence lies in a slot of the draft model's own caches. A draft is one pass over what is new of each, then one for
-each further token. What these leave is forgotten again: what a slot holds is what the sequence says, whatever becomes
-of the proposals. A text that is far behind is read by itself first, a chunk in each step.
+The draft model has caches of its own, in which each sequence has a slot. A draft is one pass over the new tokens of all
+sequences, then one pass of a token each for every further proposal. The state before these passes is restored
+afterwards, so that a slot always holds a beginning of its sequence and nothing that was only proposed: no kind of cache
+has to take tokens back one by one. A sequence with many new tokens, such as a prompt, is first read in a cache of its
+own, a chunk in each step.
 """
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -26,15 +29,16 @@ from pippin.engines.language.step.speculation.growing import Grove
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
 
 MOST_NEW = 32
-"""Tokens that may be new of a sequence in a pass over all, if a draft has not more: the others wait while one reads."""
+"""The most new tokens of a sequence that are read in a pass over all sequences, unless a draft can be longer. All are
+padded to the sequence with the most."""
 
 
 @dataclass(eq=False)
 class _Reading:
-    """A text that is read by itself."""
+    """A sequence that is read in a cache of its own."""
 
     cache: PromptCache
-    count: int  # tokens that are in the cache
+    count: int  # tokens in the cache
 
 
 class DraftModel:
@@ -45,15 +49,16 @@ class DraftModel:
     def __init__(
         self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int, grows_trees: bool = False
     ) -> None:
-        """`shape`: how sequences lie together, with slack for what a draft adds. `head` is the model's. `chunk`: most
-        tokens that it reads of a text by itself in a step. `grows_trees`: it can be asked for several ways on."""
+        """`shape`: how its sequences run together; no draft and no pass over new tokens is longer than the slack.
+        `head`: its projection onto the vocabulary. `chunk`: the most tokens that it reads of a sequence in a step.
+        `grows_trees`: whether it can compute trees."""
         self._model = model
         self._head = head
         self.grows_trees = grows_trees
         self.weight_bytes = weight_bytes(model)
         self._chunk = chunk
         self._layout = shape.layout
-        self._near = shape.slack  # tokens that may be new of a sequence in a pass over all: see `MOST_NEW`
+        self._most_new = shape.slack
         self._slots = DrafterSlots(model, shape)
         self._read: dict[Sequence, _Reading] = {}
 
@@ -62,7 +67,7 @@ class DraftModel:
 
     def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
         asked = {sequence: most for sequence, most in wanted if most}
-        self._come_near(asked)
+        self._catch_up(asked)
         self._slots.settle()
         found = self._grow(asked) if trees and self.grows_trees else self._draft(asked)
         return [found.get(sequence, NOTHING) for sequence, _ in wanted]
@@ -72,28 +77,29 @@ class DraftModel:
         self._slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
-        """In its slot, or while it is read by itself."""
+        """In its slot, or in a cache of its own."""
         alone = self._layout.prompt_bytes(capacity, self._chunk)
         return max(self._slots.sequence_bytes(capacity), alone)
 
-    # How a text is read that is far behind
+    # How a sequence with many new tokens is read
 
     def _new(self, sequence: Sequence) -> int:
-        """Tokens of a sequence that are not read yet."""
+        """The number of tokens of a sequence that are not read yet."""
         held = self._read.get(sequence)
         return len(sequence.tokens) - (self._slots[sequence].length if held is None else held.count)
 
-    def _come_near(self, sequences: Iterable[Sequence]) -> None:
-        """Have sequences lie in slots of which no more is new than a pass over all reads; the others read on."""
+    def _catch_up(self, sequences: Iterable[Sequence]) -> None:
+        """Read a chunk of each sequence that has more new tokens than a pass over all reads. A sequence of which only
+        the last token is left afterwards has a slot then."""
         for sequence in sequences:
             if sequence not in self._slots and sequence not in self._read:
                 cache = self._layout.new_prompt_cache(len(sequence.tokens))
                 self._read[sequence] = _Reading(cache, 0)
-            elif sequence in self._slots and self._new(sequence) > self._near:
+            elif sequence in self._slots and self._new(sequence) > self._most_new:
                 slot = self._slots[sequence]
                 self._read[sequence] = _Reading(slot.view(slot.length), slot.length)
                 self._slots.leave(sequence)
-        # All but the last token of a text, which is read in a pass over all.
+        # The last token is left for the pass over all, which gives the logits after it.
         left = {sequence: self._new(sequence) - 1 for sequence in sequences if sequence in self._read}
         self._read_chunks({sequence: min(count, self._chunk) for sequence, count in left.items() if count})
         for sequence in left:
@@ -103,7 +109,7 @@ class DraftModel:
                 self._slots.join(running, reading.cache, reading.count)
 
     def _read_chunks(self, counts: Mapping[Sequence, int]) -> None:
-        """Read so many tokens more of each text: in one pass where they are alike."""
+        """Read the next tokens of these sequences, in one pass where that pays."""
         readings = [(sequence, self._read[sequence], count) for sequence, count in counts.items()]
         before = [reading.count for _, reading, _ in readings]
         together = self._layout.joins and len(readings) > 1 and fits(list(counts.values()), before)
@@ -119,14 +125,18 @@ class DraftModel:
         caches = [reading.cache for _, reading, _ in readings]
         one = len(caches) == 1
         layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in readings])
-        with self._head.only([0] * len(readings)):  # nobody wants logits yet
+        with self._only([0] * len(readings)):  # the logits are not used
             self._model(mx.array(tokens), cache=layers)
         mx.eval([arrays_of(cache) for cache in caches])
+
+    def _only(self, positions: Many[int]) -> AbstractContextManager[None]:
+        """Within the context logits are computed at these positions alone, if the model's head can do that."""
+        return self._head.only(positions) if self._head.works else nullcontext()
 
     # How it drafts
 
     def _wanted(self, slots: Mapping[int, Sequence], asked: Mapping[Sequence, int]) -> dict[int, int]:
-        """How many tokens are to be drafted for the sequences of a group, by their slots."""
+        """The number of tokens to draft for the sequences of a group, by their slots."""
         return {
             slot: asked[sequence]
             for slot, sequence in slots.items()
@@ -151,24 +161,25 @@ class DraftModel:
     def _read_new(
         self, group: BatchedGroup, slots: Mapping[int, Sequence], wanted: Iterable[int]
     ) -> mx.array:
-        """Read what is new of the sequences in a group, all of those that are `wanted`; logits [slots, 1, vocabulary]
-        after each one's last token."""
+        """Read the new tokens of all sequences of a group, as many as the `wanted` slots have. Returns the logits
+        [slots, 1, vocabulary] after the last token of each."""
         width = max(self._new(slots[slot]) for slot in wanted)
         tokens = np.full((group.high - group.low, width), PADDING, np.int32)
-        # Each slot has a token at least: what it is where nothing is new is forgotten again.
+        # Each slot needs a token; where a sequence has no new one, it is taken back again.
         tokens[:, 0] = 0
         counts = {slot: min(self._new(sequence), width) for slot, sequence in slots.items()}
         for slot, count in counts.items():
             start = self._slots[slots[slot]].length
             tokens[slot - group.low, :count] = slots[slot].tokens[start : start + count]
         last = [max(counts.get(slot, 0) - 1, 0) for slot in range(group.low, group.high)]
-        with self._head.only(last):
+        with self._only(last):
             logits = self._head.last(group.forward(mx.array(tokens)), last)
         group.rewind({slot: width - count for slot, count in counts.items()})
         return logits[:, None]
 
     def _chains(self, group: BatchedGroup, logits: mx.array, most: int) -> mx.array:
-        """So many tokens [slots, most] by what the model gives after what it has read; it has read no more then."""
+        """Draft tokens [slots, most] from the logits [slots, 1, vocabulary] after the text. The caches are as before
+        then."""
         tokens = [mx.argmax(logits, axis=-1)]
         checkpoint = group.checkpoint()
         while len(tokens) < most:

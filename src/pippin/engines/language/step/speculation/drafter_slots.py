@@ -1,6 +1,4 @@
-"""Where a drafter that has caches of its own keeps what it has read of each sequence: a slot for each, as the model has
-them, so that all sequences of a batch go through the drafter together.
-"""
+"""The slots of sequences in a drafter's own caches, so that all sequences of a batch are drafted for together."""
 
 import mlx.nn as nn
 
@@ -11,7 +9,8 @@ from pippin.engines.language.step.sequences import Running, Sequence
 
 
 class DrafterSlots:
-    """The drafter's groups. The scheduler counts what they take with the sequences: see `sequence_bytes`."""
+    """Like the model's own groups. They take no more memory than the scheduler charges the sequences for, which knows
+    it from `sequence_bytes`."""
 
     def __init__(self, drafter: nn.Module, shape: BatchShape) -> None:
         self._shape = shape
@@ -25,7 +24,7 @@ class DrafterSlots:
         return self._slots[sequence]
 
     def join(self, running: Running, cache: PromptCache, length: int) -> Slot:
-        """A slot for a sequence of which so many tokens lie in a cache of its own, which is copied."""
+        """Give a sequence a slot, and copy the cache of its first `length` tokens into it."""
         request = SlotRequest(length=length, growth=running.growth, length_class=running.length_class)
         slot = self._groups.reserve(request, self._limit(request))
         self._groups.join(cache, slot)
@@ -33,14 +32,14 @@ class DrafterSlots:
         return slot
 
     def leave(self, sequence: Sequence) -> None:
-        """What lies there is forgotten; of a sequence without a slot there is nothing."""
+        """Free the slot of a sequence, if it has one."""
         slot = self._slots.pop(sequence, None)
         if slot is not None:
             self._groups.leave([slot])
-            self._groups.fit(self._limit())  # now, for nobody may be drafted for any more
+            self._groups.fit(self._limit())  # at once: there may be no further draft
 
     def settle(self) -> None:
-        """Have all sequences lie where they are to be computed, before a draft."""
+        """Move sequences to the groups of their lengths, and give up what is to spare. Called before a draft."""
         for sequence, slot in self._slots.items():
             stage = sequence.stage
             if isinstance(stage, Running) and stage.length_class != slot.length_class:
@@ -49,7 +48,7 @@ class DrafterSlots:
         self._groups.compact()
 
     def by_group(self) -> list[tuple[BatchedGroup, dict[int, Sequence]]]:
-        """The groups, and the sequences in them by their slots."""
+        """The groups, and the sequences of each by the indexes of their slots."""
         found: dict[BatchedGroup, dict[int, Sequence]] = {}
         for sequence, slot in self._slots.items():
             assert isinstance(slot.group, BatchedGroup)
@@ -57,12 +56,12 @@ class DrafterSlots:
         return list(found.items())
 
     def sequence_bytes(self, capacity: int) -> int:
-        """Of a sequence of so many tokens, in a group whose longest it is."""
+        """Bytes of the slot of a sequence with so many tokens, if no other in its group is longer."""
         return self._shape.slot_bytes(rounded(capacity + self._shape.slack + 1))
 
     def _limit(self, *joining: SlotRequest) -> int:
-        """Bytes that they may take: what sequences are charged for at least, each padded to the longest of its
-        class."""
+        """Bytes that all slots may take, with those of sequences that are `joining`: no more than the scheduler charges
+        for, which pads each sequence to the longest of its class."""
         held = [(slot.length_class, slot.length) for slot in self._slots.values()]
         held += [(request.length_class, request.length) for request in joining]
         longest: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Trees for all sequences of a group at once: each pass of a drafter lets them grow by a level."""
+"""How trees grow for all sequences of a group at once: by one level in each pass of the drafter."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,35 +11,36 @@ from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.trees import CHOICES, LikeliestTree
 
 Likeliest = Callable[[mx.array, int], tuple[mx.array, mx.array]]
-"""Of what a drafter gives [slots, tokens, size], so many tokens [slots, tokens, choices] that may follow each, and the
-logarithms of their chances."""
+"""Takes what a drafter returns [slots, tokens, size] and a number of choices. Returns the likeliest tokens that follow
+each token, and their log probabilities, both [slots, tokens, choices]."""
 
 
 class Grove:
     """The trees of the sequences in a group's slots."""
 
     def __init__(self, group: BatchedGroup, most: Mapping[int, int]) -> None:
-        """`most`: tokens of the tree of each slot that has a sequence, none where nothing is asked for."""
+        """`most`: the most tokens of the tree of each slot with a sequence; 0 where no tree is wanted."""
         self._group = group
         self._trees = {slot: LikeliestTree(count) for slot, count in most.items()}
 
     def grow(self, given: mx.array, likeliest: Likeliest, *, by_states: bool) -> dict[int, Proposal]:
-        """Trees by what the drafter gives after the text [slots, 1, size], and after their own tokens then. All that it
-        reads is forgotten again. `by_states`: beside each token it takes what it gave for the one before."""
+        """Returns the trees by slot. `given` is what the drafter returns for the last token of the text
+        [slots, 1, size]; its caches are as before afterwards. `by_states`: it takes, beside each token, what it has
+        returned for the one before."""
         found = given
         while self._take_level(*likeliest(found, CHOICES)):
-            # All levels again, side by side: passes of a drafter are short, whatever they compute.
+            # All levels are computed again, side by side: a drafter's passes are short, whatever they compute.
             found = mx.concatenate([given, self._pass(found if by_states else None)], axis=1)
         return {slot: Proposal(tree.tokens, parents=tree.parents) for slot, tree in self._trees.items()}
 
     def _take_level(self, tokens: mx.array, chances: mx.array) -> bool:
-        """Let the trees grow; whether any did."""
+        """Let the trees grow by a level. Returns whether any did."""
         words, logarithms, low = np.array(tokens), np.array(chances), self._group.low
         grew = [tree.grow(words[slot - low], logarithms[slot - low]) for slot, tree in self._trees.items()]
         return any(grew)
 
     def _pass(self, before: mx.array | None) -> mx.array:
-        """What the drafter gives after each token of the trees [slots, tokens, size]."""
+        """What the drafter returns for the tokens of the trees [slots, tokens, size]."""
         group = self._group
         width = max(len(tree.tokens) for tree in self._trees.values())
         tokens, sources = np.zeros((2, group.high - group.low, width), np.int32)

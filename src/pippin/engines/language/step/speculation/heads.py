@@ -171,7 +171,7 @@ class Heads:
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
-        self._passed[group] = self._states.take()
+        self._passed[group] = self._states.take(group.calls)
 
     def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
         """Of what has `passed` each sequence keeps the tokens at these ascending places, the first among them. Gives
@@ -180,7 +180,7 @@ class Heads:
         for running, own in places.items():
             followed, group = self._followed.get(running.sequence), running.slot.group
             if followed is not None:
-                states, row = passed[group], running.slot.index - group.low
+                states, row = passed[group], group.row(running.slot.index)
                 if own[-1] >= len(own):  # there are others between them
                     states, row = states[row : row + 1, mx.array(list(own))], 0
                 followed.wait(_Stretch(states, row, len(own)))

@@ -1,4 +1,6 @@
-"""What proposes next tokens; and the free way, by the text itself and by what the prefix cache remembers."""
+"""What a proposer is, and those that cost next to nothing: they look into the text itself, a prediction, and what the
+prefix cache remembers.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator

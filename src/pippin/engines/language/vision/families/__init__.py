@@ -8,7 +8,16 @@ from typing import Any, Final
 
 import mlx.nn as nn
 
-MENDED: Final = ("deepseek_v4", "ernie4_5_moe_vl", "gemma3n", "glm5_next", "hy_v4", "inkling", "qwen4_exp")
+MENDED: Final = (
+    "deepseek_v4",
+    "ernie4_5_moe_vl",
+    "gemma3n",
+    "glm5_next",
+    "hy_v4",
+    "inkling",
+    "llama4",
+    "qwen4_exp",
+)
 
 
 def mend(model: nn.Module, family: str | None) -> None:

@@ -6,6 +6,7 @@ proposals are accepted then, however many sequences there are.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.architectures import any_architecture
 from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafting import PHRASE, Prompts
+from tests.engines.language.kv_cache.test_pooling import V4
+from tests.engines.language.vision import any_family
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 Folders = Callable[..., Path]
@@ -43,7 +47,10 @@ KINDS = {
     "recurrent layers, attention and plain ones": "nemotron_h",
     "latent vectors": "deepseek_v3",
     "latent vectors and an index": "deepseek_v32",
+    "recurrent layers of a model that takes pictures": "qwen3_5_vision",
+    "pooled keys": "deepseek_v4",
 }
+FAMILIES = {"deepseek_v4": V4}
 BY_DAY = ("llama", "gemma3_text", "qwen3_next", "lfm2")
 AT_NIGHT = pytest.mark.long
 RIGHT = 0.95  # of the proposals of the model itself: two logits may tie
@@ -58,11 +65,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
     def folder(architecture: str, seed: int = 7) -> Path:
         if (architecture, seed) not in made:
-            write = tiny_model if architecture in ARCHITECTURES else any_architecture.write
-            made[architecture, seed] = write(architecture, root / str(seed) / architecture, seed=seed)
+            made[architecture, seed] = written(architecture, root / str(seed) / architecture, seed)
         return made[architecture, seed]
 
     return folder
+
+
+def written(architecture: str, folder: Path, seed: int) -> Path:
+    if architecture in FAMILIES:
+        return any_family.write(architecture, replace(FAMILIES[architecture], seed=seed), folder)
+    if architecture.endswith("_vision"):
+        return tiny_vision_model(architecture.removesuffix("_vision"), folder, seed=seed)
+    write = tiny_model if architecture in ARCHITECTURES else any_architecture.write
+    return write(architecture, folder, seed=seed)
 
 
 @pytest.fixture(

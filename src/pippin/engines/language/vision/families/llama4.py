@@ -1,0 +1,43 @@
+"""Llama 4 for sequences of different length: mlx-vlm 0.7.10 makes its masks of chunks, and scales its queries by their
+positions, for one length alone, as mlx-lm does."""
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_vlm.models.llama4.language import Attention, LlamaModel
+
+from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.model.architectures.llama4 import scaled_attention, through_layers
+
+
+def mend(model: nn.Module) -> None:
+    language = model.language_model
+    language.model.__class__ = OfAnyLengths
+    for layer in language.layers:
+        layer.self_attn.__class__ = OfAnyPositions
+
+
+class OfAnyLengths(LlamaModel):  # type: ignore[misc] # mlx-vlm has no types
+    def __call__(
+        self,
+        input_ids: mx.array | None = None,
+        input_embeds: mx.array | None = None,
+        mask: mx.array | None = None,
+        cache: PromptCache | None = None,
+    ) -> mx.array:
+        # mlx-vlm's own caches of chunks do not say what a token sees.
+        if cache is None or mask is not None or not all(hasattr(own, "make_mask") for own in cache):
+            alone: mx.array = super().__call__(input_ids, input_embeds, mask, cache)
+            return alone
+        return through_layers(
+            self, self.embed_tokens(input_ids) if input_embeds is None else input_embeds, cache
+        )
+
+
+class OfAnyPositions(Attention):  # type: ignore[misc]
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        if cache is None or self.use_rope or not self.attn_temperature_tuning:
+            attended: mx.array = super().__call__(x, mask, cache)
+            return attended
+        return scaled_attention(self, x, mask, cache)
