@@ -21,9 +21,9 @@ API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -
 # The APIs
 
 Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, and Ollama's API.
-Every address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or
-refused by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
-ignored, and named once in the log; so are unknown keys of the objects that fields hold, by their path.
+Every address works with and without `/v1`; those under `/api` have no version. A field of a contract is honoured, or
+refused by name with status 400; a few fields for bookkeeping are accepted and change nothing. A field that no contract
+knows is ignored, and named once in the log; so are unknown keys of objects in fields, by their path.
 
 ## Ollama
 
@@ -31,148 +31,149 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 |---|---|
 | `POST /api/chat`, `POST /api/generate` | answers, as lines of JSON unless `stream` is false |
 | `POST /api/embed`, `POST /api/embeddings` | vectors of texts |
-| `GET /api/tags`, `GET /api/ps`, `POST /api/show` | the models that are here, those in memory, and one of them |
+| `GET /api/tags`, `GET /api/ps`, `POST /api/show` | the available models, those in memory, and one of them |
 | `POST /api/pull`, `DELETE /api/delete` | downloads a model, deletes one; for administrators |
 | `POST /api/copy` | gives a model a second name, until the server ends; for administrators |
 | `GET /api/version` | the version of Ollama whose API this is |
 
 - **An empty prompt**, or no messages, loads the model; with `keep_alive: 0` it unloads it.
-- **Names** have the tag `:latest` in lists, and may be asked for with or without it.
+- **Names** have the tag `:latest` in lists; requests may use it or leave it out.
 - **`options.num_ctx`** bounds prompt and answer together: the oldest turns of a longer conversation are dropped, or the
-  request is refused where `truncate` is false. `num_keep` and what tells Ollama's runner how to load a model
+  request is refused if `truncate` is false. `num_keep` and the options of Ollama's runner
   (`num_gpu`, `num_thread`, ...) change nothing; `mirostat`, `template` and `context` are refused by name.
-- `POST /api/create` and `/api/push` are refused: models are imported by `pippin import`, and not uploaded.
+- `POST /api/create` and `/api/push` are refused: models are imported with `pippin import`, not uploaded.
 
 ## LM Studio
 
 | Address | What it does |
 |---|---|
-| `GET /api/v0/models`, `GET /api/v0/models/{id}` | the models that are here, with kind, state and context |
-| `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's of these names |
+| `GET /api/v0/models`, `GET /api/v0/models/{id}` | the available models, with kind, state and context |
+| `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's addresses of these names |
 | `GET /api/v1/models` | the same in the newer form |
 | `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
 
-`/api/v1/chat` is refused: `/v1/responses` keeps conversations.
+`/api/v1/chat` is refused; use `/v1/responses`, which keeps conversations.
 
 ## Responses
 
 | Address | What it does |
 |---|---|
 | `POST /v1/responses` | answers, whole, streamed, or in the background |
-| `GET /v1/responses/{id}` | the stored response, or how far a background response is |
-| `GET /v1/responses/{id}?stream=true&starting_after=N` | the events of a background response after one |
-| `DELETE /v1/responses/{id}` | forgets it, and stops it if it runs in the background |
+| `GET /v1/responses/{id}` | the stored response, or the progress of a background response |
+| `GET /v1/responses/{id}?stream=true&starting_after=N` | the events of a background response after event N |
+| `DELETE /v1/responses/{id}` | deletes it, and stops it if it runs in the background |
 | `POST /v1/responses/{id}/cancel` | stops a background response |
-| `GET /v1/responses/{id}/input_items` | all items that the model was given, by pages |
+| `GET /v1/responses/{id}/input_items` | all items that the model was given, in pages |
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
-| WebSocket `/v1/responses` | `response.create` events, answered one after the other |
-| `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items to go on with |
+| WebSocket `/v1/responses` | `response.create` events, answered one at a time |
+| `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items for the next request |
 | `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
-- **The store** keeps responses (unless `store` is false) and conversations apart for each API key, within
-  `response_store_entries`, `response_store_mb` and `response_store_hours`; what was not used for longest goes first.
-  It is in memory, or in the SQLite file that `response_store` names, and then survives a restart.
+- **The store** keeps responses (unless `store` is false) and conversations separately for each API key, within
+  `response_store_entries`, `response_store_mb` and `response_store_hours`; the least recently used are deleted first.
+  It is in memory, or in the SQLite file that `response_store` names, which survives a restart.
 - **Reasoning** comes as raw text (`reasoning_text` in the item's `content`, with `response.reasoning_text.delta`),
-  because that is what a local model's reasoning is. A client that asks for a summary (`reasoning.summary`) gets the
-  same text in the summary's place and events instead, never both. `include: ["reasoning.encrypted_content"]` adds it
+  because a local model's reasoning is raw text. A client that asks for a summary (`reasoning.summary`) gets the
+  same text in the fields and events of the summary instead, never in both. `include: ["reasoning.encrypted_content"]` adds it
   as an opaque text that a later request may send back; it is encoded, not encrypted.
-- **WebSocket**: each `response.create` event has the fields of a request; its answer is the events of a stream, as JSON
-  messages. A connection remembers its last response even where `store` is false. `generate: false` takes the input
+- **WebSocket**: each `response.create` event has the fields of a request; the answer is the events of a stream, as JSON
+  messages. A connection remembers its last response even if `store` is false. `generate: false` takes the input
   without answering it. Errors are events of type `error` with a `status`; a connection ends after an hour.
-- **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
-  come back as items of their own kind; the functions of a `namespace` get its name in front. All other tools are for
-  OpenAI's servers to run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
-  `tool_search` and what newer clients list): they are left out of the prompt with a warning in the log. Forcing one of
-  them by `tool_choice` is refused. The grammar of a custom tool is told to the model. A regular expression is enforced,
-  too; a Lark grammar is not.
-- **`reasoning.context`** is accepted with a warning in the log: the chat template says which reasoning of earlier turns
-  the model is shown.
-- **Tools of MCP servers** are called while the response is made ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
+- **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
+  their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. All other
+  tools run on OpenAI's servers (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
+  `tool_search` and those of newer clients): they are left out of the prompt with a warning in the log, and a
+  `tool_choice` that forces one of them is refused. The grammar of a custom tool is shown to the model. A regular
+  expression is also enforced; a Lark grammar is not.
+- **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier
+  turns the model is shown.
+- **Tools of MCP servers** are called while the response is generated ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
   items show them, and `max_tool_calls` bounds them.
-- **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run
-  that fails ends with `response.failed`; a refusal before the first byte is a status code.
-- **`context_management`** of type `compaction` lets the model summarise the oldest turns when the conversation does
-  not fit its window, whatever the threshold. `truncation: auto` drops them.
+- **Status**: a response that reaches `max_output_tokens` is `incomplete` and ends its stream with
+  `response.incomplete`; one that fails ends with `response.failed`; a refusal before the first byte is a status code.
+- **`context_management`** of type `compaction` has the model summarise the oldest turns when the conversation does
+  not fit its window, whatever the threshold; `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
 
 ## Realtime
 
-`wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a conversation that is typed or spoken, on one
-connection. `?intent=transcription` opens a session that only writes down what it hears. Clients that send the header
-`OpenAI-Beta: realtime=v1` get the names and places of the beta. Over WebRTC and SIP nothing is offered:
+`wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a typed or spoken conversation over one
+connection. `?intent=transcription` opens a session that only transcribes. Clients that send the header
+`OpenAI-Beta: realtime=v1` get the event names and field positions of the beta. WebRTC and SIP are not supported;
 `POST /v1/realtime/calls` says so.
 
-| A client sends | and is told |
+| A client sends | and receives |
 |---|---|
 | | `session.created` |
 | `session.update` | `session.updated` |
 | `conversation.item.create` | `conversation.item.added`, `conversation.item.done` |
 | `conversation.item.retrieve`, `conversation.item.delete` | `conversation.item.retrieved`, `conversation.item.deleted` |
-| `conversation.item.truncate` | `conversation.item.truncated`; the words that were not heard are forgotten |
+| `conversation.item.truncate` | `conversation.item.truncated`; the words that were not heard are removed |
 | `input_audio_buffer.append` | with `server_vad`: `input_audio_buffer.speech_started`, `input_audio_buffer.speech_stopped`, then as for a commit |
 | `input_audio_buffer.commit` | `input_audio_buffer.committed`, the item, `conversation.item.input_audio_transcription.delta` and `.completed` or `.failed` |
 | `input_audio_buffer.clear` | `input_audio_buffer.cleared` |
-| `response.create` | `response.created`, `rate_limits.updated` where the key has limits; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.mcp_call.*` of tools that Pippin calls; `response.done` |
+| `response.create` | `response.created`, `rate_limits.updated` if the key has limits; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.mcp_call.*` for tools that Pippin calls; `response.done` |
 | `response.cancel` | `response.done` with the status `cancelled` |
 
-| Field of a session or a response | |
+| Field of a session or a response | What happens |
 |---|---|
 | `instructions`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_output_tokens`, `reasoning.effort`, `output_modalities` | honoured, for the session or for one response |
-| `temperature` | honoured, though the newer shape of the API has it no more |
+| `temperature` | honoured, though the newer version of the API no longer has it |
 | `audio.input.format`, `audio.output.format` | `audio/pcm` at 24,000 samples a second, and at 8,000, 16,000 or 48,000; `audio/pcmu`, `audio/pcma` |
 | `audio.input.turn_detection` | `server_vad` with `threshold`, `prefix_padding_ms`, `silence_duration_ms`, `create_response`, `interrupt_response`; null. `semantic_vad` and `idle_timeout_ms` are refused |
-| `audio.input.transcription` | `model` (not set: the one that is served), `language`, `prompt`; without it clients are told no transcripts. `delay`, `keywords`, `languages` are refused |
-| `audio.output.voice`, `audio.output.speed`, `audio.output.model` | those of the speech model; `model` is Pippin's own, where several are served |
+| `audio.input.transcription` | `model` (by default the one that is served), `language`, `prompt`; if it is not set, clients receive no transcripts. `delay`, `keywords`, `languages` are refused |
+| `audio.output.voice`, `audio.output.speed`, `audio.output.model` | those of the speech model; `model` is Pippin's own field, for servers with several speech models |
 | `truncation` | `auto` drops the oldest turns that do not fit the window, `disabled` fails the response; `retention_ratio` is refused |
-| `conversation`, `input`, `metadata` of a response | honoured: `none` keeps the answer out of the conversation, and `input` stands in its place |
+| `conversation`, `input`, `metadata` of a response | honoured: `none` keeps the answer out of the conversation, and `input` replaces the conversation |
 | `audio.input.noise_reduction`, `prompt`, `include` | refused unless null or empty |
 | `tracing` | accepted without effect |
 
-- **Models**: `model` is the language model. One that hears is given the sound; for any other the transcription model
-  that is served writes it down. The speech model that is served speaks, sentence by sentence while the answer is
-  written; where there is none, `output_modalities` is `["text"]`.
-- **Turns** are told by Silero's model (`pip install "pippin[realtime]"`). Without it `turn_detection` is null, and
-  asking for `server_vad` is refused.
-- **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model made. Every
-  response and every transcription is a request for the key's limits, and has a line of its own in the log.
-- **Bounds**: one response at a time; 10 minutes of sound that is not committed; 4,096 items; memory as for request
-  bodies. A client that sends faster than is answered is read more slowly. An event that is wrong costs an `error`
-  event that repeats its `event_id`. A connection ends after an hour, or a quarter of an hour in which nothing
+- **Models**: `model` is the language model. If it takes sound, it is given the sound; otherwise the served
+  transcription model transcribes it. The served speech model speaks the answer, sentence by sentence while it is
+  generated; if there is none, `output_modalities` is `["text"]`.
+- **Turns** are detected by Silero's model (`pip install "pippin[realtime]"`). Without it `turn_detection` is null, and
+  `server_vad` is refused.
+- **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model generated. Every
+  response and every transcription counts as a request against the key's limits, and has a line of its own in the log.
+- **Bounds**: one response at a time; 10 minutes of uncommitted sound; 4,096 items; memory as for request
+  bodies. A client that sends faster than it is answered is read more slowly. An invalid event is answered by an `error`
+  event that repeats its `event_id`. A connection ends after an hour, or after a quarter of an hour in which nothing
   happens.
-- **Reasoning** is not sent, because the API has no event for it; it counts as output. Sound is given back by no
-  event: an item that is retrieved has its transcript.
-- **Under `--compat mlx-vlm`** the address speaks as mlx-vlm's does: `session.update` with `model`, `system_prompt`,
+- **Reasoning** is not sent, because the API has no event for it; it counts as output. No event returns sound:
+  a retrieved item has its transcript.
+- **Under `--compat mlx-vlm`** the address behaves as mlx-vlm's does: `session.update` with `model`, `system_prompt`,
   `seed` and `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
   `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second)
   and `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no
   `audio_codes`.
-- **Keys** come as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. For browsers make a
-  secret that expires: `POST /v1/realtime/client_secrets` with `expires_after.seconds` (10 to 7,200; 600 if not set)
-  and the `session` that its connections begin with. It opens `/v1/realtime` and nothing else, has the models, kinds
-  and limits of the key that asked for it, and ends with that key. A connection that is open goes on when its secret
-  expires, and not when the key is withdrawn.
+- **Keys** are sent as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. For browsers create
+  a secret that expires: `POST /v1/realtime/client_secrets` with `expires_after.seconds` (10 to 7,200; 600 if not set)
+  and the `session` that its connections begin with. The secret is valid only for `/v1/realtime`, has the models, kinds
+  and limits of the key that asked for it, and ends with that key. An open connection continues when its secret
+  expires, but not when the key is withdrawn.
 
 ## Files and batches
 
 | Address | What it does |
 |---|---|
 | `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
-| `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | OpenAI's batches |
-| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | Anthropic's |
+| `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | batches of OpenAI's API |
+| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | batches of Anthropic's API |
 
 - **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
   of one key.
-- **Batches** of Chat Completions, Completions, Responses and Embeddings, of at most 50,000 lines, and of 100,000
-  messages. A file with a line that is no request fails as a whole, and the batch says which lines. Streams are refused.
-- A batch waits for every other request ([operating.md](operating.md#batches)), goes on after a restart, and answers
+- **Batches** are for Chat Completions, Completions, Responses and Embeddings, with at most 50,000 lines, or for
+  Messages, with at most 100,000. A file with a line that is not a request fails as a whole, and the batch names the
+  lines. Streams are refused.
+- A batch yields to every other request ([operating.md](operating.md#batches)), continues after a restart, and answers
   each line once. A line that the server could not answer is tried again; other errors are its answer.
 
 ## Chat Completions and Completions
 
-- **`return_progress`** is llama.cpp's: a stream tells how far the prompt is, in chunks whose choice is empty and whose
-  `prompt_progress` has `total`, `processed` and `cache` (of `processed`, what the prefix cache had) in tokens, and
-  `time_ms` since the prompt was accepted. The first one has `processed` 0; a prompt that is computed in one step has no
-  other. An answer that is no stream has none.
+- **`return_progress`** is llama.cpp's: a stream reports the progress of the prompt, in chunks whose choice is empty and
+  whose `prompt_progress` has `total`, `processed` and `cache` (the part of `processed` from the prefix cache) in tokens,
+  and `time_ms` since the prompt was accepted. The first chunk has `processed` 0; a prompt that is computed in one step
+  has no other. Answers that are not streamed have none.
 
 ## Messages
 
@@ -181,38 +182,39 @@ connection. `?intent=transcription` opens a session that only writes down what i
 | `POST /v1/messages` | answers, whole or streamed |
 | `POST /v1/messages/count_tokens` | the exact prompt tokens of the same request |
 
-- **Thinking** is off unless `thinking` or `enable_thinking` asks for it, as at Anthropic's; `adaptive` and
-  `between_tools` switch it on. Thinking blocks carry a signature; with `display: omitted` the signature carries the
-  thought, so that it can come back.
-- **Usage**: `cache_read_input_tokens` was read from the prefix cache and is not in `input_tokens`. What was newly
-  written is `cache_creation_input_tokens` where the request has a `cache_control`, else it counts as input.
-  `cache_control` asks the cache to keep the prompt up to there.
+- **Thinking** is off unless `thinking` or `enable_thinking` asks for it, as in Anthropic's API; `adaptive` and
+  `between_tools` switch it on. Thinking blocks have a signature; with `display: omitted` the signature contains the
+  thought, so that clients can send it back.
+- **Usage**: `cache_read_input_tokens` were read from the prefix cache and are not in `input_tokens`. Newly written
+  tokens are `cache_creation_input_tokens` if the request has a `cache_control`; otherwise they count as input.
+  `cache_control` asks the cache to keep the prompt up to that point.
 - **A last message of the assistant** is continued.
-- **Tools of MCP servers**: a tool of type `mcp_toolset` names one that the operator has set up ([mcp.md](mcp.md)).
-- **Tools** of Anthropic's own without a schema are left out with a warning, but `bash_*` and `text_editor_*`, which
+- **Tools of MCP servers**: a tool of type `mcp_toolset` names a server that the operator has set up ([mcp.md](mcp.md)).
+- **Anthropic's own tools** that have no schema are left out with a warning, except `bash_*` and `text_editor_*`, which
   the client runs: they get the schema that Anthropic's models know.
 - **Documents** of text, inline content and search results are read; PDFs, file ids and citations are refused.
-- **Models**: a `claude-*` name that no model has is answered by the option `claude_model`, or by the default model. The
-  answer carries the name that was asked for: Claude Code drops the thinking of other models.
+- **Models**: a request for a `claude-*` name that no model has is answered by the model of the option `claude_model`, or
+  by the default model. The answer has the requested name, because Claude Code drops the thinking of other models.
 - The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.
-- **Every reply**, streams and errors too, has a `request-id` header, which Anthropic's clients give as `_request_id`.
-- **Errors** have Anthropic's shape; an overloaded server answers 529. `anthropic-version` may be missing; what is there
-  must be a date. Keys come as `x-api-key` or as a bearer token.
+- **Every reply**, streams and errors too, has a `request-id` header, which Anthropic's clients show as `_request_id`.
+- **Errors** have Anthropic's shape; an overloaded server answers 529. `anthropic-version` may be missing, but if present it
+  must be a date. Keys are sent as `x-api-key` or as a bearer token.
 
 ## Fields
 
-● honoured, ○ accepted without effect, ✕ refused unless null, false, zero or empty. An empty cell: the contract does
-not know the field.
+● honoured, ○ accepted without effect, ✕ refused unless null, false, zero or empty. An empty cell means that the contract
+does not know the field.
 """  # noqa: E501 - rows of tables are one line each
 
 KEYS: Final = """
 ## Keys of objects
 
-Fields may hold objects with keys of their own; these are known. ○ accepted without effect, all others are honoured, or
-refused by name where they ask for what can't be done. Any other key is ignored, and named once in the log, as
-`tools[].function.colour`. `[]` stands for every item of a list, and `*` for every key of a map. Messages, items of
-`input` and blocks of `system` are not checked for unknown keys: clients keep notes of their own there. Nor is what is
-handed on as it is: JSON schemas, `metadata`, variables of the chat template.
+Fields may hold objects with keys of their own. The table lists the known keys: those marked ○ are accepted without
+effect; all others are honoured, or refused by name if they ask for something unsupported. Any other key is ignored,
+and named once in the log, as `tools[].function.colour`. `[]` stands for every item of a list, and `*` for every key
+of a map. Messages, items of `input` and blocks of `system` are not checked for unknown keys, because clients keep
+notes of their own there. Nor are objects that are passed on as they are: JSON schemas, `metadata`, variables of the
+chat template.
 """
 
 

@@ -10,10 +10,11 @@ from pippin.cli.main import VERBS, overview
 HEAD: Final = """<!-- Written by `make docs`; the words are in src/pippin/cli/. -->
 # The command line
 
-Every command ends with status 0 when it did what it says, 1 when it could not, and 2 when it was not understood; what
-went wrong is one line on standard error. `pippin ps`, `load`, `unload`, `cache` and `stop` find the server that runs
-here by themselves; `--server` or `PIPPIN_SERVER` names another, `--api-key` or `PIPPIN_API_KEY` its key. The options of
-`serve` and `launch` are on [their own page](configuration.md), the flags of other servers [on theirs](migrating.md).
+Every command exits with status 0 if it succeeded, 1 if it failed, and 2 if its arguments were not understood; an error
+is one line on standard error. `pippin ps`, `load`, `unload`, `cache` and `stop` find a server that runs on this machine
+by themselves; `--server` or `PIPPIN_SERVER` names another one, `--api-key` or `PIPPIN_API_KEY` its key. The options of
+`serve` and `launch` are in [configuration.md](configuration.md), the flags of other servers in
+[migrating.md](migrating.md).
 """
 LONG: Final = ("serve", "launch")
 

@@ -12,10 +12,11 @@ GENERATED: Final = "<!-- Written by `make docs`; the words are in src/pippin/con
 
 CONFIGURATION: Final = """# Configuration
 
-Every option has one name. It is a flag of `pippin serve` (`--port 8123`), a variable (`PIPPIN_PORT=8123`) and a key of
-the YAML file (`port: 8123`). Where several say something, the later wins: defaults, a profile (`--compat`), the file,
-the environment, the flags. `pippin config show` prints every value and who gave it; `--changed` leaves the defaults
-out. A name that is not known, or a value out of range, is one line with the nearest name, and exit status 2.
+Every option has one name: it is a flag of `pippin serve` (`--port 8123`), a variable (`PIPPIN_PORT=8123`) and a key of
+the YAML file (`port: 8123`). If several sources set an option, the last of these wins: defaults, a profile
+(`--compat`), the file, the environment, the flags. `pippin config show` prints every value and its source; `--changed`
+leaves the defaults out. An unknown name, or a value out of range, ends the command with status 2 and one line on
+standard error, which suggests the nearest name.
 
 ## The file
 
@@ -33,28 +34,28 @@ models:
     idle_timeout: 600
 ```
 
-An entry takes `path`, `name`, `kind`, `preload` and every option of models. The file may also have the form of
+An entry takes `path`, `name`, `kind`, `preload` and every option of models. The file may also have the format of
 mlx-openai-server (`server:` and `models:` with `model_path`) or of vllm-mlx's registry (`manager:` and `models:`):
 see [Migrating](migrating.md).
 
 ## While it runs
 
 Options marked ● change without a restart: edit the file and send SIGHUP, or `PATCH /v1/settings` with
-`{"rate_limit": 60}`. What needs a restart is named in the log, or in the answer, and keeps its value until then.
+`{"rate_limit": 60}`. The log, or the answer, names the options that need a restart; they keep their values until then.
 
-## Variables that are no options
+## Variables that are not options
 
 | Variable | What it does |
 |---|---|
-| `PIPPIN_HOME` | Pippin's own folder (`~/.cache/pippin`): imported models, and word of running servers |
+| `PIPPIN_HOME` | Pippin's own folder (`~/.cache/pippin`): imported models, and records of running servers |
 | `PIPPIN_SERVER` | address that `pippin ps`, `load` and `unload` talk to |
-| `PIPPIN_API_KEY` | key that they show, and that a server here asks for |
-| `HF_HOME`, `HF_HUB_CACHE` | where Hugging Face's cache is, as its own tools read them |
+| `PIPPIN_API_KEY` | key that these commands send, and that a server started here asks for |
+| `HF_HOME`, `HF_HUB_CACHE` | location of Hugging Face's cache, read as its own tools read them |
 | `HF_TOKEN` | token for gated models |
 
-Lists are parted by commas in a variable (`PIPPIN_API_KEYS=a,b`; `PIPPIN_API_KEY=a` will do for one), and given once per
-item as a flag (`--api-key a --api-key b`); mappings are `NAME=VALUE` pairs or a JSON object. A switch has an opposite:
-`--no-prefix-cache`.
+In a variable, separate the items of a list by commas (`PIPPIN_API_KEYS=a,b`; `PIPPIN_API_KEY=a` will do for one); as a
+flag, repeat the flag for each item (`--api-key a --api-key b`). Mappings are `NAME=VALUE` pairs or a JSON object. A
+switch is turned off by its opposite: `--no-prefix-cache`.
 
 ## Options
 """
