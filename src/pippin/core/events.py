@@ -28,8 +28,7 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """Progress on the prompt or on a diffusion step: `done` of `total` after `seconds`, of which `cached` were
-    known."""
+    """Progress on the prompt or on a diffusion step: `done` of `total`, `cached` among them, after `seconds`."""
 
     done: int
     total: int

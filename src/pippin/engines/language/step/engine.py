@@ -32,8 +32,7 @@ DISK_PAUSE = 0.001  # seconds between checks for blocks that the disk is reading
 class LanguageEngine:
     """Continuous batching over one model. Every method runs on the thread that loaded the weights.
 
-    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences between stages, and
-    `prefixes` is the prefix cache.
+    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` changes stages, `prefixes` caches.
     """
 
     def __init__(

@@ -188,8 +188,7 @@ class Lifecycle:
             sequence.unsent, sequence.unsent_tokens = [], 0
 
     def accept_checked(self, running: Running, proposal: Proposal, chosen: list[SampledToken]) -> None:
-        """Take the tokens that the model chose when it checked a proposal: all of `chosen` but the last were
-        proposed."""
+        """Take the tokens that the model chose when it checked a proposal, which has all of `chosen` but the last."""
         sequence = running.sequence
         sequence.draft_tokens += len(proposal.tokens)
         sequence.accepted_tokens += len(chosen) - 1
@@ -283,8 +282,7 @@ class Lifecycle:
             self._cut(alone.sequence)
 
     def suspend(self, running: Running) -> None:
-        """Preempt a sequence so that it can resume: its tokens become a prompt, most of which the prefix cache
-        keeps."""
+        """Preempt a sequence: its tokens become a prompt, most of which the prefix cache keeps, and it resumes."""
         sequence = running.sequence
         self._remember(running)
         self._leave([running])
@@ -378,8 +376,7 @@ class Lifecycle:
 
 
 def _open_whole(whole: WholeEncoder, job: LanguageJob) -> WholeInputs:
-    """Open a text prompt of a model that computes prompts whole. Raises `ServerError` for requests that rule this
-    out."""
+    """Open a text prompt of a model that computes prompts whole. Raises `ServerError` if the request forbids it."""
     asked = job.request
     by_name = asked.prompt_logprobs is not None
     if by_name or (asked.echo and asked.logprobs is not None):

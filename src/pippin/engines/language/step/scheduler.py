@@ -45,10 +45,7 @@ class StepLimits:
 
 
 class Scheduler:
-    """The queue, the prompts under way and the running sequences; the only writer that moves a prompt between them.
-
-    It knows a sequence's lengths and counts, and a request's priority and arrival.
-    """
+    """The queue, the prompts under way and the running sequences, of which it knows lengths, counts and priorities."""
 
     def __init__(self, limits: StepLimits) -> None:
         self.limits = limits
@@ -118,8 +115,7 @@ class Scheduler:
         return admitted
 
     def _fit(self, stages: list[Stage]) -> bool:
-        """Whether these fit both at the size that they are admitted for, where some may be in a higher length class,
-        and at their size now."""
+        """Whether these fit at their size now, and at the size that they are admitted for (maybe of a higher class)."""
         return max(self._charge(stages), self._charge(stages, growth=1)) <= self.limits.memory
 
     def chunk(self) -> int:
@@ -141,12 +137,10 @@ class Scheduler:
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
-        """The prompt to compute next: highest priority, then fewest tokens left, less the tokens that it has waited
-        for.
+        """The prompt to compute next: highest priority, then fewest tokens left, less those that it has waited for.
 
         Counting what was computed for others in the meantime keeps long prompts from starving behind short ones. A
-        prompt chosen that way would keep its turn to its end, so after `MOST_FAVOURED` chunks the fewest tokens left
-        decide again.
+        prompt chosen that way would keep its turn, so after `MOST_FAVOURED` chunks the fewest tokens left decide again.
         """
         ready = [prompt for prompt in self._ready() if prompt not in besides]
         if not ready:
@@ -175,8 +169,7 @@ class Scheduler:
             prompt.paused = False
 
     def begin(self, prompt: Prefilling, known: int, *, in_slot: bool) -> None:
-        """Note that a prompt has a cache, with `known` tokens copied into it. `in_slot`: its sequence will run
-        there."""
+        """Note that a prompt has a cache with `known` tokens copied into it. `in_slot`: its sequence will run there."""
         prompt.computed, prompt.in_slot = known, in_slot
         self._copies += known
 
