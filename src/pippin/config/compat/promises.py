@@ -391,7 +391,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "`--enable-mtp` and its kin",
             "partly",
-            "the heads named in docs/engine.md; tokens that were not verified are never sent",
+            "the heads named in docs/speculation.md; tokens that were not verified are never sent",
         ),
         Promise(
             "`--enable-mtp` for a model without the head",

@@ -25,7 +25,7 @@ from pippin.engines.language.step.speculation.pace import (
 CHOICES = 8  # most tokens of a tree that follow the same token
 GAIN = 0.08
 """The share of tokens that a tree is assumed to give more than a chain of as many tokens, for each doubling of that
-number, before it is measured. The head in docs/engine.md has 0.06 to 0.08 from 4 to 32 tokens."""
+number, before it is measured. The head in docs/speculation.md has 0.06 to 0.08 from 4 to 32 tokens."""
 
 
 class _Node(NamedTuple):
