@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
@@ -13,11 +14,14 @@ from pippin.core.events import Accepted, Failed, Finished
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
+from pippin.engines.language import loading
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -159,3 +163,16 @@ def judge_others_of_one_that_leaves(
     for name in ("r0", "r2", "r3"):
         assert len(answers[name, 0]) == prompts[name][1]
         bench.judge(prompts[name][0], answers[name, 0])
+
+
+def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """Have the sequences of models run one at a time, but for those of draft models."""
+    in_batches, open_draft_model = probe._plain, loading._open_draft_model
+    patch.setattr(probe, "_plain", lambda *_, **__: None)
+
+    def with_draft_in_batches(*given: Any) -> DraftModel:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(probe, "_plain", in_batches)
+            return open_draft_model(*given)
+
+    patch.setattr(loading, "_open_draft_model", with_draft_in_batches)

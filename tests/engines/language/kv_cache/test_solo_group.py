@@ -15,7 +15,6 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
-from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, new_prompt_cache, probe_prompt
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.kv_cache.slots import SlotRequest
@@ -24,7 +23,13 @@ from pippin.engines.language.kv_cache.solo_trial import takes_back
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from tests.engines.language.architectures.any_architecture import write
-from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import (
+    Bench,
+    Eager,
+    judge_others_of_one_that_leaves,
+    run_all,
+    run_one_at_a_time,
+)
 from tests.engines.language.drafting import prompts_of
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
@@ -46,10 +51,6 @@ trimmed, and caches of a model's own class."""
 Opened = Callable[..., Bench]
 
 
-def without_batches(*_: object, **__: object) -> None:
-    """In place of the trial that finds how sequences run together."""
-
-
 @pytest.fixture(scope="module")
 def own_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write("deepseek_v41", tmp_path_factory.mktemp("models") / "deepseek_v41")
@@ -58,7 +59,7 @@ def own_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(tiny_models: TinyModels, own_classes: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """A model whose sequences run one at a time, with the caches that mlx-lm makes."""
-    monkeypatch.setattr(probe, "_plain", without_batches)
+    run_one_at_a_time(monkeypatch)
     monkeypatch.setattr(loading, "Pace", Eager)
 
     def bench(name: str, **options: Any) -> Bench:
@@ -280,7 +281,7 @@ def test_a_head_drafts_from_the_states_of_each_sequence(
     folder, head = eagle3_model(tmp_path / "model"), eagle3_head(tmp_path / "head")
     options = ModelOptions(num_draft_tokens=4, draft_model_path=str(head), prefix_cache=False)
     together = drafted(Bench(folder, options))
-    monkeypatch.setattr(probe, "_plain", without_batches)
+    run_one_at_a_time(monkeypatch)
     alone = drafted(Bench(folder, options))
     both = together.keys() & alone.keys()
     assert len(both) > 60

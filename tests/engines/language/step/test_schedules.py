@@ -23,7 +23,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_adapters, load_model
 
-from pippin.engines.language.kv_cache import probe
+from tests.engines.language.bench import run_one_at_a_time
 from tests.engines.language.drafters.test_split_heads import (
     with_glm_head,
     with_hy_head,
@@ -283,7 +283,7 @@ def test_a_schedule_does_not_change_the_answers(
 
 def play_alone(subject: Subject, count: int, seed: str, patch: pytest.MonkeyPatch) -> None:
     """So many schedules with sequences that run one at a time."""
-    patch.setattr(probe, "_plain", lambda *_, **__: None)
+    run_one_at_a_time(patch)
     traits = [{"proposals": source, "prefixes": False} for source in ("prompt_lookup", "draft", "known")]
     tally = play_many(subject, traits, count, seed)
     print(f"\n{subject.folder.name}: {dict(tally)}")

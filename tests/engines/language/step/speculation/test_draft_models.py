@@ -308,9 +308,9 @@ def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
 
 def test_a_draft_model_that_cannot_be_batched_is_refused(folders: Folders) -> None:
     with pytest.raises(
-        ServerError, match=r"'llama4' cannot be used: its caches cannot be batched\. Choose another"
+        ServerError, match=r"'deepseek_v41' cannot be used: its caches cannot be batched\. Choose another"
     ):
-        bench_of(folders("llama"), folders("llama4"))
+        bench_of(folders("llama"), folders("deepseek_v41"))
 
 
 def test_a_draft_model_that_fails_the_trial_of_taking_tokens_back_is_refused(
