@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import Server, equivalent, needless, refused, same
 
-DRAFTERS = "those of docs/speculation.md (EAGLE-3, DFlash, DSpark, prediction heads), in the batch too; others are refused"
+DRAFTERS = (
+    "those of docs/speculation.md (EAGLE-3, DFlash, DSpark, prediction heads), in batches; others are refused"
+)
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
 PROGRESS = "no such lines unless it is given: progress is live in `GET /v1/status`"

@@ -128,9 +128,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
-            "partly",
-            "all of them, in batches; GLM 4.7 Flash's head split off is refused by name, and taken from the model's "
-            "own checkpoint",
+            "works",
+            "all of them, in batches: docs/speculation.md",
         ),
         Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
         Promise("`p_less`", "works", "in the batch, beside the other samplers"),

@@ -515,8 +515,8 @@ def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
 
 def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
     """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds.
-    mlx-vlm calls assistants `mtp` too."""
-    if wanted not in (None, "mtp" if kind == "assistant" else kind):
+    For mlx-vlm assistants and heads behind the last layer are `mtp` too."""
+    if wanted not in (None, "mtp" if kind in ("assistant", "layer") else kind):
         is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
         message = (
             f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."

@@ -239,6 +239,23 @@ server. That EXAONE's head has full attention is in `modeling_exaone_moe` of Ten
 LongCat with n-grams as that of LongCat Flash, so it takes embeddings of words alone. Of several heads the first
 drafts all of a chain."""
 
+SPLIT_OFF: Final = {
+    "glm4_moe_lite_mtp": (
+        "glm4_moe_lite",
+        Family(
+            _one_layer_of_experts,
+            {
+                "model.mtp_block.": "",
+                **{f"model.{part}.": f"{part}." for part in ("embed_tokens", "enorm", "hnorm", "eh_proj")},
+                "model.shared_head_norm.": "shared_head.norm.",
+                "lm_head.": "shared_head.head.",
+            },
+        ),
+    ),
+}
+"""Heads in a folder of their own, by their `model_type`: the architecture of their model, and how they are stored.
+mlx-vlm splits them off, and has no module that runs them."""
+
 
 class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
     """The parts of a head, without those that it shares with its model."""
@@ -301,15 +318,24 @@ class LayerHead(DraftHead):
 
 
 def has_layer_head(folder: Path, config: Config) -> bool:
-    """Whether a checkpoint of one of the `FAMILIES` has its head. Raises `OSError`."""
-    stored = _stored(folder, FAMILIES[config["model_type"]], config)
+    """Whether a folder of one of the `FAMILIES`, or of a head that was `SPLIT_OFF`, has the head. Raises `OSError`."""
+    stored = _stored(folder, *_family_of(config))
     return any(ours.startswith("eh_proj.") for _, names in stored for ours in names.values())
 
 
+def _family_of(config: Config) -> tuple[Family, Config]:
+    """How a folder stores its head, and the configuration of the head's model."""
+    name = config["model_type"]
+    if name not in SPLIT_OFF:
+        return FAMILIES[name], config
+    architecture, family = SPLIT_OFF[name]
+    return family, {**config["text_config"], "model_type": architecture}
+
+
 def open_layer_head(folder: Path, config: Config) -> LayerHead:
-    """The head of a checkpoint of one of the `FAMILIES`, no array of it evaluated. Raises `ValueError`, `KeyError`,
+    """The head in a folder for which `has_layer_head`, no array of it evaluated. Raises `ValueError`, `KeyError`,
     `TypeError` or `OSError` for what does not fit together."""
-    family = FAMILIES[config["model_type"]]
+    family, config = _family_of(config)
     changed = {**config, **family.layer(config)}
     made, arguments = architectures.classes_of(changed)
     model = made(arguments.from_dict(changed))

@@ -79,11 +79,6 @@ HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_lay
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 """Types of mlx-vlm's drafters that attend to the keys and values of their model."""
 
-WHY_NOT = {
-    "glm4_moe_lite_mtp": "start the model that it was split off from with mtp instead",
-}
-"""Of mlx-vlm's other drafters."""
-
 OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
 
@@ -108,6 +103,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     if own:
         _check_library("mtp")
         return _own_kind(folder)
+    if config.get("model_type") in layers.SPLIT_OFF:
+        return _layer_kind(folder, config)
     names = [
         config.get("speculators_model_type"),
         config.get("model_type"),
@@ -132,15 +129,10 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS, *ASSISTANTS))
         message = (
             f"The drafter {folder.name!r} is of the type {normalised!r}, which this version "
-            f"cannot run{_because(normalised)}: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
+            f"cannot run: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
         raise ServerError("load_failed", message, OPTION)
     return "model"
-
-
-def _because(drafter: str) -> str:
-    reason = WHY_NOT.get(drafter)
-    return "" if reason is None else f" ({reason})"
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -207,7 +199,7 @@ def _own_kind(folder: Path) -> Kind:
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
-            f"cannot run{_because(splitter.output_model_type)}; it runs {', '.join(PREDICTION_HEADS)}: start "
+            f"cannot run; it runs {', '.join(PREDICTION_HEADS)}: start "
             "without it."
         )
         raise ServerError("load_failed", message, "mtp")
@@ -289,7 +281,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
     """As `open_head`, not bound to the model yet."""
     try:
         if kind == "layer":
-            return layers.open_layer_head(folder, _configuration(folder))
+            return _open_layer(folder, model, vocabulary)
         inner = _open_module(folder, kind)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
@@ -308,6 +300,14 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return _block_head(inner)
         case _:
             assert_never(kind)
+
+
+def _open_layer(folder: Path, model: nn.Module, vocabulary: int) -> DraftHead:
+    config = _configuration(folder)
+    if config["model_type"] in layers.SPLIT_OFF:
+        text = config["text_config"]
+        _check_pair(folder, model, text["hidden_size"], text["vocab_size"], vocabulary)
+    return layers.open_layer_head(folder, config)
 
 
 def _open_module(folder: Path, kind: HeadKind) -> Any:
