@@ -208,7 +208,7 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
         calls = count_calls(heads, monkeypatch)
         for _ in range(steps):
             engine.step()
-            assert all(each.count <= 5 for each in heads._followed.values())
+            assert all(each.waiting.count <= 5 for each in heads._followed.values())
         assert not calls, "a head that is not asked computes nothing"
         sequence = engine.batch.running[0].sequence
         [(found, *_)] = heads.propose([(sequence, 3)])
@@ -216,6 +216,25 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
         assert (first == 0) == (steps == 3)
         assert first == 0 or len(sequence.tokens) - first <= 6
         assert found == drafted(bench, heads, sequence.tokens, first)
+
+
+def test_each_choice_of_a_request_is_drafted_for_by_its_own_states(pairs: dict[str, Pair]) -> None:
+    pair = pairs["eagle3"]
+    bench = Bench(pair.model, options(prefix_cache=False, **pair.options))
+    heads, engine = heads_of(bench), bench.engine
+    engine.speculation = None
+    sampling = Sampling(temperature=1.0, seed=3)
+    engine.submit(bench.job("r2", *PROMPTS["r2"], n=2, sampling=sampling))
+    while len(engine.batch.running) < 2:
+        engine.step()
+    for _ in range(3):  # states wait for both before the head is first asked
+        engine.step()
+    sequences = [each.sequence for each in engine.batch.running]
+    assert sequences[0].tokens != sequences[1].tokens
+    for sequence, (found, *_) in zip(
+        sequences, heads.propose([(each, 3) for each in sequences]), strict=True
+    ):
+        assert found == drafted(bench, heads, sequence.tokens, heads._followed[sequence].first)
 
 
 def count_calls(heads: Heads, monkeypatch: pytest.MonkeyPatch) -> list[int]:

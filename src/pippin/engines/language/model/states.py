@@ -27,10 +27,10 @@ class HiddenStates:
     def __init__(self, model: nn.Module, head: Head, layers: Sequence[int] | None) -> None:
         """`layers` ascend; None for the states after the last norm. Raises `ServerError` for a layer that the model
         does not have."""
-        self._model = model
         self._head = head
         self._layers = layers
         self._after: dict[int, list[mx.array]] = {number: [] for number in layers or ()}
+        self._captures: CapturesItself | None = None  # the model
         if layers is None:
             head.watched = True
             return
@@ -46,6 +46,7 @@ class HiddenStates:
             )
             raise ServerError("load_failed", message, "draft_model_path")
         if isinstance(model, CapturesItself):
+            self._captures = model
             model.capture(layers)
         else:
             for number in layers:
@@ -68,8 +69,8 @@ class HiddenStates:
         had so many sequences. Where these had fewer tokens than others, there are zeros behind."""
         if self._layers is None:
             return _put_together(self._head.seen, sequences)
-        if isinstance(self._model, CapturesItself):  # in one call
-            found, self._model.captured = self._model.captured, None
+        if self._captures is not None:  # in one call
+            found, self._captures.captured = self._captures.captured, None
             assert found is not None  # the model has just run
             return found
         parts = [_put_together(self._after[number], sequences) for number in self._layers]

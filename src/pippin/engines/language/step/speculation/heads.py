@@ -6,7 +6,8 @@ asked, and are then read all at once. Only the newest wait: a head that is not a
 anew with them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -40,15 +41,25 @@ class _Stretch:
         return _Stretch(self.states, self.row, self.count - read, self.start + read)
 
 
-def _without(waiting: list[_Stretch], count: int) -> list[_Stretch]:
-    """What waits behind the first `count` states."""
-    left: list[_Stretch] = []
-    for stretch in waiting:
-        gone = min(count, stretch.count)
-        count -= gone
-        if gone < stretch.count:
-            left.append(stretch.rest(gone) if gone else stretch)
-    return left
+class _Waiting:
+    """States of a sequence that wait to be read, the oldest first."""
+
+    def __init__(self, stretches: Iterable[_Stretch] = ()) -> None:
+        self.stretches = deque(stretches)
+        self.count = sum(each.count for each in self.stretches)  # states
+
+    def add(self, stretch: _Stretch) -> None:
+        self.stretches.append(stretch)
+        self.count += stretch.count
+
+    def drop(self, count: int) -> None:
+        """Drop the oldest `count` states."""
+        self.count -= count
+        while count:
+            oldest = self.stretches.popleft()
+            if oldest.count > count:
+                self.stretches.appendleft(oldest.rest(count))
+            count -= min(count, oldest.count)
 
 
 @dataclass(eq=False)
@@ -59,7 +70,7 @@ class _Prompt:
     cache: PromptCache
     reads: bool  # else the last states wait
     read: int = 0
-    waiting: list[_Stretch] = field(default_factory=list)
+    waiting: _Waiting = field(default_factory=_Waiting)
     whole: bool = False  # the state of the prompt's last token is there
 
 
@@ -69,29 +80,26 @@ class _Followed:
 
     slot: Slot
     first: int  # index of the first token whose state the head has not forgotten
-    waiting: list[_Stretch]
-    count: int  # of the states that wait
+    waiting: _Waiting
 
     def wait(self, stretch: _Stretch) -> None:
-        """One more waits. What has waited too long is forgotten, and what was read before it."""
-        self.waiting.append(stretch)
-        self.count += stretch.count
-        if self.count > MOST_WAITING:
-            group = self.slot.group
-            assert isinstance(group, BatchedGroup)
-            self.first += self.slot.length + self.count - MOST_WAITING
-            group.clear(self.slot.index)
-            self.forget(self.count - MOST_WAITING)
-
-    def forget(self, count: int) -> None:
-        """So many of the states that wait are read, or too old."""
-        self.waiting = _without(self.waiting, count)
-        self.count -= count
+        """Add a stretch. If more than `MOST_WAITING` states wait then, the oldest are dropped, together with all that
+        the head has read before them."""
+        self.waiting.add(stretch)
+        too_old = self.waiting.count - MOST_WAITING
+        if too_old > 0:
+            read = self.slot.length
+            if read:
+                group = self.slot.group
+                assert isinstance(group, BatchedGroup)
+                group.clear(self.slot.index)
+            self.first += read + too_old
+            self.waiting.drop(too_old)
 
     def following(self, tokens: list[int]) -> list[int]:
         """The tokens that came after the states that wait, as far as they are known."""
         start = self.first + self.slot.length + 1
-        return tokens[start : start + self.count]
+        return tokens[start : start + self.waiting.count]
 
 
 class Heads:
@@ -145,17 +153,16 @@ class Heads:
         read = len(tokens) if held.reads else max(0, count - MOST_WAITING)
         if read < count:
             # A copy: the others need not be kept for it.
-            held.waiting.append(_Stretch(mx.contiguous(states[:, read:]), 0, count - read))
+            held.waiting.add(_Stretch(mx.contiguous(states[:, read:]), 0, count - read))
         if held.reads and tokens:
             self._head(mx.array([tokens]), held.cache, states[:, :read])
             held.read += read
         elif not held.reads:
             first = max(held.first, start + count - MOST_WAITING)
-            held.waiting = _without(
-                held.waiting, sum(each.count for each in held.waiting) - (start + count - first)
-            )
+            held.waiting.drop(held.waiting.count - (start + count - first))
             held.first = first
-        return [*(arrays_of(held.cache) if held.read else []), *(each.states for each in held.waiting)]
+        waiting = (each.states for each in held.waiting.stretches)
+        return [*(arrays_of(held.cache) if held.read else []), *waiting]
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
         self._prompts.pop(prompt, None)
@@ -166,8 +173,8 @@ class Heads:
         if held is None or not held.whole:
             return
         slot = self._slots.join(running, held.cache, held.read)
-        count = sum(stretch.count for stretch in held.waiting)
-        self._followed[running.sequence] = _Followed(slot, held.first, held.waiting, count)
+        # Each choice of a request goes on by itself.
+        self._followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
@@ -234,15 +241,16 @@ class Heads:
         ends = np.zeros(len(tokens), np.int32)
         for slot, after in following.items():
             ends[slot - group.low] = max(len(after) - 1, 0)
-            self._followed[slots[slot]].forget(len(after))
+            self._followed[slots[slot]].waiting.drop(len(after))
         return own[mx.arange(len(tokens)), mx.array(ends)][:, None]
 
     def _waiting_states(self, group: BatchedGroup, slots: Mapping[int, Sequence], width: int) -> mx.array:
         """[slots, width, size], where what is beyond a sequence's own is anything."""
-        waiting = {slot: self._followed[sequence].waiting for slot, sequence in slots.items()}
-        rows = [waiting.get(slot) for slot in range(group.low, group.high)]
-        if all(row is not None and len(row) == 1 for row in rows):
-            [*whole] = (row[0] for row in rows if row)
+        waiting = {slot: self._followed[sequence].waiting.stretches for slot, sequence in slots.items()}
+        none = deque[_Stretch]()
+        rows = [waiting.get(slot, none) for slot in range(group.low, group.high)]
+        if all(len(row) == 1 for row in rows):
+            [*whole] = (row[0] for row in rows)
             first = whole[0]
             of_one_pass = all(each.states is first.states and each.start == first.start for each in whole)
             if of_one_pass and first.states.shape[1] >= first.start + width:
@@ -250,9 +258,9 @@ class Heads:
                     :, first.start : first.start + width
                 ]
         dtype = next((row[0].states.dtype for row in rows if row), self._head.dtype)
-        return mx.stack([self._padded(row or [], width, dtype) for row in rows])
+        return mx.stack([self._padded(row, width, dtype) for row in rows])
 
-    def _padded(self, waiting: list[_Stretch], width: int, dtype: mx.Dtype) -> mx.array:
+    def _padded(self, waiting: Iterable[_Stretch], width: int, dtype: mx.Dtype) -> mx.array:
         """[width, size] that begins with what waits."""
         parts = [each.states[each.row, each.start : each.start + each.count] for each in waiting]
         count = sum(part.shape[0] for part in parts)
@@ -275,16 +283,16 @@ class Heads:
             for row, slot in enumerate(range(group.low, group.high)):
                 after = following.get(slot) or [0]
                 tokens[row, : len(after)] = after
-                waiting = self._followed[slots[slot]].waiting if following.get(slot) else []
+                waiting = self._followed[slots[slot]].waiting.stretches if following.get(slot) else ()
                 parts += self._first_of(waiting, len(after))
             drafted = np.asarray(group.forward(mx.array(tokens), Reading(np.concatenate(parts), most)))
             group.rewind({slot: width - len(after) for slot, after in following.items()})
             for slot, sequence in slots.items():
-                self._followed[sequence].forget(len(following[slot]))
+                self._followed[sequence].waiting.drop(len(following[slot]))
                 found[sequence] = drafted[slot - group.low].tolist()
         return found
 
-    def _first_of(self, waiting: list[_Stretch], count: int) -> Iterator[NDArray[np.float32]]:
+    def _first_of(self, waiting: Iterable[_Stretch], count: int) -> Iterator[NDArray[np.float32]]:
         """The first `count` states that wait [count, size], in pieces; zeros where there are none."""
         for stretch in waiting:
             taken = min(count, stretch.count)

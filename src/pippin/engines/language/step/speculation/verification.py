@@ -19,6 +19,9 @@ prose)."""
 HOPES = (0.5, 0.4, 0.5, 0.6, 0.7, 0.85, 0.9, 0.9)
 """The assumed chance of a proposal before any was judged, by how many of the numbers in `AGREED` are reached."""
 
+LOOKS_WHILE_RESTING = 8
+"""Steps of which one asks whether proposals pay again, where they have not for long: asking takes time as well."""
+
 Grounds = int | None
 """The class within which acceptance is counted: an index in `HOPES` for lookups, None for drafts."""
 
@@ -68,6 +71,7 @@ class Speculation:
         self.heads = heads
         self.pace = pace
         self.trees = trees
+        self._rested = 0  # steps since it was last asked whether proposals pay, while they do not
         self._tree = 0  # tokens of the trees that were asked for last
         self._asked_with: list[float] = []  # the chances of chains at that time
         self._most = most
@@ -84,9 +88,12 @@ class Speculation:
         ready = [self.proposer.is_ready(each.sequence) for each in running]
         if not any(ready):
             return False
-        chances = self._chances(running)
         if self.proposer.is_free:
-            return self.pace.worth_looking(chances)
+            return self.pace.worth_looking(self._chances(running))
+        self._rested = (self._rested + 1) % LOOKS_WHILE_RESTING if self.pace.rests else 0
+        if self._rested:
+            return False
+        chances = self._chances(running)
         rooms = [self._most if each else 0 for each in ready]
         lengths = self.pace.lengths(chances, rooms)
         return any(lengths) or self._size_of_trees(chances, lengths, rooms) > 0
