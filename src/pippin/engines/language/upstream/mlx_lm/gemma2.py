@@ -3,12 +3,9 @@
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.gemma2 import Attention, Model
+from mlx_lm.models.gemma2 import Attention
 
-
-def mend(model: Model) -> None:
-    for layer in model.layers:
-        layer.self_attn.__class__ = OfAnyMasks
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
@@ -19,3 +16,14 @@ class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
             mask = mx.expand_dims(mask, 2)
         attended: mx.array = super().__call__(x, mask, cache)
         return attended
+
+
+MENDS = (
+    Mend(
+        original=Attention,
+        kind="fault",
+        why="a mask of each sequence does not fit the scores of grouped queries, or fits other sequences",
+        issue="https://github.com/ml-explore/mlx-lm/pull/1903",
+        loaded=to(OfAnyMasks),
+    ),
+)

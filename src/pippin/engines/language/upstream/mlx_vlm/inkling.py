@@ -7,18 +7,12 @@ Positions are told apart by how far tokens are from each other, which a projecti
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_vlm.models.base import scaled_dot_product_attention
 from mlx_vlm.models.inkling.language import InklingAttention
 
+from pippin.engines.language.upstream.mends import Mend, to
+
 UNSEEN = -1e30
-
-
-def mend(model: nn.Module) -> None:
-    """Have a model, or its draft head, compute as described above. Its weights stay where they are."""
-    for module in model.modules():
-        if type(module) is InklingAttention:
-            module.__class__ = Attention
 
 
 class Attention(InklingAttention):  # type: ignore[misc] # mlx-vlm has no types
@@ -74,3 +68,13 @@ class Attention(InklingAttention):  # type: ignore[misc] # mlx-vlm has no types
         index = mx.clip(distances, 0, self.rel_extent - 1)
         bias = mx.take_along_axis(by_distance, index, axis=-1)
         return seen, mx.where(distances < self.rel_extent, bias, mx.array(0.0, relative.dtype))
+
+
+MENDS = (
+    Mend(
+        original=InklingAttention,
+        kind="batching",
+        why="positions of all sequences are counted from the end of the longest",
+        loaded=to(Attention),
+    ),
+)

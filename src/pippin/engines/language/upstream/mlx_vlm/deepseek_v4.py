@@ -9,18 +9,12 @@ do so at all. An answer would depend on how its prompt was cut, on proposals and
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_vlm.models.deepseek_v4.language import Indexer
+
+from pippin.engines.language.upstream.mends import Mend, to
 
 SCORES = 2**26
 """Numbers that are scored at once: heads times queries times pooled keys. 256 MiB."""
-
-
-def mend(model: nn.Module) -> None:
-    """Have the indexes of a model take the pooled keys of highest scores. Their weights stay where they are."""
-    for module in model.modules():
-        if type(module) is Indexer:
-            module.__class__ = ExactIndexer
 
 
 class ExactIndexer(Indexer):  # type: ignore[misc] # mlx-vlm has no types
@@ -50,3 +44,14 @@ class ExactIndexer(Indexer):  # type: ignore[misc] # mlx-vlm has no types
             if tile < tokens:
                 mx.eval(found[-1])  # so that the scores of one part are held at a time
         return mx.concatenate(found, axis=1)
+
+
+MENDS = (
+    Mend(
+        original=Indexer,
+        kind="fault",
+        why="from 1,024 pooled keys on, what is chosen depends on how a prompt is cut and on the other sequences",
+        issue="https://github.com/Blaizzy/mlx-vlm/pull/1434",
+        loaded=to(ExactIndexer),
+    ),
+)

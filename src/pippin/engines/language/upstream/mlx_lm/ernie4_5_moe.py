@@ -11,10 +11,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.ernie4_5_moe import Ernie4_5_MoeMLP, Model
 
+from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.mends import Mend
+
 BIAS = "moe_statics.e_score_correction_bias"
 
 
-def prepare(model: Model, config: Mapping[str, Any]) -> Model:
+def take_biases(model: Model, config: Mapping[str, Any]) -> None:
     """Let a model that is not loaded yet take the biases that are stored."""
     sanitize = model.sanitize
 
@@ -24,14 +27,13 @@ def prepare(model: Model, config: Mapping[str, Any]) -> Model:
             name = f"model.layers.{place}.mlp.{BIAS}"
             if name in weights and isinstance(layer.mlp, Ernie4_5_MoeMLP):
                 biases[name] = weights[name]
-                layer.mlp.__class__ = BiasedExperts
+                become(layer.mlp, BiasedExperts)
                 layer.mlp.moe_statics = Statics(biases[name].shape)
         found: dict[str, mx.array] = sanitize(weights)
         return {**found, **biases}
 
     model.sanitize = with_biases
     model.cast_predicate = lambda name: not name.endswith(BIAS)
-    return model
 
 
 class Statics(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -52,3 +54,13 @@ class BiasedExperts(Ernie4_5_MoeMLP):  # type: ignore[misc] # mlx-lm has no type
         answers = self.switch_mlp(x, chosen)
         found: mx.array = (answers * weights[..., None]).sum(axis=-2).astype(answers.dtype)
         return found if self.shared_experts is None else found + self.shared_experts(x)
+
+
+MENDS = (
+    Mend(
+        original=Model,
+        kind="fault",
+        why="the bias by which experts are chosen is left out",
+        made=take_biases,
+    ),
+)

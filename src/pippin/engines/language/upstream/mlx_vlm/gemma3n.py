@@ -12,13 +12,8 @@ from mlx_vlm.models.base import InputEmbeddingsFeatures, scaled_dot_product_atte
 from mlx_vlm.models.gemma3n.gemma3n import Model
 from mlx_vlm.models.gemma3n.language import Gemma3nAttention
 
-
-def mend(model: Model) -> None:
-    """Have the model compute as described above. Its weights stay where they are."""
-    model.__class__ = ScaledGemma3n
-    for layer in model.language_model.layers:
-        if layer.self_attn.is_kv_shared_layer:
-            layer.self_attn.__class__ = SharingAttention
+from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class ScaledGemma3n(Model):  # type: ignore[misc] # mlx-vlm has no types
@@ -65,3 +60,24 @@ class SharingAttention(Gemma3nAttention):  # type: ignore[misc]
         output = scaled_dot_product_attention(queries, keys, values, cache=cache, scale=self.scale, mask=mask)
         projected: mx.array = self.o_proj(output.transpose(0, 2, 1, 3).reshape(batch, length, -1))
         return projected
+
+
+def _sharing(attention: Gemma3nAttention) -> None:
+    if attention.is_kv_shared_layer:
+        become(attention, SharingAttention)
+
+
+MENDS = (
+    Mend(
+        original=Model,
+        kind="fault",
+        why="words of a prompt are embedded without the factor of the answer's, and markers of media as words",
+        loaded=to(ScaledGemma3n),
+    ),
+    Mend(
+        original=Gemma3nAttention,
+        kind="fault",
+        why="layers that share keys and values rotate their queries by the positions after the chunk",
+        loaded=_sharing,
+    ),
+)

@@ -20,16 +20,9 @@ from mlx_vlm.models.qwen4_exp.language import (
 )
 
 from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
+from pippin.engines.language.upstream.mends import Mend, to
 
 SCORED = 512  # queries at once: their scores are [batch, heads, queries, blocks]
-
-
-def mend(model: Any) -> None:
-    """Have a model, or its draft head, compute as described above. Its weights stay where they are."""
-    for module in model.modules():
-        mended = MENDED.get(type(module))
-        if mended is not None:
-            module.__class__ = mended
 
 
 def attention_cache(attention: Qwen4ExpAttention) -> CacheList:
@@ -191,10 +184,35 @@ class WordPairs(Qwen4ExpPLELayer):  # type: ignore[misc]
     replayed_whole: ClassVar[bool] = True
 
 
-MENDED = {
-    LanguageModel: BatchedLanguageModel,
-    Qwen4ExpModel: BatchedModel,
-    Qwen4ExpAttention: Attention,
-    Qwen4ExpQSAIndexer: Indexer,
-    Qwen4ExpPLELayer: WordPairs,
-}
+MENDS = (
+    Mend(
+        original=LanguageModel,
+        kind="batching",
+        why="one token goes through the model in another way than several, and its caches are for one length",
+        loaded=to(BatchedLanguageModel),
+    ),
+    Mend(
+        original=Qwen4ExpModel,
+        kind="batching",
+        why="one mask is made for the layers of attention",
+        loaded=to(BatchedModel),
+    ),
+    Mend(
+        original=Qwen4ExpAttention,
+        kind="batching",
+        why="the chosen blocks are those of one length",
+        loaded=to(Attention),
+    ),
+    Mend(
+        original=Qwen4ExpQSAIndexer,
+        kind="batching",
+        why="tokens are counted from the end of the longest sequence",
+        loaded=to(Indexer),
+    ),
+    Mend(
+        original=Qwen4ExpPLELayer,
+        kind="batching",
+        why="it does not say that it writes the state of a convolution beside the last tokens",
+        loaded=to(WordPairs),
+    ),
+)

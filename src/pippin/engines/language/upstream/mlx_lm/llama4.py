@@ -9,14 +9,8 @@ from mlx_lm.models.llama4 import Attention, LlamaModel, Model
 
 from pippin.engines.language.kv_cache.kinds.chunked import ChunkCache
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.llama4 import scaled_attention, sees_chunk, through_layers
-
-
-def mend(model: Model) -> None:
-    model.__class__ = WithChunks
-    model.language_model.model.__class__ = OfAnyLengths
-    for layer in model.layers:
-        layer.self_attn.__class__ = OfAnyPositions
+from pippin.engines.language.upstream.llama4 import scaled_attention, sees_chunk, through_layers
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class WithChunks(Model):  # type: ignore[misc] # mlx-lm has no types
@@ -39,3 +33,25 @@ class OfAnyPositions(Attention):  # type: ignore[misc]
             attended: mx.array = super().__call__(x, mask, cache)
             return attended
         return scaled_attention(self, x, mask, cache)
+
+
+MENDS = (
+    Mend(
+        original=Model,
+        kind="batching",
+        why="its caches of chunks do not say what a token sees",
+        loaded=to(WithChunks),
+    ),
+    Mend(
+        original=LlamaModel,
+        kind="batching",
+        why="masks of chunks are made for one length",
+        loaded=to(OfAnyLengths),
+    ),
+    Mend(
+        original=Attention,
+        kind="batching",
+        why="queries are scaled by positions that are one number for all sequences",
+        loaded=to(OfAnyPositions),
+    ),
+)

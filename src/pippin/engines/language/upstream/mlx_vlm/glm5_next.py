@@ -19,16 +19,9 @@ from mlx_vlm.models.glm5_next.language import (
 
 from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
 from pippin.engines.language.kv_cache.kinds.projected import ProjectedCache
+from pippin.engines.language.upstream.mends import Mend, to
 
 SCORED = 512  # queries at once, as in mlx-vlm: scores are [batch, queries, heads, entries]
-
-
-def mend(model: Any) -> None:
-    """Have a model, or its draft head, compute as described above. Its weights stay where they are."""
-    for module in model.modules():
-        mended = MENDED.get(type(module))
-        if mended is not None:
-            module.__class__ = mended
 
 
 class BatchedLanguageModel(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
@@ -134,8 +127,23 @@ class LinearAttention(Glm5NextLinearAttention):  # type: ignore[misc]
     replayed_whole: ClassVar[bool] = True
 
 
-MENDED = {
-    LanguageModel: BatchedLanguageModel,
-    Glm5NextIndexer: Indexer,
-    Glm5NextLinearAttention: LinearAttention,
-}
+MENDS = (
+    Mend(
+        original=LanguageModel,
+        kind="batching",
+        why="its caches are for one length, and it projects the states of a prompt's tokens one by one",
+        loaded=to(BatchedLanguageModel),
+    ),
+    Mend(
+        original=Glm5NextIndexer,
+        kind="batching",
+        why="tokens are counted from the end of the longest sequence",
+        loaded=to(Indexer),
+    ),
+    Mend(
+        original=Glm5NextLinearAttention,
+        kind="batching",
+        why="it does not say that it writes a state beside that of its convolution",
+        loaded=to(LinearAttention),
+    ),
+)

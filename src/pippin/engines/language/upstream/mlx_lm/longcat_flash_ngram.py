@@ -7,11 +7,9 @@ one or two tokens run beside longer ones, and all of them take tokens back.
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.longcat_flash_ngram import Model, NgramEmbedding
+from mlx_lm.models.longcat_flash_ngram import NgramEmbedding
 
-
-def mend(model: Model) -> None:
-    model.model.ngram_embeddings.__class__ = OfAnyLengths
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class OfAnyLengths(NgramEmbedding):  # type: ignore[misc] # mlx-lm has no types
@@ -20,3 +18,13 @@ class OfAnyLengths(NgramEmbedding):  # type: ignore[misc] # mlx-lm has no types
             cache[0] = mx.zeros((input_ids.shape[0], self.n - 1), mx.int64)
         embedded: mx.array = super().__call__(input_ids, cache)
         return embedded
+
+
+MENDS = (
+    Mend(
+        original=NgramEmbedding,
+        kind="batching",
+        why="a sequence of one or two tokens keeps fewer earlier tokens than others",
+        loaded=to(OfAnyLengths),
+    ),
+)

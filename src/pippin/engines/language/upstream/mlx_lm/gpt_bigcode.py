@@ -4,11 +4,9 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.gpt_bigcode import GPTBigCodeModel, Model
+from mlx_lm.models.gpt_bigcode import GPTBigCodeModel
 
-
-def mend(model: Model) -> None:
-    model.transformer.__class__ = OfAnyLengths
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types
@@ -23,3 +21,13 @@ class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types
             hidden = layer(hidden, mask, cache=own)
         found: mx.array = self.ln_f(hidden)
         return found
+
+
+MENDS = (
+    Mend(
+        original=GPTBigCodeModel,
+        kind="batching",
+        why="learned positions begin at one number for all sequences",
+        loaded=to(OfAnyLengths),
+    ),
+)

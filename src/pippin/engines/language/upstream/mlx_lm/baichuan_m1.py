@@ -8,16 +8,13 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.baichuan_m1 import Attention, Model
+from mlx_lm.models.baichuan_m1 import Attention
+
+from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.mends import Mend
 
 Pair = list[mx.array | None]
 """Keys and values of one token, [sequences, heads, 1, size] each; None before the first token."""
-
-
-def mend(model: Model) -> None:
-    for layer in model.layers:
-        layer.self_attn.__class__ = RewindableAttention
-        layer.self_attn.last = LastPair(layer.self_attn)
 
 
 class LastPair(nn.Module):  # type: ignore[misc] # mlx has no types for it
@@ -48,3 +45,18 @@ class RewindableAttention(Attention):  # type: ignore[misc] # mlx-lm has no type
         projected = self.W_pack(x[:, -1:])[..., x.shape[2] :]
         heads = projected.reshape(x.shape[0], 1, 2 * self.num_kv_heads, self.head_dim).transpose(0, 2, 1, 3)
         return [heads[:, : self.num_kv_heads], heads[:, self.num_kv_heads :]]
+
+
+def _rewindable(attention: Attention) -> None:
+    become(attention, RewindableAttention)
+    attention.last = LastPair(attention)
+
+
+MENDS = (
+    Mend(
+        original=Attention,
+        kind="batching",
+        why="the last token's unmixed keys and values are written beside the mixed ones, so no token can be taken back",
+        loaded=_rewindable,
+    ),
+)

@@ -4,18 +4,11 @@ positions, for one length alone, as mlx-lm does."""
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_vlm.models.llama4.language import Attention, LlamaModel
 
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.llama4 import scaled_attention, through_layers
-
-
-def mend(model: nn.Module) -> None:
-    language = model.language_model
-    language.model.__class__ = OfAnyLengths
-    for layer in language.layers:
-        layer.self_attn.__class__ = OfAnyPositions
+from pippin.engines.language.upstream.llama4 import scaled_attention, through_layers
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class OfAnyLengths(LlamaModel):  # type: ignore[misc] # mlx-vlm has no types
@@ -41,3 +34,19 @@ class OfAnyPositions(Attention):  # type: ignore[misc]
             attended: mx.array = super().__call__(x, mask, cache)
             return attended
         return scaled_attention(self, x, mask, cache)
+
+
+MENDS = (
+    Mend(
+        original=LlamaModel,
+        kind="batching",
+        why="masks of chunks are made for one length",
+        loaded=to(OfAnyLengths),
+    ),
+    Mend(
+        original=Attention,
+        kind="batching",
+        why="queries are scaled by positions that are one number for all sequences",
+        loaded=to(OfAnyPositions),
+    ),
+)

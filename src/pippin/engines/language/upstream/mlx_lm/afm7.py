@@ -7,12 +7,7 @@ import mlx.core as mx
 from mlx_lm.models.afm7 import AFMModel, KVReuseAttention, KVReuseTransformerBlock, Model
 from mlx_lm.models.base import create_attention_mask, scaled_dot_product_attention
 
-
-def mend(model: Model) -> None:
-    model.model.__class__ = OfAnyLengths
-    for layer in model.model.kv_reuse_layers:
-        layer.__class__ = ReuseBlock
-        layer.self_attn.__class__ = ReuseAttention
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class OfAnyLengths(AFMModel):  # type: ignore[misc] # mlx-lm has no types
@@ -48,3 +43,25 @@ class ReuseAttention(KVReuseAttention):  # type: ignore[misc]
         )
         found: mx.array = self.out_proj(attended.transpose(0, 2, 1, 3).reshape(sequences, count, -1))
         return found
+
+
+MENDS = (
+    Mend(
+        original=AFMModel,
+        kind="batching",
+        why="the last layers are told how many tokens came before, one number for all sequences",
+        loaded=to(OfAnyLengths),
+    ),
+    Mend(
+        original=KVReuseTransformerBlock,
+        kind="batching",
+        why="it passes on the cache of the layer whose keys and values it uses, and that layer's offsets",
+        loaded=to(ReuseBlock),
+    ),
+    Mend(
+        original=KVReuseAttention,
+        kind="batching",
+        why="positions of queries are told from how many keys there are, which is right for one sequence",
+        loaded=to(ReuseAttention),
+    ),
+)

@@ -7,14 +7,9 @@ from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
-from mlx_vlm.models.ernie4_5_moe_vl.ernie4_5_moe_vl import Model
 from mlx_vlm.models.ernie4_5_moe_vl.vision import VisionAttention
 
-
-def mend(model: Model) -> None:
-    """Have the tower of a model keep pictures apart. Its weights stay where they are."""
-    for block in model.vision_tower.blocks:
-        block.attn.__class__ = PictureAttention
+from pippin.engines.language.upstream.mends import Mend, to
 
 
 class PictureAttention(VisionAttention):  # type: ignore[misc] # mlx-vlm has no types
@@ -24,3 +19,13 @@ class PictureAttention(VisionAttention):  # type: ignore[misc] # mlx-vlm has no 
             positions = None if rotary_pos_emb is None else rotary_pos_emb[start:stop]
             parts.append(super().__call__(x[start:stop], mx.array([0, stop - start]), positions))
         return mx.concatenate(parts)
+
+
+MENDS = (
+    Mend(
+        original=VisionAttention,
+        kind="fault",
+        why="of more than two pictures, all from the third on see each other",
+        loaded=to(PictureAttention),
+    ),
+)
