@@ -290,7 +290,7 @@ SERVER: Final = Server(
         ("POST /v1/decisions", "decisions are made about text; `images` and `audio` are refused by name"),
         (
             "WS /v1/realtime",
-            "the answer begins at the commit, by three models; no `token_id`, no `audio_codes`",
+            "OpenAI's current events; fields and events of its own form are refused by name",
         ),
         ("GET /v1/moe-offload/stats", "the sums over all such models, and each by its name under `models`"),
         ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),

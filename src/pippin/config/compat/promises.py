@@ -112,9 +112,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "`WS /v1/realtime`",
-            "partly",
-            f"{SHOWN}: its messages, answered at the commit by three models (`--stt-model`, `--tts-model`, and "
-            "`session.model`, which writes); VoiceChat itself, which hears while it speaks, is not served",
+            "refused",
+            "its own events and fields are refused by name: connect as OpenAI's clients do, with `--stt-model` and "
+            "`--tts-model` beside the model that writes (docs/clients.md)",
         ),
         Promise(
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
