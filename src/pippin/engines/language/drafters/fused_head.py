@@ -10,12 +10,12 @@ from mlx_vlm.speculative.drafters.eagle3.eagle3 import Eagle3DraftModel
 from numpy.typing import NDArray
 from pippin_kernels import Drafter, Drafting, Kernels, Matrix, Shape, Step
 
-from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
-from pippin.engines.cpu.architectures import ARCHITECTURES, LARGEST_HEAD, rope_of
-from pippin.engines.cpu.decoder import KeptPlaces, KernelDecoder, padded_states
-from pippin.engines.cpu.description import Describer
-from pippin.engines.cpu.matrices import floats, matrix_of, why_no_matrix, widened
 from pippin.engines.language.drafters.heads import DraftHead, Reading
+from pippin.engines.language.kernels.agreement import require_agreement
+from pippin.engines.language.kernels.architectures import ARCHITECTURES, LARGEST_HEAD, rope_of
+from pippin.engines.language.kernels.decoder import KeptPlaces, KernelDecoder, padded_states
+from pippin.engines.language.kernels.description import Describer
+from pippin.engines.language.kernels.matrices import floats, matrix_of, why_no_matrix, widened
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
 from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
 from pippin.engines.language.kv_cache.slots import PromptCache
@@ -125,12 +125,7 @@ class FusedHead(DraftHead):
             expected = inner._forward_tokens(tokens, states, mx.int32)
             mx.eval(expected)
         inner.embed_tokens, inner._cache = bound, []
-        difference = float(mx.abs(found - expected).max() / mx.abs(expected).max())
-        if not difference < TOLERANCE:
-            raise OtherAnswer(
-                f"the draft head computed by the kernels is {difference:.1g} of its largest number away from what the "
-                "installed mlx-vlm gives"
-            )
+        require_agreement("the draft head", "mlx-vlm", floats(found), floats(expected))
 
 
 def _describe(inner: Any, embedding: Matrix) -> tuple[Shape, Drafting]:

@@ -7,8 +7,8 @@ import mlx.nn as nn
 from mlx_lm.models import qwen3
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.cpu import architectures
-from pippin.engines.cpu.decoder import KernelDecoder
+from pippin.engines.language.kernels import architectures
+from pippin.engines.language.kernels.decoder import KernelDecoder
 
 QWEN3 = "mlx_vlm.models.qwen3_embedding.qwen3_embedding"
 

@@ -12,13 +12,14 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
-from pippin.engines.cpu.kernels import Way, why_missing
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.cpu_way import way_of_folder
 from pippin.engines.device import DevicePlan, decide, find_facts
+from pippin.engines.language.kernels.ways import Way
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import KernelUse, load_weights, weight_bytes
-from tests.engines.cpu.test_kernel_decoder import quantised
 from tests.engines.driving import no_progress
+from tests.engines.language.kernels.test_kernel_decoder import quantised
 from tests.engines.tiny_models import VOCABULARY, tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))

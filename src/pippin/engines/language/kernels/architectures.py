@@ -15,7 +15,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from pippin_kernels import Rope
 
-from pippin.engines.cpu.matrices import floats, sizes, why_no_matrix
+from pippin.engines.language.kernels.matrices import floats, sizes, why_no_matrix
 
 LARGEST_HEAD = 512
 

@@ -18,6 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language import loading
+from pippin.engines.language.kernels.agreement import require_agreement
 from pippin.engines.language.kv_cache.layout import PADDING
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
@@ -253,9 +254,12 @@ def test_the_memory_of_a_head_is_counted_but_not_the_embeddings_of_the_model(
 def test_a_head_that_says_something_else_than_mlx_vlms_runs_as_that_does(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pippin.engines.cpu import draft_head
+    from pippin.engines.language.drafters import fused_head
 
-    monkeypatch.setattr(draft_head, "TOLERANCE", 0.0)
+    def compare(part: str, library: str, found: Any, expected: Any) -> None:
+        require_agreement(part, library, found + 1, expected)
+
+    monkeypatch.setattr(fused_head, "require_agreement", compare)
     with caplog.at_level("INFO"):
         subject = bench()
     assert not heads_of(subject)._head.in_one_call

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
 from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Rope, Shape
 
-from pippin.engines.cpu.architectures import (
+from pippin.engines.language.kernels.architectures import (
     Architecture,
     architecture_of,
     decoder_of,
@@ -24,7 +24,7 @@ from pippin.engines.cpu.architectures import (
     rope_of,
     windows_of,
 )
-from pippin.engines.cpu.matrices import floats, matrix_of, sizes, stack_of, widened
+from pippin.engines.language.kernels.matrices import floats, matrix_of, sizes, stack_of, widened
 
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
 SAMPLED_TOKENS = 3

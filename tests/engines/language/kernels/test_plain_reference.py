@@ -10,7 +10,7 @@ import pytest
 
 pk = pytest.importorskip("pippin_kernels", reason="the kernels are not built: make kernels")
 
-PROGRAMS = Path(__file__).parents[3] / "kernels" / "tests"
+PROGRAMS = Path(__file__).parents[4] / "kernels" / "tests"
 COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 ARM_COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
 # Which of the ways to multiply bytes each of these processors has.

@@ -17,9 +17,10 @@ from mlx_lm.models.cache import make_prompt_cache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.cpu.kernels import Way, has_amx, put_on, way_of, why_missing
+from pippin.engines.cpu.kernels import has_amx, why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language import loading
+from pippin.engines.language.kernels.ways import Way, put_on, way_of
 from pippin.engines.language.kv_cache.kinds.keys_and_values import JoinedAttention
 from pippin.engines.language.kv_cache.layout import PADDING, without_padding
 from pippin.engines.language.kv_cache.probe import choose_batching
@@ -373,7 +374,7 @@ def test_adapters_add_to_projections_that_are_fused() -> None:
         inside, out = kernels.linear_sizes(f"model.{path}")
         down, up = mx.random.normal((2, inside, 4)) * 0.3, mx.random.normal((2, 4, out)) * 0.3
         up[0] = 0
-        kernels.adapt(f"model.{path}", adapters, down, up)
+        kernels.adapt(f"model.{path}", adapters.of, down, up)
         _, number, part, name = path.split(".")
         parent = model.layers[int(number)][part]
         parent[name] = AdaptedLinear(parent[name], adapters, down, up)

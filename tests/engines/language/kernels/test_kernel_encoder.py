@@ -11,9 +11,10 @@ from mlx.utils import tree_map
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.cpu.agreement import OtherAnswer
-from pippin.engines.cpu.kernels import computes_all, put_encoder_on, way_of_encoder, why_missing
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.encoding import EncoderInput, load_encoder, padded
+from pippin.engines.language.kernels.agreement import OtherAnswer
+from pippin.engines.language.kernels.ways import computes_all, put_encoder_on, way_of_encoder
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pippin_kernels import Experts, Kernels
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.cpu.agreement import OtherAnswer
-from pippin.engines.cpu.matrices import (
+from pippin.engines.language.kernels.agreement import OtherAnswer, require_agreement
+from pippin.engines.language.kernels.matrices import (
     EMBEDDINGS,
     LINEARS,
     floats,
@@ -34,7 +34,6 @@ OAI = (1.702, 7.0)
 
 TRIED = (1, 2, 3)  # tokens
 LARGEST_TRIED = 1 << 25  # numbers of a layer that MLX multiplies with for comparison, in about a second
-TOLERANCE = 1e-3  # of the largest number of an output
 
 
 def _numbers(x: mx.array) -> NDArray[np.float32]:
@@ -222,9 +221,7 @@ def _random(size: int) -> mx.array:
 
 def _compare(path: str, module: KernelModule, arguments: list[mx.array], expected: mx.array) -> None:
     found = module(*arguments)
-    difference = mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6)
-    if not float(difference) < TOLERANCE:
-        raise OtherAnswer(f"{path} computed by the kernels is not what the installed mlx-lm gives")
+    require_agreement(path, "mlx-lm", floats(found), floats(expected))
 
 
 def _put(model: nn.Module, path: str, module: nn.Module) -> None:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pippin_kernels import Encoder, EncoderLayer, Kernels, Rope
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
-from pippin.engines.cpu.architectures import rope_of
-from pippin.engines.cpu.matrices import floats, matrix_of, round_activations, why_no_matrix
+from pippin.engines.language.kernels.agreement import require_agreement
+from pippin.engines.language.kernels.architectures import rope_of
+from pippin.engines.language.kernels.matrices import floats, matrix_of, round_activations, why_no_matrix
 
 BERT = ("mlx_vlm.models.bert.bert", "mlx_vlm.models.xlm_roberta.xlm_roberta")
 MODERNBERT = "mlx_vlm.models.modernbert.modernbert"
@@ -125,12 +125,7 @@ class _Samples:
         for index, states, expected in self.taken:
             found = states.copy()
             encoder.run(found, [len(states)], index)
-            difference = float(np.abs(found - expected).max() / np.abs(expected).max())
-            if not difference < TOLERANCE:
-                raise OtherAnswer(
-                    f"layer {index} computed by the kernels is {difference:.1g} of its largest number away from what "
-                    "the installed mlx-vlm gives"
-                )
+            require_agreement(f"layer {index}", "mlx-vlm", found, expected)
 
 
 def _taken(layers: list[Any]) -> Iterator[tuple[int, Any]]:

@@ -1,6 +1,6 @@
 """A model whose steps the kernels compute, called like mlx-lm's models and on the same caches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from typing import Any
 
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.cpu.agreement import TOLERANCE, OtherAnswer
-from pippin.engines.cpu.description import Sample, describe
-from pippin.engines.cpu.matrices import round_activations
+from pippin.engines.language.kernels.agreement import require_agreement
+from pippin.engines.language.kernels.description import Sample, describe
+from pippin.engines.language.kernels.matrices import round_activations
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
-from pippin.engines.language.model.lora import Adapters
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -59,7 +58,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.args = found.args
         self._logits = found.architecture.logits
         self._linears = found.linears
-        self._adapters: Adapters | None = None
+        self._chosen: Callable[[int], list[int] | None] = lambda sequences: None
         self._kept = KeptPlaces()
         kernels = Kernels(threads)
         shape = found.shape
@@ -111,10 +110,13 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         found = self._linears.get(path)
         return None if found is None else found[:2]
 
-    def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
+    def adapt(
+        self, path: str, chosen: Callable[[int], list[int] | None], down: mx.array, up: mx.array
+    ) -> None:
         """Let each sequence's adapter add to a linear layer: `down` [adapters, in, rank] and `up` [adapters, rank,
-        out], of which index 0 is no adapter."""
-        self._adapters = adapters
+        out], of which index 0 is no adapter. `chosen` tells the index of each of so many sequences, or None if none has
+        one."""
+        self._chosen = chosen
         *_, places = self._linears[path]
         for place in places:
             pairs = [_addition(down[index], up[index][:, place.rows]) for index in range(1, down.shape[0])]
@@ -166,24 +168,12 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             self.captured = mx.array(padded_states(by_token, shape, real))
         return padded_states(hidden, shape, real)
 
-    def _chosen(self, sequences: int) -> list[int] | None:
-        """The adapter of each sequence of this step."""
-        if self._adapters is None or self._adapters.uniform == 0:
-            return None
-        uniform = self._adapters.uniform
-        return np.asarray(self._adapters.rows).tolist() if uniform is None else [uniform] * sequences
-
     def _compare(self, sample: Sample) -> None:
         cache = KVCache()
         layer = open_in_place(cache, self._token, (1, len(sample.states)))
         step = Step(starts=[0], counts=[len(sample.states)], places=_places([layer]))
         found = self._decoder.run_layer(sample.layer, sample.states, step)
-        difference = float(np.abs(found - sample.expected).max() / np.abs(sample.expected).max())
-        if not difference < TOLERANCE:
-            raise OtherAnswer(
-                f"layer {sample.layer} computed by the kernels is {difference:.1g} of its largest number away from "
-                "what the installed mlx-lm gives"
-            )
+        require_agreement(f"layer {sample.layer}", "mlx-lm", found, sample.expected)
 
 
 class KeptPlaces:
