@@ -1,6 +1,6 @@
 """How much of the prompts of interleaved conversations is cached: by one server, and by several ways to have two.
 
-    python -m benchmarks.prefix_routing --model FOLDER --ways one replicas processes peers robin
+    python -m benchmarks.prefix_routing --model FOLDER --ways one replicas processes robin
     python -m benchmarks.prefix_routing --model FOLDER --ways one cluster cluster-processes --cluster HOST:PORT
 
 Each way is started, asked and ended before the next. Several conversations take turns, each turn longer than the last,
@@ -50,19 +50,19 @@ def serving(*words: str) -> Iterator[Served]:
                 stderr=subprocess.STDOUT,
             )
         try:
-            address = wait_until_ready(output, "--peer" in words)
+            address = wait_until_ready(output)
             yield Served(lambda: address, output)
         finally:
             server.terminate()
             server.wait(30)
 
 
-def wait_until_ready(output: Path, front: bool) -> str:
+def wait_until_ready(output: Path) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         text = output.read_text()
         found = re.search(r"serves at (http://\S+)", text)
-        if found and (front or "is ready after" in text):
+        if found and "is ready after" in text:
             with urllib.request.urlopen(f"{found[1]}/health", timeout=10) as reply:
                 others = json.load(reply).get("api_processes", [])
             with urllib.request.urlopen(f"{found[1]}/v1/models", timeout=10) as reply:
@@ -89,13 +89,8 @@ def way(name: str, model: str, cluster: str) -> Iterator[Served]:
             yield served
         return
     with serving(model) as first, serving(model) as second:
-        if name == "robin":
-            turns = cycle((first.address(), second.address()))
-            yield Served(lambda: next(turns), first.output)
-        else:
-            peers = ("--peer", first.address(), "--peer", second.address())
-            with serving(*peers) as front:
-                yield front
+        turns = cycle((first.address(), second.address()))
+        yield Served(lambda: next(turns), first.output)
 
 
 @dataclass
@@ -174,9 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ways = ["one", "replicas", "processes", "peers", "robin", "cluster", "cluster-processes"]
+    ways = ["one", "replicas", "processes", "robin", "cluster", "cluster-processes"]
     parser.add_argument("--model", required=True)
-    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:5])
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:4])
     parser.add_argument("--cluster", default="auto", help="of `pippin join`, with room for two replicas")
     parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--turns", type=int, default=6)

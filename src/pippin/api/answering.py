@@ -20,7 +20,6 @@ from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.access.ledger import SharedLedger
 from pippin.api.answers.answer import Running
 from pippin.api.app import create_answering
-from pippin.api.databases.postgres import Postgres
 from pippin.api.http.passing import passing
 from pippin.api.http.protocol import InTurn, Turns
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
@@ -28,7 +27,6 @@ from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
 from pippin.api.processes.logs import configure_logging
 from pippin.api.processes.shared import is_shared, is_uncertain
-from pippin.api.state import ledger_of
 from pippin.api.storage.borrowed import BorrowedStore
 from pippin.config.settings import Settings
 from pippin.service import ModelSource, Requests
@@ -117,10 +115,8 @@ class AnsweringProcess:
         self._requests = Requests(options, BorrowedCatalog(catalog, self._pool), self._pool, awake)
         self._live = LiveSettings(begin.settings, self._requests)
         self._ledger = SharedLedger(Path(begin.ledger), begin.number)
-        self._state = None if options.state is None else Postgres(options.state)
         store = BorrowedStore(self._questions)
-        ledger = ledger_of(self._state, self._ledger)
-        self._answering = create_answering(self._requests, self._live, ledger, store)
+        self._answering = create_answering(self._requests, self._live, self._ledger, store)
         self._answering.answers.listener = self
         unread = UnreadAnswers()
         kind = passing(unread, self, lambda: channel.send(Closed()))
@@ -138,8 +134,6 @@ class AnsweringProcess:
         await serving
         await self._requests.close(0.0)
         self._ledger.close()
-        if self._state is not None:
-            self._state.close()
 
     def receive(self, message: FromOwner, descriptor: int | None) -> None:
         """Handle a message of the first process."""

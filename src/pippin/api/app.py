@@ -26,7 +26,6 @@ from pippin.api.answers.answer import RunningAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.context import VERSION, Api, Endpoint, both
-from pippin.api.databases.postgres import Postgres
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.dialects.responses.dialect import ResponsesDialect
@@ -39,7 +38,6 @@ from pippin.api.processes.shared import PATHS
 from pippin.api.routes.ollama import GENERATIONS, generation
 from pippin.api.routes.responses import created
 from pippin.api.schema import schema_routes
-from pippin.api.state import ledger_of
 from pippin.api.storage.response_store import OwnedHistory, Store, open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.api.telemetry.recent import RecentRequests
@@ -62,10 +60,9 @@ def create_app(
     tool_servers: ToolServers | None = None,
     batches: Batches | None = None,
     processes: ApiProcesses | None = None,
-    state: Postgres | None = None,
 ) -> ASGIApp:
     """The whole server as one ASGI application. The caller starts and closes `tool_servers`, `batches` and `processes`
-    (the other API processes), and closes `state`, which other servers share.
+    (the other API processes).
 
     Raises `ServerError` for options that can't be used.
     """
@@ -75,13 +72,13 @@ def create_app(
     live.follow(keys.adopt)  # before the followers that check requests against the keys
     counting = observer_of(settings)
     observer = traced(counting)
-    limits = limits_of(options, ledger_of(state, OwnLedger() if processes is None else processes.ledger))
+    limits = limits_of(options, OwnLedger() if processes is None else processes.ledger)
     dialects = find_dialects()
     errors = Errors(dialects)
     media = MediaResolver(options)
     tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
     handler = Handler(service, options, observer, limits, media, tools)
-    batches = batches or Batches(options, state)
+    batches = batches or Batches(options)
     for follower in (tools, handler, batches):
         live.follow(follower.adopt)
     api = Api(
@@ -91,8 +88,7 @@ def create_app(
         dialects=dialects,
         errors=errors,
         observer=counting,
-        store=open_store(options, state),
-        state=state,
+        store=open_store(options),
         media=media,
         tool_servers=tools.servers,
         batches=batches,

@@ -20,7 +20,6 @@ from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings, Reloads
 from pippin.api.processes.owner import ApiProcesses
-from pippin.api.state import open_state
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -86,14 +85,11 @@ class Server:
         self._listener = listener
         self._stops = 0
         self._tool_servers = open_tool_servers(options)
-        self._state = open_state(options)
-        self._batches = Batches(options, self._state)
+        self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloads = Reloads(self._live.reload)
         self._processes = ApiProcesses(self._live, service) if options.api_processes > 1 else None
-        app = create_app(
-            service, settings, self._live, self._tool_servers, self._batches, self._processes, self._state
-        )
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches, self._processes)
         unread = UnreadAnswers()
         kind = connections(unread)
         if self._processes is not None:
@@ -134,8 +130,6 @@ class Server:
             if self._processes is not None:
                 await self._processes.close()
             await self._service.close(0.0)
-            if self._state is not None:
-                self._state.close()
 
     def stop(self) -> None:
         """Stop: the first call lets running requests finish within the drain timeout, the second one ends them now."""

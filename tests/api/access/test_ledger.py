@@ -16,31 +16,16 @@ from hypothesis import strategies as st
 from pippin.api.access import ledger as module
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.keys import Allowance
-from pippin.api.access.ledger import BUCKETS, ServersLedger, SharedLedger
+from pippin.api.access.ledger import SharedLedger
 from pippin.api.access.limits import Draw, Ledger, Limits, OwnLedger
-from pippin.api.databases.postgres import Postgres
 from pippin.core.errors import ServerError
-from tests.api.databases.server import PostgresServer
 
 Pair = tuple[Ledger, Ledger]
 
 
-@pytest.fixture(params=["processes", "servers"])
-def pair(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer | None) -> Iterator[Pair]:
-    files = SharedLedger(tmp_path / "limits.db", 0), SharedLedger(tmp_path / "limits.db", 1)
-    if request.param == "processes":
-        yield files
-    elif postgres is None:
-        pytest.skip("PostgreSQL is not installed")
-    else:
-        databases = Postgres(postgres.address), Postgres(postgres.address)
-        databases[0].prepare("DROP TABLE IF EXISTS buckets;" + BUCKETS)
-        one, other = (ServersLedger(each, OwnLedger(), lambda: 100.0) for each in databases)
-        yield one, other
-        for each in databases:
-            each.close()
-    for file in files:
-        file.close()
+@pytest.fixture
+def pair(processes: tuple[SharedLedger, SharedLedger]) -> Pair:
+    return processes
 
 
 @pytest.fixture
@@ -70,7 +55,6 @@ def test_requests_of_a_caller_are_counted_by_both(pair: Pair) -> None:
                 await limits.admit(asked())
         await other.admit(asked("bob"))
         one.forgive(asked())
-        await settled(pair)
         await other.admit(asked())
 
     asyncio.run(play())
@@ -82,18 +66,10 @@ def test_tokens_of_a_caller_are_counted_by_both(pair: Pair) -> None:
         await one.admit(asked())
         await one.enter()
         one.leave(asked(), tokens=11)
-        await settled(pair)
         with pytest.raises(ServerError, match="10 tokens a minute"):
             await other.admit(asked())
 
     asyncio.run(play())
-
-
-async def settled(pair: Pair) -> None:
-    """Wait until what was charged is written."""
-    for ledger in pair:
-        if isinstance(ledger, ServersLedger):
-            await ledger.settled()
 
 
 def test_places_are_counted_by_both_and_those_of_a_dead_process_are_free(
@@ -244,32 +220,9 @@ def test_callers_without_end_are_forgotten(pair: Pair, monkeypatch: pytest.Monke
 
     async def play() -> None:
         for number in range(100):
-            if isinstance(pair[0], ServersLedger):
-                pair[0]._clock = lambda now=float(number): now  # type: ignore[misc]
             await pair[0].take(Draw("requests", f"caller {number}", 5, float(number), 1))
         last, _ = await pair[1].take(Draw("requests", "caller 99", 5, 99.0, 0))
         first, _ = await pair[1].take(Draw("requests", "caller 1", 5, 1.0, 0))
         assert (math.ceil(last.level), first.level) == (4 if last.filled == 99.0 else 5, 5)
-
-    asyncio.run(play())
-
-
-def test_while_the_database_is_away_each_server_counts_alone(postgres: PostgresServer | None) -> None:
-    if postgres is None:
-        pytest.skip("PostgreSQL is not installed")
-
-    async def play() -> None:
-        database = Postgres(postgres.address)
-        database.prepare("DROP TABLE IF EXISTS buckets;" + BUCKETS)
-        limits = Limits(Allowance(requests=2), ledger=ServersLedger(database, OwnLedger()))
-        postgres.stop()
-        try:
-            await limits.admit(asked())
-            await limits.admit(asked())
-            with pytest.raises(ServerError, match="2 requests a minute"):
-                await limits.admit(asked())
-        finally:
-            postgres.start()
-            database.close()
 
     asyncio.run(play())

@@ -395,16 +395,15 @@ def test_connections_leave_no_descriptors_behind(serving: Serving) -> None:
 
 
 def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start(tmp_path: Path) -> None:
-    flags = ("--api-processes", "2", "--peer", "http://127.0.0.1:1")
+    flags = ("--api-processes", "2", "--compat", "mlx-vlm")
     done = Terminal(tmp_path).run("serve", "--port", "0", *flags)
     assert done.returncode != 0
-    assert "--api-processes can't be used together with --peer yet" in done.stderr
+    assert "--api-processes can't be used together with --compat mlx-vlm" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("peer", Settings(server=ServerOptions(peers=("http://127.0.0.1:1",)))),
         ("mcp-config", Settings(server=ServerOptions(mcp_config="tools.json"))),
         ("compat mlx-vlm", Settings(server=ServerOptions(), compat="mlx-vlm")),
     ],

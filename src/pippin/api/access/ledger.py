@@ -1,20 +1,13 @@
-"""Limits that several processes count together.
-
-The processes of one server count in an SQLite file, several servers in the database that they share.
-"""
+"""Limits that several processes count together, in an SQLite file."""
 
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, get_args
 
-from pippin.api.access.limits import REMEMBERED, Bucket, Draw, Ledger, What
-from pippin.api.databases.database import Database, Transaction
+from pippin.api.access.limits import REMEMBERED, Bucket, Draw, What
 from pippin.core.errors import ServerError
 
 LOCKED: Final = 10.0
@@ -25,7 +18,6 @@ LOOK_AGAIN: Final = 0.001
 LONGEST_PAUSE: Final = 0.02
 TRY_AGAIN: Final = 1.0  # seconds, for clients
 FORGET_EVERY: Final = 1024  # draws between two removals of the oldest callers
-THREADS: Final = 4  # threads that wait for a database
 BUCKETS: Final = """
 CREATE TABLE IF NOT EXISTS buckets (
     what TEXT NOT NULL, account TEXT NOT NULL, size INTEGER NOT NULL, level REAL NOT NULL, filled REAL NOT NULL,
@@ -42,7 +34,7 @@ _FIND: Final = """INSERT INTO buckets VALUES (?, ?, ?, ?, ?) ON CONFLICT (what, 
     SET what = excluded.what RETURNING size, level, filled"""
 
 
-def drawn(transaction: Transaction, draw: Draw) -> tuple[Bucket, bool]:
+def drawn(transaction: sqlite3.Connection, draw: Draw) -> tuple[Bucket, bool]:
     """Take from a bucket in the database. Returns what `Ledger.take` returns."""
     new = (draw.what, draw.account, draw.size, draw.size, draw.now)
     bucket = Bucket(*transaction.execute(_FIND, new).fetchone())
@@ -54,7 +46,7 @@ def drawn(transaction: Transaction, draw: Draw) -> tuple[Bucket, bool]:
     return bucket, taken
 
 
-def forget_oldest(transaction: Transaction) -> None:
+def forget_oldest(transaction: sqlite3.Connection) -> None:
     """Forget all callers except the `REMEMBERED` most recently seen."""
     for what in get_args(What):
         transaction.execute(
@@ -210,52 +202,3 @@ class SharedLedger:
             raise
         self._late.clear()
         return result
-
-
-class ServersLedger:
-    """The ledger of one of several servers: what callers use is counted for all of them, in the database they share.
-
-    Running requests are limited per server, and counted by the server's own ledger. While the database can't be
-    reached, that ledger counts everything, and all limits hold per server: no request fails or waits for long.
-    """
-
-    def __init__(self, database: Database, own: Ledger, clock: Callable[[], float] = time.time) -> None:
-        """`database` has the table of `BUCKETS`. `clock`: one that the machines share, as far as their clocks agree."""
-        self._database = database
-        self._own = own
-        self._clock = clock
-        self._turn = Turn()
-        self._threads = ThreadPoolExecutor(THREADS, "limits")  # that nobody else uses
-        self._charges: set[asyncio.Task[tuple[Bucket, bool]]] = set()
-
-    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._threads, self._take, draw)
-        except ServerError:  # the database has logged it
-            return await self._own.take(draw)
-
-    def charge(self, draw: Draw) -> None:
-        task = asyncio.create_task(self.take(draw), name="charge")
-        self._charges.add(task)
-        task.add_done_callback(self._charges.discard)
-
-    async def enter(self, most: int | None) -> bool:
-        return await self._own.enter(most)
-
-    def leave(self, most: int | None) -> None:
-        self._own.leave(most)
-
-    def running(self, most: int | None) -> int:
-        return self._own.running(most)
-
-    async def settled(self) -> None:
-        """Wait until all charges are written."""
-        await asyncio.gather(*self._charges)
-
-    def _take(self, draw: Draw) -> tuple[Bucket, bool]:
-        if self._turn.has_come():
-            with self._database.transaction(alone=True) as transaction:
-                forget_oldest(transaction)
-        with self._database.transaction() as transaction:
-            return drawn(transaction, replace(draw, now=self._clock()))

@@ -76,7 +76,6 @@ def check_options(settings: Settings) -> None:
     """Raises `ServerError` for options that several API processes can't honour."""
     options = settings.server
     several = {
-        "peer": bool(options.peers),
         "mcp-config": options.mcp_config is not None,
         "compat mlx-vlm (without --enable-metrics)": settings.compat == "mlx-vlm"
         and not options.enable_metrics,
