@@ -54,9 +54,14 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`--adapter-path` as a repository", "works", "downloaded where downloads are allowed"),
         Promise("`/health.loaded_adapter`", "works", "the operator's words for it"),
         Promise(
-            "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values",
+            "`--kv-bits` 2, 3 and 6, bits by keys and values",
             "works",
-            "in batches too; TurboQuant by mlx-vlm's own codec",
+            "in batches too",
+        ),
+        Promise(
+            "`--kv-bits 3.5`, TurboQuant, `--quantized-kv-start`",
+            "refused",
+            "`--kv-key-bits 3 --kv-value-bits 4`, scaled in groups, from the first token on",
         ),
         Promise(
             "`input_audio` as a string: an address, base64 or a path", "works", "a path inside `--media-path`"
@@ -404,8 +409,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "SpecPrefill",
-            "partly",
-            "its flags and fields; models with windows, recurrent layers or media are refused at the start",
+            "refused",
+            "every token of a prompt is computed; prompts that begin alike are computed once",
         ),
         Promise("`--moe-top-k`", "works", "for mixtures that mlx-lm runs; in its documents, not in its code"),
         Promise(

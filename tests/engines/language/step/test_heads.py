@@ -43,9 +43,6 @@ SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "sliding_wind
 BLOCKS: dict[str, dict[str, Any]] = {
     "dflash": {},
     "dflash, sliding": SLIDING,
-    "dflash2": {},
-    "dspark": {},
-    "dspark, after its anchor": {"sample_from_anchor": False},
 }
 
 
@@ -64,7 +61,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
         **{
             name: Pair(
                 root / "model",
-                {"draft_model_path": str(dflash_head(root / name, name.split(",")[0], **changes))},
+                {"draft_model_path": str(dflash_head(root / name, **changes))},
             )
             for name, changes in BLOCKS.items()
         },
