@@ -5,12 +5,12 @@
 
 Two servers of the same model, one of which speculates (by prompt lookup, or with `--draft` by a head), have turns in
 which all clients ask one of them, while the other rests; `--seconds` is how long each is asked in all. Requests begin
-and end whenever they do, so that slots are filled again. `edit` has the model write a piece of code again with a name changed,
-each time another piece; `again` asks for that and then for the same in other words; `prose` for a story; `mixed` for
-one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's process, of which
-the latter tells on a busy machine, too; the least ratio of CPU time in a turn; by how much the turns without proposals
-differ among themselves, the fastest over the slowest, which is the noise in that ratio; and what became of proposals.
-0.97 is what `step/speculation/pace.py` promises of a minute.
+and end whenever they do, so that slots are filled again. `edit` has the model write a piece of code again with a name
+changed, each time another piece; `again` asks for that and then for the same in other words; `prose` for a story;
+`mixed` for one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's
+process, of which the latter tells on a busy machine, too; the least ratio of CPU time in a turn; by how much the turns
+without proposals differ among themselves, the fastest over the slowest, which is the noise in that ratio; and what
+became of proposals. 0.97 is what `step/speculation/pace.py` promises of a minute.
 """
 
 import argparse

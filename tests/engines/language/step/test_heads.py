@@ -321,7 +321,7 @@ def test_a_head_that_reads_layers_that_are_not_there_is_refused(
 
 
 def test_a_checkpoint_without_a_prediction_head_is_told(pairs: dict[str, Pair]) -> None:
-    with pytest.raises(ServerError, match="no head for multi-token prediction"):
+    with pytest.raises(ServerError, match="of which this version runs no prediction head"):
         Bench(pairs["eagle3"].model, options(mtp=True))
 
 
