@@ -9,7 +9,6 @@ from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.specprefill.policy import SpecPrefill
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.whole import WholeEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +18,6 @@ class LoadedModel:
     vocabulary: int  # logits for each token
     head: Head
     adapters: Adapters
-    vision: VisionEncoder | WholeEncoder | None
+    vision: VisionEncoder | None
     specprefill: SpecPrefill | None
     joins_prompts: bool  # several prompts can be computed in one pass

@@ -26,7 +26,6 @@ from pippin.engines.language.specprefill.importance import Scoring
 from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
-from pippin.engines.language.vision.whole import WholeInputs
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,7 +34,7 @@ class Request:
 
     job: LanguageJob
     adapter: int = 0  # index among the model's adapters, 0 for none
-    media: MediaInputs | WholeInputs | None = None
+    media: MediaInputs | None = None
 
     # Written by the lifecycle; times are monotonic seconds.
     sequences: list["Sequence"] = field(default_factory=list)  # those that have not ended
