@@ -375,7 +375,7 @@ def test_orders_that_need_the_weights_wait_for_them_and_hold_up_no_others() -> N
             return (Counted(1),)
 
     preparation = Preparation()
-    preparation.begin(Late(), lambda id, _: answered.put(id))
+    preparation.begin(Late(), lambda name, _: answered.put(name))
     for name in ("late 0", "late 1", "late 2", "early"):
         preparation.submit(Submit(name, Tokenize("x")))
     assert answered.get(timeout=5) == "early"
