@@ -6,7 +6,6 @@ Where an example has a file (`/path/to/image.jpg`), the folder is inside `--medi
 """
 
 import base64
-import importlib.util
 import io
 import json
 from collections.abc import Iterator
@@ -380,21 +379,14 @@ curl -s --get "http://localhost:8080/v1/models" \\
     assert "--model-dir" in json.loads(told)["error"]["message"]
 
 
-def test_image_defaults(page: Reader) -> None:
-    """`/images/defaults` of its newest version, known without loading anything. mflux has its own, where it paints."""
-    by_mflux = importlib.util.find_spec("mflux") is not None
-    painted = {"steps": 20, "guidance": 4.0} if by_mflux else {"steps": 30, "guidance": 1.0}
+@pytest.mark.model
+def test_image_defaults(hearing: Reader) -> None:
+    """`/images/defaults` of its newest version, known without loading anything."""
     asked = "curl -s 'http://localhost:8080{}/images/defaults?model={}&task={}'"
     for version in ("", "/v1"):
-        assert page.json(asked.format(version, PAINTER, "generate")) == painted
-    assert page.json(asked.format("", EDITOR, "edit")) == {"steps": 28, "guidance": 2.5}
-    for model, task, named in (
-        (EDITOR, "generate", "task"),
-        (PAINTER, "draw", "task"),
-        (PRELOADED, "edit", "model"),
-    ):
-        assert page.json(asked.format("", model, task))["error"]["param"] == named
-    assert "image_generation" not in page.json("curl http://localhost:8080/health")["loaded_models"]
+        assert hearing.json(asked.format(version, Z_IMAGE, "generate")) == {"steps": 30, "guidance": 0.0}
+    for model, task, named in ((Z_IMAGE, "draw", "task"), (WRITER, "edit", "model")):
+        assert hearing.json(asked.format("", model, task))["error"]["param"] == named
 
 
 @pytest.mark.long

@@ -20,9 +20,6 @@ OF_NAMED_MODELS = (
     "draft_kind",
     "specprefill",
     "specprefill_draft_model",
-    "config_name",
-    "lora_paths",
-    "lora_scales",
 )
 """Model options that apply to the models named beside them, not to all models."""
 

@@ -148,8 +148,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "image pipelines of its own",
             "works",
-            "they paint what mflux has no preset for, and all where mflux is not installed; pixel by pixel as mlx-vlm "
-            "on small models: docs/images.md; masks and previews of these pipelines are refused by name",
+            "pixel by pixel as mlx-vlm on small models: docs/images.md; masks and previews are refused by name",
         ),
         Promise(
             "diffusion language models",
@@ -217,9 +216,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
     ),
     "mlx-openai-server": (
         Promise("macOS on Apple Silicon", "partly", "made for it, and never run on it: docs/gaps.md"),
-        Promise(
-            "all five kinds in one program", "works", "images on a Mac, or elsewhere as docs/images.md says"
-        ),
+        Promise("all five kinds in one program", "works", "images by the families of docs/images.md"),
         Promise("`mlx-community/whisper-*` (weights.npz, no tokenizer)", "works", SMALL),
         Promise(
             "installation from PyPI or git",
@@ -237,11 +234,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             f"{SHOWN}, streamed too",
         ),
         Promise("`--reasoning-parser qwen3_next`", "works", SHOWN),
-        Promise("images and edits, all twelve config names", "works", SMALL),
         Promise(
-            "the default of `--config-name`",
-            "differs",
-            "read from the model; where nothing tells, the load names all",
+            "images and edits, all twelve config names",
+            "refused",
+            "mlx-vlm's pipelines paint FLUX.2, Qwen-Image 2.1, Z-Image and others, as the model's folder says, but no "
+            "FLUX.1 and no FIBO (docs/images.md)",
         ),
         Promise("chat with pictures and sound, `video_url`", "works", f"{SHOWN}; {SMALL}"),
         Promise(
@@ -256,9 +253,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "with several models of a kind; the only one of its kind answers any name, as its examples ask",
         ),
         Promise("an omitted `model`", "works", "the first served of the kind that the request needs"),
-        Promise(
-            "fields of images that a preset lacks", "differs", "refused by name; there they were ignored"
-        ),
+        Promise("fields of images that a model lacks", "differs", "refused by name; there they were ignored"),
         Promise(
             "fields of transcriptions that Whisper lacks",
             "differs",
