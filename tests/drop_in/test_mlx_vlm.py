@@ -34,7 +34,6 @@ CACHED = "Qwen/Qwen3-VL-4B-Instruct"
 HEARS = "mlx-community/gemma-3n-E2B-it-4bit"
 EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 PAINTER = "Qwen/Qwen-Image"
-EDITOR = "black-forest-labs/FLUX.1-Kontext-dev"
 RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
 SPEAKER = "mlx-community/pocket-tts"
 HEARER = "mlx-community/whisper-tiny"
@@ -55,7 +54,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     cache.encoder(EMBEDDER)
     cache.encoder(RANKER, ranks=True)
     cache.images(PAINTER, "QwenImagePipeline")
-    cache.images(EDITOR, "FluxKontextPipeline")
     write_model(cache.place(SPEAKER))
     images = home / "repo" / "examples" / "images"
     images.mkdir(parents=True)
@@ -379,14 +377,14 @@ curl -s --get "http://localhost:8080/v1/models" \\
     assert "--model-dir" in json.loads(told)["error"]["message"]
 
 
-@pytest.mark.model
-def test_image_defaults(hearing: Reader) -> None:
+def test_image_defaults(page: Reader) -> None:
     """`/images/defaults` of its newest version, known without loading anything."""
     asked = "curl -s 'http://localhost:8080{}/images/defaults?model={}&task={}'"
     for version in ("", "/v1"):
-        assert hearing.json(asked.format(version, Z_IMAGE, "generate")) == {"steps": 30, "guidance": 0.0}
-    for model, task, named in ((Z_IMAGE, "draw", "task"), (WRITER, "edit", "model")):
-        assert hearing.json(asked.format("", model, task))["error"]["param"] == named
+        assert page.json(asked.format(version, PAINTER, "generate")) == {"steps": 30, "guidance": 1.0}
+    for model, task, named in ((PAINTER, "draw", "task"), (PRELOADED, "edit", "model")):
+        assert page.json(asked.format("", model, task))["error"]["param"] == named
+    assert "image_generation" not in page.json("curl http://localhost:8080/health")["loaded_models"]
 
 
 @pytest.mark.long
