@@ -251,14 +251,13 @@ class Voices(Ending, frozen=True, tag=True):
 
 
 class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
-    """An encoded picture. `partial` numbers its previews from 0 and is None for the finished picture."""
+    """An encoded picture."""
 
     index: int
     data: bytes
     width: int
     height: int
     seed: int | None = None
-    partial: int | None = None
 
 
 class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
