@@ -1,9 +1,11 @@
 """Folds the event stream into a whole answer: the only source of replies that are not streamed."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import MsgspecError, Struct, field
 
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import (
     Accepted,
@@ -88,6 +90,16 @@ class Completion(Struct, kw_only=True):
         while len(self.choices) <= number:
             self.choices.append(CompletedChoice())
         return self.choices[number]
+
+
+def object_of(arguments: str) -> dict[str, Any] | None:
+    """The object that a call's arguments say; None if a limit cut them off."""
+    if not arguments.strip():
+        return {}
+    try:
+        return from_json(arguments, dict[str, Any])
+    except (MsgspecError, RecursionError):
+        return None
 
 
 def collect(events: Iterable[Event]) -> Completion:
