@@ -27,7 +27,12 @@ def result(number: int, text: str | None = None, id: str | None = None) -> Messa
     return Message("tool", (ToolResult(id or f"call_{number}", (Text(text or f"RES{number}"),)),))
 
 
-SYSTEM, ASKED, MORE, SAID = says("system", "SYS"), says("user", "USR"), says("user", "MORE"), says("assistant", "SAID")
+SYSTEM, ASKED, MORE, SAID = (
+    says("system", "SYS"),
+    says("user", "USR"),
+    says("user", "MORE"),
+    says("assistant", "SAID"),
+)
 THOUGHT = Reasoning("Hm.")
 ONE = calls(call(1))
 TWO = calls(call(1), call(2, "beta"))
