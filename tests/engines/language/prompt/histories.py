@@ -27,6 +27,7 @@ def result(number: int, text: str | None = None, id: str | None = None) -> Messa
     return Message("tool", (ToolResult(id or f"call_{number}", (Text(text or f"RES{number}"),)),))
 
 
+LAST = says("user", "LAST")
 SYSTEM, ASKED, MORE, SAID = (
     says("system", "SYS"),
     says("user", "USR"),
@@ -44,7 +45,7 @@ PLAIN: dict[str, Conversation] = {
     "developer": (says("developer", "DEV"), ASKED),
     "three turns": (ASKED, SAID, MORE),
     "system and three turns": (SYSTEM, ASKED, SAID, MORE),
-    "five turns": (ASKED, SAID, MORE, says("assistant", "AGAIN"), says("user", "LAST")),
+    "five turns": (ASKED, SAID, MORE, says("assistant", "AGAIN"), LAST),
     "two systems": (SYSTEM, says("system", "SYS2"), ASKED),
     "system and developer": (SYSTEM, says("developer", "DEV"), ASKED),
     "system alone": (SYSTEM,),
@@ -60,9 +61,9 @@ PLAIN: dict[str, Conversation] = {
     "assistant alone": (SAID,),
     "assistant last": (ASKED, SAID),
     "user twice": (ASKED, MORE),
-    "user three times": (ASKED, MORE, says("user", "LAST")),
+    "user three times": (ASKED, MORE, LAST),
     "assistant twice": (ASKED, SAID, says("assistant", "AGAIN"), MORE),
-    "several texts in a turn": (says("user", "USR", "MORE"), SAID, says("user", "LAST")),
+    "several texts in a turn": (says("user", "USR", "MORE"), SAID, LAST),
     "empty user": (says("user", ""), SAID, MORE),
     "empty assistant": (ASKED, says("assistant", ""), MORE),
     "assistant without parts": (ASKED, Message("assistant", ()), MORE),
@@ -70,7 +71,7 @@ PLAIN: dict[str, Conversation] = {
     "blank user": (says("user", " \n"), SAID, MORE),
     "thought": (ASKED, calls(THOUGHT, Text("SAID")), MORE),
     "thought alone": (ASKED, calls(THOUGHT), MORE),
-    "thoughts in two turns": (ASKED, calls(THOUGHT, Text("SAID")), MORE, calls(THOUGHT, Text("AGAIN")), says("user", "LAST")),
+    "thoughts in two turns": (ASKED, calls(THOUGHT, Text("SAID")), MORE, calls(THOUGHT, Text("AGAIN")), LAST),
     "named user": (Message("user", (Text("USR"),), name="anna"), SAID, MORE),
 }  # fmt: skip
 
@@ -81,7 +82,7 @@ AGENT: dict[str, Conversation] = {
     "user after an answer after a result": (ASKED, *STEP, SAID, MORE),
     "user behind a result": (ASKED, *STEP, MORE),
     "user behind a result, in one turn": (ASKED, ONE, Message("user", (*result(1).parts, Text("MORE")))),
-    "user behind a result, twice": (ASKED, *STEP, MORE, calls(call(2)), result(2), says("user", "LAST")),
+    "user behind a result, twice": (ASKED, *STEP, MORE, calls(call(2)), result(2), LAST),
     "system behind a result": (SYSTEM, ASKED, *STEP, says("system", "SYS2")),
     "text beside a call": (ASKED, calls(Text("SAID"), call(1)), result(1)),
     "thought beside a call": (ASKED, calls(THOUGHT, call(1)), result(1)),
@@ -95,11 +96,11 @@ AGENT: dict[str, Conversation] = {
     "three calls": (ASKED, calls(call(1), call(2, "beta"), call(3)), result(1), result(2), result(3)),
     "two calls, then one": (ASKED, TWO, result(1), result(2), calls(call(3)), result(3)),
     "two calls, then the user": (ASKED, TWO, result(1), result(2), MORE),
-    "two calls and text, then the user": (ASKED, calls(Text("SAID"), call(1), call(2, "beta")), result(1), result(2), MORE),
+    "two calls and text, then the user": (ASKED, calls(Text("SAID"), *TWO.parts), result(1), result(2), MORE),
     "two turns with calls in a row": (ASKED, calls(call(1)), calls(call(2)), result(1), result(2)),
     "steps": (ASKED, *STEP, calls(call(2, "beta")), result(2), SAID),
     "steps with texts": (ASKED, calls(Text("SAID"), call(1)), result(1), calls(Text("AGAIN"), call(2)), result(2)),
-    "two tasks": (ASKED, *STEP, SAID, MORE, calls(call(2)), result(2), says("assistant", "AGAIN"), says("user", "LAST")),
+    "two tasks": (ASKED, *STEP, SAID, MORE, calls(call(2)), result(2), says("assistant", "AGAIN"), LAST),
     "ids used again": (ASKED, *STEP, SAID, MORE, calls(call(2, id="call_1")), result(2, id="call_1")),
     "result without its call": (ASKED, result(9), MORE),
     "result first": (result(9), MORE),

@@ -190,7 +190,7 @@ class PromptRenderer:
         template, converter, forms = self._template_for(tools)
         messages = forms.of(messages, tools=bool(tools), generation=generation)
         variables = {**self._variables(request), "add_generation_prompt": generation}
-        return _rendered(template, converter, messages, tools, variables)
+        return rendered(template, converter, messages, tools, variables)
 
     def _skeleton_of(self, template: ChatTemplate, converter: Converter) -> Render:
         """Renders skeletons of conversations, which have no media."""
@@ -198,7 +198,7 @@ class PromptRenderer:
 
         def render(messages: tuple[Message, ...], tools: tuple[Tool, ...], generation: bool) -> str:
             variables = {**self._defaults, "add_generation_prompt": generation}
-            return _rendered(template, converter, messages, tools, variables)
+            return rendered(template, converter, messages, tools, variables)
 
         return render
 
@@ -233,7 +233,7 @@ class PromptRenderer:
         return variables
 
 
-def _rendered(
+def rendered(
     template: ChatTemplate,
     converter: Converter,
     messages: tuple[Message, ...],
