@@ -15,8 +15,7 @@ CONFIGURATION: Final = """# Configuration
 Every option has one name: it is a flag of `pippin serve` (`--port 8123`), a variable (`PIPPIN_PORT=8123`) and a key of
 the YAML file (`port: 8123`). If several sources set an option, the last of these wins: defaults, a profile
 (`--compat`), the file, the environment, the flags. `pippin config show` prints every value and its source; `--changed`
-leaves the defaults out. An unknown name, or a value out of range, ends the command with status 2 and one line on
-standard error, which suggests the nearest name.
+leaves the defaults out. An unknown name, or a value out of range, ends the command with status 2 and the nearest name.
 
 ## The file
 
@@ -35,13 +34,12 @@ models:
 ```
 
 An entry takes `path`, `name`, `kind`, `preload` and every option of models. The file may also have the format of
-mlx-openai-server (`server:` and `models:` with `model_path`) or of vllm-mlx's registry (`manager:` and `models:`):
-see [Migrating](migrating.md).
+mlx-openai-server or of vllm-mlx's registry: see [Migrating](migrating.md).
 
 ## While it runs
 
 Options marked ● change without a restart: edit the file and send SIGHUP, or `PATCH /v1/settings` with
-`{"rate_limit": 60}`. The log, or the answer, names the options that need a restart; they keep their values until then.
+`{"rate_limit": 60}`. The log, or the answer, names the options that need a restart.
 
 ## Variables that are not options
 
@@ -58,6 +56,9 @@ flag, repeat the flag for each item (`--api-key a --api-key b`). Mappings are `N
 switch is turned off by its opposite: `--no-prefix-cache`.
 
 ## Options
+
+The flag is `--` and the name with dashes, unless another is given. Defaults are in parentheses; a switch is off,
+and all else not set.
 """
 
 MIGRATING: Final = """# Migrating
@@ -91,29 +92,24 @@ def configuration_page() -> str:
         sections.setdefault(option.section, []).append(option)
     for title, members in sections.items():
         rows = [_option_row(option) for option in members]
-        parts.append(f"### {title}\n\n{_table(('Option', 'Flag', 'Value', 'Default', 'What it does'), rows)}")
+        parts.append(f"### {title}\n\n{_table(('Option', 'Value', 'What it does'), rows)}")
     return "\n".join(parts)
 
 
 def _option_row(option: Option) -> tuple[str, ...]:
     mark = " ●" if option.hot else ""
-    return (
-        f"`{option.name}`{mark}",
-        f"`{option.flag}`",
-        option.expects,
-        _default(option.default),
-        option.help,
-    )
+    flag = "" if option.flag == f"--{option.name.replace('_', '-')}" else f", `{option.flag}`"
+    return (f"`{option.name}`{flag}{mark}", _value(option), option.help)
 
 
-def _default(value: Any) -> str:
-    match value:
+def _value(option: Option) -> str:
+    match option.default:
         case None | () | {}:
-            return "not set"
+            return option.expects
         case bool():
-            return "on" if value else "off"
-        case _:
-            return f"`{value}`"
+            return "on or off" if not option.default else "on (default) or off"
+        case default:
+            return f"{option.expects} (`{default}`)"
 
 
 def migrating_page() -> str:
