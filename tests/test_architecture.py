@@ -197,6 +197,16 @@ def test_nobody_evaluates_text_or_writes_to_globals(trees: dict[Path, ast.Module
     check(trees, rule)
 
 
+def test_one_file_alone_gives_modules_other_classes(trees: dict[Path, ast.Module]) -> None:
+    found = {
+        relative(path)
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "__class__" and isinstance(node.ctx, ast.Store)
+    }
+    assert found == {"engines/language/classes.py"}
+
+
 def inside(name: str, house: str) -> str | None:
     """The room of a house, or the file beside its rooms, in which a module lies; None for one that is elsewhere."""
     return name.removeprefix(f"{house}.").split(".")[0] if name.startswith(f"{house}.") else None

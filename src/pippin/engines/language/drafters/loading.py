@@ -31,7 +31,7 @@ from pippin.engines.language.drafters.heads import (
 )
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
-from pippin.engines.language.vision.families import hy_v4
+from pippin.engines.language.upstream.mends import apply, mends
 from pippin.engines.language.vision.model import VisionModel
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
@@ -293,7 +293,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            hy_v4.mend(inner)
+            apply(mends("mlx_vlm", "hy_v4"), inner)
             return PREDICTION_HEADS[inner.config.model_type](inner)
         case "dflash":
             _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
