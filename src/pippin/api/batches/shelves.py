@@ -98,7 +98,7 @@ class Folder:
 
     @property
     def database(self) -> Database:
-        """As `Shelf.database`; makes the folder. Raises `ServerError` once it is closed."""
+        """See `Shelf.database`; makes the folder. Raises `ServerError` once it is closed."""
         # A thread that outlives its cancelled task would take the lock again, and nobody would release it.
         if self._is_closed:
             raise ServerError.of(SHUTTING_DOWN)

@@ -72,7 +72,7 @@ class Postgres:
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> "Iterator[PostgresTransaction]":
-        """As `Database.transaction`."""
+        """See `Database.transaction`."""
         import psycopg
 
         self._check_there()

@@ -41,7 +41,7 @@ class SQLite:
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
-        """As `Database.transaction`; every one runs alone. Raises `ServerError` if the disk is full or fails."""
+        """See `Database.transaction`; every one runs alone. Raises `ServerError` if the disk is full or fails."""
         with self._lock:
             changes = self.connection.total_changes
             try:

@@ -93,7 +93,7 @@ kv_bits = bits_of("kv_bits")
 
 
 def kv_bits_or_half(value: Any) -> Converted:
-    """As `kv_bits`, but half bits select TurboQuant as in mlx-vlm: keys rounded down, values rounded up."""
+    """Converts as `kv_bits` does; half bits select TurboQuant as in mlx-vlm, keys rounded down, values rounded up."""
     bits = number(value)
     if not math.isfinite(bits):
         return kv_bits(value)

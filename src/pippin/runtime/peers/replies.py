@@ -100,7 +100,7 @@ Milliseconds = Annotated[float, Meta(ge=0.0)]
 
 
 class _Timings(Struct):
-    """From Pippin and llama.cpp; milliseconds."""
+    """The timings of Pippin and llama.cpp, in milliseconds."""
 
     queue_ms: Milliseconds = 0.0
     prompt_ms: Milliseconds = 0.0

@@ -110,7 +110,7 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         return logits
 
     def hold_state(self) -> Callable[[], bool]:
-        """As `HoldsState`: what modules keep of a prompt, and what goes from one call to the next."""
+        """See `HoldsState`: what modules keep of a prompt, and what goes from one call to the next."""
         carried = self._carried
         modules = [_Attributes(module) for module in self.inner.language_model.modules()]
 
@@ -212,7 +212,7 @@ class WholeInputs:
         return max(position, self.length)
 
     def missing(self, start: int, stop: int) -> Medium | None:
-        """Nothing is computed before the prompt itself."""
+        """None: all media are computed with the prompt itself."""
         return None
 
     def encode(self, medium: Medium, *, wait: bool) -> None:
