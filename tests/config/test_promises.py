@@ -251,7 +251,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`tool_argument_recovery: buffered`": (CHAT + "test_bookkeeping_fields_are_accepted",),
         "`--enable-mtp` and its kin": (
             COMPAT + "test_vllm_mlx_drafts_with_the_head_in_the_checkpoint",
-            "engines/cpu/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
+            "engines/language/kernels/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
         ),
         "`--enable-mtp` for a model without the head": (
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",
