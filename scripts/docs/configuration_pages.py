@@ -1,6 +1,6 @@
 """The pages of docs/ that are written from the options and from the replaced servers' terms."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pippin.config.compat.servers import SERVERS
@@ -68,17 +68,15 @@ YAML keys work under their own names, and their endpoints answer under the same 
 Where two of them disagree on a default, `--compat NAME` (or `PIPPIN_COMPAT`, or `compat:` in the file) takes over the
 defaults of one.
 
-What their documents and newest code promise works as there, except for what the tables of a server name. Errors have
+What their documents and newest code promise works as there, except for what is listed here. Errors have
 the shape of OpenAI or Anthropic everywhere. Files of the server's disk are read inside `--media-path` alone, and never
 written. CORS is off until `--allowed-origin` names someone, or a profile whose server had it open. There is no Python
 module to import in place of theirs; it may stay installed beside Pippin. With a host other than loopback and no key,
 as two of them start by default, Pippin serves and warns.
 
-Of flags, variables and keys there are first those that Pippin has too, then Pippin's option and the names that set it,
-each with the default there in parentheses. A table has the others: the option that does the same job, or
-
-- **needless**: accepted with one line in the log, and nothing to set;
-- **refused**: the start ends with the reason and the way out.
+Flags, variables and keys are listed with the default there in parentheses: first those that Pippin has too, then others
+with the option of Pippin's that does the job. *Needless* ones are accepted with one line in the log, and there is
+nothing to set; *refused* ones end the start with the reason and the way out.
 
 A value that Pippin has no equal of is refused by name (`--kv-bits 7`), or takes the nearest one with a warning that
 names both.
@@ -133,7 +131,7 @@ def _server(server: Server) -> str:
     ):
         if rows:
             parts.append(f"### {server.title}: {title}\n")
-            parts.append(_table(("There", "In Pippin"), _cells(rows)))
+            parts.append("".join(f"- {what}: {note}\n" for what, note in rows.items()))
     for title, terms in (
         ("flags", server.flags),
         ("variables", server.variables),
@@ -147,51 +145,43 @@ def _server(server: Server) -> str:
     return "\n".join(parts)
 
 
-def _cells(rows: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(what.replace("|", "\\|"), note.replace("|", "\\|")) for what, note in rows.items()]
-
-
 def _terms(terms: Sequence[Term]) -> str:
-    """The names that need no word: those of Pippin's own options in a line, others by the option that they set.
-
-    A table has the rest.
-    """
-    own: list[str] = []
-    plain: dict[str, list[str]] = {}
-    for term in filter(_is_plain, terms):
-        names = own if _is_own(term) else plain.setdefault(term.option or "", [])
-        names.append(f"`{term.name}`{_default_there(term)}")
+    """First the names of Pippin's own options, then other names by what they mean here."""
+    own = [_named(term) for term in terms if _is_own(term)]
+    others: dict[str, list[str]] = {}
+    for term in terms:
+        if not _is_own(term):
+            others.setdefault(_meaning(term), []).append(_named(term))
     lines = [f"As Pippin's: {', '.join(own)}.\n"] if own else []
-    lines += [f"- `{option}`: {', '.join(names)}" for option, names in plain.items()]
-    rows = [(f"`{term.name}`{_default_there(term)}", _meaning(term)) for term in terms if not _is_plain(term)]
-    table = ["", _table(("Name", "In Pippin"), rows)] if rows else [""]
-    return "\n".join([*lines, *table])
+    return "\n".join([*lines, *(f"- {', '.join(names)}: {meaning}" for meaning, names in others.items()), ""])
 
 
 def _is_own(term: Term) -> bool:
+    """Whether the term is an option of Pippin's under its own name, with nothing to add."""
+    if term.effect != "same" or not term.option or term.note or term.requires:
+        return False
     name = term.name.removeprefix("models[].").removeprefix("--").replace("-", "_")
-    flag = options()[term.option].flag if term.option in options() else None
-    return name == term.option or term.name == flag
+    return name == term.option or (term.option in options() and term.name == options()[term.option].flag)
 
 
-def _is_plain(term: Term) -> bool:
-    return term.effect == "same" and bool(term.option) and not (term.note or term.requires)
-
-
-def _default_there(term: Term) -> str:
-    default = term.default.replace("|", "\\|")
-    return "" if default in ("", "-", "off", "required") else f" ({default})"
+def _named(term: Term) -> str:
+    return (
+        f"`{term.name}`"
+        if term.default in ("", "-", "off", "required")
+        else f"`{term.name}` ({term.default})"
+    )
 
 
 def _meaning(term: Term) -> str:
-    note = term.note if term.requires is None else f"{term.note} (with `{term.requires}`)".strip()
+    needed = f"with `{term.requires}`" if term.requires else ""
+    note = "; ".join(filter(None, (term.note, needed)))
     match term.effect:
         case "same" | "equivalent" if term.option:
-            return f"`{term.option}`: {note}" if term.note else f"`{term.option}` {note}"
+            return f"`{term.option}`; {note}" if note else f"`{term.option}`"
         case "same":
             return note
         case effect:
-            return f"{effect}: {note}"
+            return f"{effect}; {note}"
 
 
 def _profile(server: Server, stands: Standing) -> str:
