@@ -19,7 +19,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu.functions import steady
-from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
 from pippin.engines.device import (
     DevicePlan,
@@ -33,6 +32,7 @@ from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kernels import ways
+from pippin.engines.language.kernels.places import fill_in_place
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import (
@@ -58,7 +58,7 @@ from pippin.engines.language.model.weights import (
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
-from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
+from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.specprefill.importance import DraftScorer
 from pippin.engines.language.specprefill.policy import SpecPrefill
@@ -375,7 +375,7 @@ def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> PrefixCache
     layout = batching.layout if options.quantized_kv_start else batching.shape.layout
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
-    blocks = BlockLayout(layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
+    blocks = BlockLayout(layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 

@@ -15,7 +15,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
 from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
@@ -93,13 +93,6 @@ def find_kinds() -> dict[type, type[CacheKind]]:
     for entry in pkgutil.iter_modules(shelf.__path__):
         kind = getattr(importlib.import_module(f"{shelf.__name__}.{entry.name}"), "KIND", None)
         found |= {} if kind is None else dict.fromkeys(kind.serves, kind)
-    return found
-
-
-def open_in_place(cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-    """Where kernels write the next tokens [sequences, count] of one layer: see `CacheKind.opened`."""
-    kind = find_kinds().get(type(cache))
-    found: list[InPlace] = cache.opened(token, shape) if kind is None else kind.opened(cache, token, shape)
     return found
 
 

@@ -14,7 +14,7 @@ from pippin.engines.language.kv_cache.kinds.turboquant import TurboQuantKind
 class AttentionKind(KeysAndValuesKind):
     serves = (KVCache, IndexCache)
     twins = ("HyV4KVCache",)  # which takes memory in other steps
-    in_slots = host_fills = True
+    in_slots = True
 
     @property
     def branches(self) -> bool:

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import mlx.core as mx
-from msgspec import Struct
 
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
@@ -41,22 +40,6 @@ class TokenArray:
 
     def zeros(self, slots: int, capacity: int) -> mx.array:
         return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
-
-
-class InPlace(Struct, frozen=True, kw_only=True, gc=False):
-    """Where kernels write `count` tokens of each of some sequences in one layer, and read what each has.
-
-    `arrays` are keys and values [slots, heads, capacity, size], or six of them where they are quantised (`form`: bits
-    and group size): packed words, scales and biases of keys, and those of values. The sequences lie in the slots from
-    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity.
-    """
-
-    arrays: list[mx.array]
-    starts: list[int]
-    count: int
-    low: int = 0
-    shift: int = 0
-    form: tuple[int, int] | None = None
 
 
 class BatchedCache(ABC):
@@ -150,16 +133,6 @@ class CacheKind(ABC):
     """Whether `BatchedCache.view` can stop before the end of a sequence."""
     packed_arrays: ClassVar[int] = 1
     """Arrays that `packed` gives."""
-    host_fills: ClassVar[bool] = False
-    """Whether the host can write blocks into a prompt's cache, between `open_to_host` and `filled_by_host`."""
-
-    @classmethod
-    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """Where kernels write the next tokens [sequences, count] of a cache of a class that is served, which counts
-        them as there from now on. `token` is the shape of a layer's keys, and of its values. What the kind itself
-        gives a model in place of such a cache (`batched`, `in_slot`, `joined`) has this as a method, without
-        `cache`."""
-        raise NotImplementedError
 
     @property
     def batches(self) -> bool:
@@ -250,14 +223,6 @@ class CacheKind(ABC):
 
     def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
         """Give a new cache what was cut, [1, heads, tokens, size] each."""
-        raise NotImplementedError
-
-    def open_to_host(self, cache: Any) -> list[mx.array]:
-        """Take memory for what was cut in a new cache that was presized, for the host to write into."""
-        raise NotImplementedError
-
-    def filled_by_host(self, cache: Any, tokens: int) -> None:
-        """The host has written so many tokens there."""
         raise NotImplementedError
 
     def snapshot(self, cache: Any) -> Snapshot:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, TokenArray
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
 Mask = mx.array | str | None
@@ -66,16 +66,6 @@ class KeysAndValuesKind(CacheKind):
     def batched(self, slots: SlotTable) -> "BatchedAttention":
         return BatchedAttention(slots)
 
-    @classmethod
-    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        rows, count = shape
-        start = cache.offset
-        if cache.keys is None or start + count > cache.keys.shape[2]:
-            # Two arrays: a cache that they fill takes them as its memory.
-            cache.update_and_fetch(token.zeros(rows, count), token.zeros(rows, count))
-        cache.offset = start + count
-        return [InPlace(arrays=[cache.keys, cache.values], starts=[start] * rows, count=count)]
-
     def in_slot(self, batched: Any, slot: Slot) -> "AttentionInSlot":
         return AttentionInSlot(batched, slot)
 
@@ -92,14 +82,6 @@ class KeysAndValuesKind(CacheKind):
     def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
         keys, *values = arrays
         cache.update_and_fetch(keys, *(values or [keys]))
-
-    def open_to_host(self, cache: Any) -> list[mx.array]:
-        # One token of zeros makes a cache take its memory, whether that is its own or a slot's.
-        cache.update_and_fetch(self.keys.zeros(1, 1), self.values.zeros(1, 1))
-        return self.cut(cache)
-
-    def filled_by_host(self, cache: Any, tokens: int) -> None:
-        cache.offset = tokens
 
 
 class BatchedAttention(BatchedCache):
@@ -243,19 +225,6 @@ class BatchedAttention(BatchedCache):
             slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
             self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
 
-    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`. The group's table of slots counts the tokens."""
-        slots = self.slots
-        arrays = self.held(token)
-        lengths = slots.lengths[slots.low : slots.high]
-        return [InPlace(arrays=arrays, starts=lengths, count=shape[1], low=slots.low, form=self.form)]
-
-    def held(self, token: TokenArray) -> list[mx.array]:
-        """The buffers of all slots, which the first step makes."""
-        if not self.buffers:
-            self._allot(self._encoded(token.zeros(1, 1), token.zeros(1, 1)))
-        return self.buffers
-
     # What its group asks for.
 
     def write(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
@@ -311,8 +280,8 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     need not be copied when the sequence begins to decode."""
 
     def __init__(self, batched: BatchedAttention, slot: Slot) -> None:
-        self._batched = batched
-        self._slot = slot
+        self.batched = batched
+        self.slot = slot
         self._tokens = 0
 
     @property
@@ -323,7 +292,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     def offset(self, tokens: int) -> None:
         # The table knows, too: steps that compute the slot in passing must write behind the prompt.
         self._tokens = tokens
-        self._batched.slots.fill(self._slot.index, tokens)
+        self.batched.slots.fill(self.slot.index, tokens)
 
     @property
     def keys(self) -> mx.array | None:
@@ -342,18 +311,11 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         """As of `BatchedAttention`."""
 
     def _part(self, number: int) -> mx.array | None:
-        buffers, index = self._batched.buffers, self._slot.index
+        buffers, index = self.batched.buffers, self.slot.index
         return buffers[number][index : index + 1] if buffers else None
 
-    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`."""
-        start, count = self._tokens, shape[1]
-        arrays = self._batched.held(token)
-        self.offset = start + count
-        return [InPlace(arrays=arrays, starts=[start], count=count, low=self._slot.index)]
-
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self._batched.write(self._slot.index, *stored(keys, values), self._tokens)
+        self.batched.write(self.slot.index, *stored(keys, values), self._tokens)
         self.offset = self._tokens + keys.shape[2]
         found = self.keys_and_values()
         return (found[0], found[0]) if values is keys else found
@@ -392,15 +354,6 @@ class JoinedAttention:
     @property
     def offset(self) -> mx.array:
         return self._starts + mx.array(list(self.counts), dtype=mx.int32) if self._written else self._starts
-
-    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
-        found: list[InPlace] = []
-        for cache, count in zip(self.caches, self.counts, strict=True):
-            own = (1, count)
-            in_slot = isinstance(cache, AttentionInSlot)
-            found += cache.opened(token, own) if in_slot else KeysAndValuesKind.opened(cache, token, own)
-        return found
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Give each cache its own tokens; all keys and values, [prompts, heads, longest, size]."""

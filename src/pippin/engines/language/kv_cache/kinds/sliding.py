@@ -6,7 +6,7 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from pippin.engines.language.kv_cache.kinds.base import InPlace, Snapshot, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import Snapshot, TokenArray
 from pippin.engines.language.kv_cache.kinds.local import BatchedLocal, LocalKind
 from pippin.engines.language.kv_cache.slots import SlotTable
 
@@ -36,18 +36,6 @@ class SlidingKind(LocalKind):
 
     def batched(self, slots: SlotTable) -> "BatchedSliding":
         return BatchedSliding(slots, self.span)
-
-    @classmethod
-    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        # mlx-lm makes the place: one token goes around in what is there, more come after what the first of them sees.
-        rows, count = shape
-        start = cache.offset
-        cache.update_and_fetch(token.zeros(rows, count), token.zeros(rows, count))
-        capacity = cache.keys.shape[2]
-        # The last token lies before the index where the next one would.
-        shift = (cache._idx - cache.offset) % capacity
-        arrays = [cache.keys, cache.values]
-        return [InPlace(arrays=arrays, starts=[start] * rows, count=count, shift=shift)]
 
     def snapshot(self, cache: Any) -> Snapshot:
         if cache.keys is None:
