@@ -39,7 +39,6 @@ from pippin.core.events import (
 )
 from pippin.core.requests import (
     AskedDiffusion,
-    AskedSpecPrefill,
     Choice,
     GenerationRequest,
     Grammar,
@@ -97,7 +96,6 @@ REQUESTS = {
     "grammar": asked(output_format=Grammar("lark", 'start: "a"')),
     "limits": asked(stop=("x", "y"), max_tokens=9, min_tokens=2, n=3, logprobs=2, ignore_eos=True),
     "engine": asked(stop_token_ids=(4,), include_stop=True, adapter="poet", priority=3, cache_salt="s"),
-    "sparse prefill": asked(specprefill=AskedSpecPrefill(enabled=True, keep=0.5, backbone=0.1)),
     "diffusion": asked(diffusion=AskedDiffusion(block_length=8, threshold=0.5, diffusion_full_canvas=True)),
     "thinking": asked(
         thinking=Thinking(enabled=False, budget=9, effort="low", start_marker="<t>", end_marker="</t>")
@@ -124,7 +122,6 @@ FIELDS_OF_OTHERS = {
     "thinking_budget": asked(thinking=Thinking(budget=9)),
     "min_tokens": asked(min_tokens=2),
     "truncation": asked(overflow="truncate"),
-    "specprefill": asked(specprefill=AskedSpecPrefill(enabled=True)),
     "block_length": asked(diffusion=AskedDiffusion(block_length=8)),
 }
 

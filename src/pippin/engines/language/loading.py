@@ -37,7 +37,6 @@ from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import (
     Batching,
-    can_branch,
     can_rewind,
     choose_batching,
     one_at_a_time,
@@ -60,10 +59,6 @@ from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.specprefill.importance import DraftScorer
-from pippin.engines.language.specprefill.policy import SpecPrefill
-from pippin.engines.language.specprefill.positions import require_positions
-from pippin.engines.language.specprefill.selection import Share
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
@@ -75,7 +70,6 @@ from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
-from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -118,7 +112,7 @@ def open_engine(
         kernel_threads=_kernel_threads(spec),
     )
     engine.renewed = preparer.renewed
-    drafts = drafter_of(options, Path(spec.info.path or "")) is not None or options.specprefill
+    drafts = drafter_of(options, Path(spec.info.path or "")) is not None
     if drafts or not ways.computes_all(model):  # else the BLAS has nothing to do
         engine.blas_threads = open_blas_threads(spec.threads)
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
@@ -146,9 +140,9 @@ def _load_model(
         experts=experts,
         changed=fewer_experts(spec.info, options.moe_top_k),
     )
-    # Adapters that are not LoRA become part of mlx-lm's own layers; SpecPrefill counts positions by itself.
+    # Adapters that are not LoRA become part of mlx-lm's own layers.
     known = options.adapter_path is None or is_low_rank(options.adapter_path)
-    use = KernelUse(threads=_kernel_threads(spec), whole_layers=not options.specprefill) if known else None
+    use = KernelUse(threads=_kernel_threads(spec)) if known else None
     model, _ = load_weights(spec.info, plan, progress, reading, use=use)
     if experts is not None:
         kept = experts.kept / 1e9
@@ -219,22 +213,20 @@ def build_engine(
     kernel_threads: int | None = None,
     steering: Steering = ALONE,
 ) -> LanguageEngine:
-    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, a draft
-    model, and a model that scores prompts. One that is steered from elsewhere checks no proposals."""
+    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head or a
+    draft model. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
-    draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
     batching = _choose_batching(model, options, plan, adapters)
     head = Head(model, batching.vocabulary, narrows=not batching.alone)
     looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
     remembered = RememberedText() if looks_back else None
     asked = _Asked(options, plan, tokenizer, folder, kernel_threads, remembered)
     speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
-    size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
+    size = weight_bytes(model)
     size += 0 if speculation is None else speculation.proposer.weight_bytes
     shares = share_memory(plan, options, size)
     prefixes = _open_prefixes(batching, asked, shares.prefixes)
-    specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
@@ -242,15 +234,13 @@ def build_engine(
         head=head,
         adapters=adapters,
         vision=_open_vision(model, options, plan),
-        specprefill=specprefill,
         joins_prompts=batching.joint_prompts,
     )
-    starts_plain = options.quantized_kv_start if any(cache_bits(options)) else 0
-    groups = CacheGroups(batching.layout, batching.new_group, starts_plain)
+    groups = CacheGroups(batching.layout, batching.new_group)
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, speculation, specprefill, shares.sequences),
+        limits=_limits(options, plan, batching, speculation, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=_batch(groups, loaded, plan, steering, speculation),
         prefixes=prefixes,
@@ -313,16 +303,12 @@ def _limits(
     plan: DevicePlan,
     batching: Batching,
     speculation: Speculation | None,
-    specprefill: SpecPrefill | None,
     memory: int,
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
     prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
     aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
-    if specprefill is not None:
-        prompt_bytes = _with_scorer(prompt_bytes, specprefill)
-        aside_bytes = _with_scorer(aside_bytes, specprefill)
     return StepLimits(
         max_sequences=1 if batching.alone else options.max_num_seqs,
         queue_size=options.queue_size,
@@ -337,11 +323,6 @@ def _limits(
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
         aside_bytes=aside_bytes,
     )
-
-
-def _with_scorer(size: Callable[[int], int], specprefill: SpecPrefill) -> Callable[[int], int]:
-    """The bytes of a prompt, and of what the draft model keeps of it while it scores it."""
-    return lambda tokens: size(tokens) + specprefill.scorer.prompt_bytes(tokens)
 
 
 def _open_vision(
@@ -371,11 +352,9 @@ def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> PrefixCache
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
         return None
-    # With a start of quantisation, short sequences must find what they left.
-    layout = batching.layout if options.quantized_kv_start else batching.shape.layout
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
-    blocks = BlockLayout(layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
+    blocks = BlockLayout(batching.shape.layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 
@@ -384,12 +363,10 @@ def _open_disk(asked: _Asked) -> DiskCache | None:
     options = asked.options
     if options.cache_dir is None or asked.folder is None:
         return None
-    bits = None if options.quantized_kv_start else _told(cache_bits(options))
+    bits = _told(cache_bits(options))
     details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
     if options.moe_top_k is not None:
         details += f" {options.moe_top_k} experts"
-    if options.kv_quant_scheme != "uniform":
-        details += f" {options.kv_quant_scheme}"
     try:
         return DiskCache(
             Path(options.cache_dir).expanduser(),
@@ -442,8 +419,6 @@ def _open_speculation(
     always = options.prompt_lookup or named is not None
     cores = time.process_time if asked.plan.shares_cores else None
     clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)
-    shape = None if isinstance(model, VisionModel) else batching.shape
-    branches = proposer.grows_trees and shape is not None and can_branch(model, shape)
     return Speculation(
         proposer,
         pace,
@@ -452,7 +427,6 @@ def _open_speculation(
         always=always,
         heads=heads,
         clock=clock,
-        trees=TreePace(pace, most) if branches else None,
     )
 
 
@@ -531,17 +505,12 @@ def _open_follower(
     head: Head,
     batching: Batching,
 ) -> Follower:
-    if asked.options.specprefill:
-        message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
-        raise ServerError("load_failed", message, "specprefill")
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
     most = asked.options.num_draft_tokens
-    drafter = drafters.open_head(
-        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
-    )
+    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     shape = BatchShape(layout=layout)
     takes_back = layout.rewinds and layout.checkpoints and layout.batches
@@ -553,9 +522,8 @@ def _open_follower(
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    grows_trees = drafter.most is None and can_branch(drafter, shape)
     states = HiddenStates(model, head, drafter.layers_read)
-    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
+    return Heads(drafter, layout, states, most=most)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
@@ -573,8 +541,7 @@ def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> Dr
     slack = max(MOST_NEW, options.num_draft_tokens + 1)
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)
-    grows_trees = can_branch(draft, shape)
-    return DraftModel(draft, shape, head, chunk=plan.prefill_chunk, grows_trees=grows_trees)
+    return DraftModel(draft, shape, head, chunk=plan.prefill_chunk)
 
 
 def _load_draft(
@@ -594,48 +561,3 @@ def _load_draft(
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, option)
     return draft
-
-
-def _open_scoring_draft(
-    model: nn.Module,
-    options: ModelOptions,
-    plan: DevicePlan,
-    tokenizer: Tokenizer,
-    progress: LoadProgress,
-    kernel_threads: int | None,
-) -> tuple[nn.Module, CacheLayout] | None:
-    """The model that scores prompts; None without `specprefill`."""
-    if not options.specprefill:
-        return None
-    if isinstance(model, VisionModel | WholeModel):
-        message = "specprefill cannot be used with this model: it takes media. Start without it."
-        raise ServerError("load_failed", message, "specprefill")
-    name = options.specprefill_draft_model or options.draft_model_path
-    if name is None:
-        message = (
-            "specprefill needs a small model that scores prompts: name one with specprefill_draft_model."
-        )
-        raise ServerError("load_failed", message, "specprefill_draft_model")
-    option = "specprefill_draft_model"
-    # Whole layers do not show what they attend to.
-    use = None if kernel_threads is None else KernelUse(threads=kernel_threads, whole_layers=False)
-    draft = _load_draft(Path(name).expanduser(), option, options, plan, tokenizer, progress, use)
-    return draft, CacheLayout.learn(draft, probe_prompt(draft, 2))
-
-
-def _open_specprefill(
-    model: nn.Module, batching: Batching, options: ModelOptions, draft: tuple[nn.Module, CacheLayout]
-) -> SpecPrefill:
-    """Raises `ServerError("load_failed")` where prompts cannot have gaps."""
-    require_positions(model, batching.layout, batching.vocabulary)
-    module, layout = draft
-    cost = min(weight_bytes(module) / max(weight_bytes(model), 1), 1.0)
-    share = Share(options.specprefill_keep_pct, options.specprefill_backbone_pct)
-    head = Head(module, batching.vocabulary)
-
-    def run(tokens: mx.array, cache: PromptCache) -> mx.array:
-        last = [tokens.shape[1] - 1]
-        with head.only(last):
-            return head.last(module(tokens, cache=cache), last)
-
-    return SpecPrefill(DraftScorer(run, layout, cost), share, options.specprefill_threshold)

@@ -130,9 +130,6 @@ def _steering(request: GenerationRequest, *, pippin: bool) -> Fields:
         "adapter_path": request.adapter,
         "priority": -request.priority or None,
         "keep_alive": request.keep_alive,
-        "specprefill": request.specprefill.enabled,
-        "specprefill_keep_pct": request.specprefill.keep,
-        "specprefill_backbone_pct": request.specprefill.backbone,
         **msgspec.structs.asdict(request.diffusion),
     }
     format_fields = _output_format(request.output_format, pippin=pippin)

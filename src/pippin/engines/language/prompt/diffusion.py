@@ -155,7 +155,6 @@ WITHOUT: tuple[str, ...] = (
     "draft_model_path",
     "mtp",
     "prompt_lookup",
-    "specprefill",
     "kv_bits",
     "kv_key_bits",
     "kv_value_bits",
