@@ -16,8 +16,8 @@ from pippin.engines.language.kv_cache.kinds.keys_and_values import (
     BatchedAttention,
     JoinedAttention,
 )
+from pippin.engines.language.kv_cache.kinds.local import BatchedRing
 from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
-from pippin.engines.language.kv_cache.kinds.sliding import BatchedSliding
 from pippin.engines.language.prefix_cache.tree import Stack, fill_joined
 
 
@@ -64,8 +64,8 @@ def _ring(cache: Any, token: TokenArray, rows: int, count: int) -> list[InPlace]
 def _slots(cache: Any, token: TokenArray, rows: int, count: int) -> list[InPlace]:
     # The group's table of slots counts the tokens.
     slots, arrays = cache.slots, _held(cache, token)
-    lengths = slots.lengths[slots.low : slots.high]
-    return [InPlace(arrays=arrays, starts=lengths, count=count, low=slots.low, form=cache.form)]
+    lengths, form = slots.lengths[slots.low : slots.high], cache.form[1:] or None
+    return [InPlace(arrays=arrays, starts=lengths, count=count, low=slots.low, form=form)]
 
 
 def _in_slot(cache: Any, token: TokenArray, rows: int, count: int) -> list[InPlace]:
@@ -92,7 +92,7 @@ OPENED: dict[type, Callable[[Any, TokenArray, int, int], list[InPlace]]] = {
     RotatingKVCache: _ring,
     BatchedAttention: _slots,
     BatchedQuantized: _slots,
-    BatchedSliding: _slots,
+    BatchedRing: _slots,
     AttentionInSlot: _in_slot,
     JoinedAttention: _joined,
 }
@@ -103,7 +103,7 @@ def fill_in_place(
 ) -> None:
     """As `fill_joined`, but numpy writes each block directly to its place, where the kinds have one: a quarter of the
     time of MLX's copies."""
-    if any(type(stack.kind) is not AttentionKind for stack in stacks):
+    if any(type(stack.kind) is not AttentionKind or stack.kind.key_bits for stack in stacks):
         fill_joined(stacks, layers, parts, tokens)
         return
     kinds = {layer: stack.kind for stack in stacks for layer, _ in stack.members}

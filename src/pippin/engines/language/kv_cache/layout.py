@@ -104,7 +104,7 @@ def mlx_lm_twin(cache: Any, beside: Sequence[Any] = ()) -> Any:
         return type(cache)(*(mlx_lm_twin(each, cache.caches) for each in cache.caches))
     kinds = find_kinds().items()
     kind = next((kind for served, kind in kinds if name in (served.__name__, *kind.twins)), None)
-    return cache if kind is None or not kind.serves_beside(beside) else kind.like(cache)
+    return cache if kind is None else kind.like(cache, beside)
 
 
 @dataclass(frozen=True)
@@ -170,18 +170,8 @@ class CacheLayout:
 
     @property
     def rewinds(self) -> bool:
-        """Whether batched sequences can forget their last tokens."""
+        """Whether batched sequences can forget tokens."""
         return all(kind.rewinds for kind in self.kinds)
-
-    @property
-    def checkpoints(self) -> bool:
-        """Whether batched sequences can return to their state some steps ago."""
-        return all(kind.checkpoints for kind in self.kinds)
-
-    @property
-    def trims(self) -> bool:
-        """Whether a prompt's own cache can forget its last tokens, however long it is."""
-        return all(kind.trims for kind in self.kinds)
 
     @property
     def in_slots(self) -> bool:

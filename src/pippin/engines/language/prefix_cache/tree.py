@@ -14,7 +14,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -314,7 +314,7 @@ class Stack:
 
 Fill = Callable[[Sequence[Stack], Sequence[Any], Sequence[Sequence[mx.array]], int], None]
 """Gives the caches of all layers what was cut of their first so many tokens. For each array of a block there are its
-pieces, in the order of their tokens; a stack has as many of these as its kind packs."""
+pieces, in the order of their tokens; a packed stack has three."""
 
 
 def fill_joined(
@@ -329,13 +329,29 @@ def fill_joined(
     found: dict[int, list[mx.array]] = {}
     kinds: dict[int, CacheKind] = {}
     for stack in stacks:
-        own = [next(joined) for _ in range(stack.kind.packed_arrays)]
+        whole = _unpacked(joined, stack.kind.block_form)
         # Of one layer, members come in the order of their numbers.
         for place, (layer, _) in enumerate(stack.members):
             kinds[layer] = stack.kind
-            found.setdefault(layer, []).append(stack.kind.unpacked([part[place : place + 1] for part in own]))
+            found.setdefault(layer, []).append(whole[place : place + 1])
     for layer, arrays in found.items():
         kinds[layer].fill(layers[layer], arrays)
+
+
+def _packed(stack: mx.array, form: tuple[int, int] | None) -> list[mx.array]:
+    """A stack [arrays, heads, tokens, size] as blocks keep it: packed words, scales and biases, or as it is."""
+    if form is None:
+        return [stack]
+    bits, group_size = form
+    return list(mx.quantize(stack, group_size=group_size, bits=bits))
+
+
+def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.array:
+    """The stack again, from the next of these parts."""
+    if form is None:
+        return next(parts)
+    bits, group_size = form
+    return mx.dequantize(next(parts), next(parts), next(parts), group_size, bits)
 
 
 class BlockLayout:
@@ -351,7 +367,7 @@ class BlockLayout:
         self._fill = fill
         self.reckoned: tuple[CacheKind, ...] | None = None  # the whole model's kinds, if ranks split it
         self.has_blocks = bool(self._stacks)
-        self.has_state = any(not kind.looks_back for kind in self._kinds)
+        self.has_state = any(kind.replays for kind in self._kinds)
         self.has_snapshots = any(kind.snapshots for kind in self._kinds)
 
     def block_bytes(self, block: Block, tokens: int) -> int:
@@ -373,7 +389,7 @@ class BlockLayout:
         parts = []
         for stack in self._stacks:
             whole = mx.stack([arrays[layer][number][0, :, start:stop] for layer, number in stack.members])
-            parts += stack.kind.packed(whole)
+            parts += _packed(whole, stack.kind.block_form)
         blocks = [
             tuple(mx.contiguous(part[:, :, place : place + size]) for part in parts)
             for place in range(0, stop - start, size)

@@ -1,18 +1,17 @@
-"""Keys and values of every token: what kinds of full attention share, whatever form their batch keeps them in."""
+"""Keys and values as models are given them: those of a batch, of a prompt in its slot, of prompts joined for a pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, TokenArray
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
 Mask = mx.array | str | None
 
-MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured on a CPU)
+MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured)
 
 
 def stored(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -40,55 +39,11 @@ class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return (found[0], found[0]) if values is keys else found
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeysAndValuesKind(CacheKind):
-    """Prompts have mlx-lm's `KVCache`; a batch has a `BatchedAttention`, or one of its own."""
-
-    serves: ClassVar[tuple[type, ...]] = ()
-    rewinds = checkpoints = trims = joins = looks_back = True
-
-    keys: TokenArray
-    values: TokenArray
-
-    @classmethod
-    def of(cls, cache: Any) -> Self:
-        return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values))
-
-    def slot_bytes(self, capacity: int, slack: int) -> int:
-        return self.prompt_bytes(capacity, 0)
-
-    def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return (self.keys.token_bytes + self.values.token_bytes) * capacity
-
-    def presize(self, cache: Any, tokens: int) -> None:
-        cache.step = tokens
-
-    def batched(self, slots: SlotTable) -> "BatchedAttention":
-        return BatchedAttention(slots)
-
-    def in_slot(self, batched: Any, slot: Slot) -> "AttentionInSlot":
-        return AttentionInSlot(batched, slot)
-
-    def joined(self, caches: Sequence[Any], counts: Sequence[int]) -> "JoinedAttention":
-        return JoinedAttention(caches, counts)
-
-    @property
-    def token_arrays(self) -> tuple[TokenArray, ...]:
-        return (self.keys, self.values) if self.values.size else (self.keys,)
-
-    def cut(self, cache: Any) -> list[mx.array]:
-        return [cache.keys, cache.values][: len(self.token_arrays)]
-
-    def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
-        keys, *values = arrays
-        cache.update_and_fetch(keys, *(values or [keys]))
-
-
 class BatchedAttention(BatchedCache):
     """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence."""
 
-    form: tuple[int, int] | None = None
-    """Bits and group size of what is quantised, None for what is stored as it comes."""
+    form: tuple[int, ...] = ()
+    """Bits of keys, bits of values and group size where they are quantised; empty where they are kept as they come."""
 
     def __init__(self, slots: SlotTable) -> None:
         super().__init__(slots)
@@ -198,7 +153,7 @@ class BatchedAttention(BatchedCache):
                 start = self._at(length)
                 buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
         elif slots.count == 1:
-            # Twice as quick on a CPU as an assignment by index, and no copy as long as it is of the whole buffer.
+            # Twice as quick as an assignment by index, and no copy as long as it is of the whole buffer.
             new = slots.over_all_slots(new)
             indexes = mx.broadcast_to(self._at(slots.next_indexes), new.shape)
             buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
@@ -288,7 +243,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        """As of `BatchedAttention`. All of a prompt's caches are computed after each chunk, whatever depends on it."""
+        """Models put the same keys here. All of a prompt's caches are computed after each chunk anyway."""
 
     @property
     def values(self) -> mx.array | None:
@@ -296,7 +251,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
     @values.setter
     def values(self, values: mx.array) -> None:
-        """As of `BatchedAttention`."""
+        """Zeros, which nobody reads."""
 
     def _part(self, number: int) -> mx.array | None:
         buffers, index = self.batched.buffers, self.slot.index
@@ -328,7 +283,7 @@ class JoinedAttention:
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        """As of `AttentionInSlot`."""
+        """Models put what is there already."""
 
     @property
     def values(self) -> mx.array:
@@ -337,7 +292,7 @@ class JoinedAttention:
 
     @values.setter
     def values(self, values: mx.array) -> None:
-        """As of `AttentionInSlot`."""
+        """Models put what is there already."""
 
     @property
     def offset(self) -> mx.array:
