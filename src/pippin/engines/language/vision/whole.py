@@ -110,7 +110,8 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         return logits
 
     def hold_state(self) -> Callable[[], bool]:
-        """As `HoldsState`: what modules keep of a prompt, and what goes from one call to the next."""
+        """A function that puts back what is kept beside the caches now (what modules keep of a prompt, and what goes
+        from one call to the next), and tells whether that had changed."""
         carried = self._carried
         modules = [_Attributes(module) for module in self.inner.language_model.modules()]
 
