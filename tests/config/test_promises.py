@@ -114,10 +114,6 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "its README's body of `/responses` with `messages`": (V + "test_responses_endpoint",),
         "`POST /generate` (before 0.3)": (V + "test_generate_of_its_old_versions_is_no_more",),
         "`GET /images/defaults`": (V + "test_image_defaults",),
-        "`WS /v1/realtime`": (
-            "api/sockets/realtime/test_voice_chat.py::test_a_question_is_heard_and_answered",
-            V + "test_realtime_websocket_api",
-        ),
         "drafters DFlash, EAGLE-3, MTP": (
             "engines/language/step/test_heads.py::test_it_proposes_what_mlx_vlm_drafts",
             "engines/language/step/test_heads.py::test_a_drafter_of_another_sort_is_refused_by_name",

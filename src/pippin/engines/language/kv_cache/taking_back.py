@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from pippin.engines.language.kv_cache.copies import copy_of
 from pippin.engines.language.kv_cache.kinds.chunked import ChunkCache
@@ -53,21 +52,18 @@ def copied_bytes(cache: PromptCache, count: int) -> int:
 class Before:
     """A sequence's own caches before a step of several tokens."""
 
-    def __init__(self, model: nn.Module, cache: PromptCache, count: int) -> None:
+    def __init__(self, cache: PromptCache, count: int) -> None:
         """The step has `count` tokens."""
         self._cache = cache
         self._count = count
         self._copies = [None if _trims(leaf, count) else copy_of(leaf) for leaf in leaves(cache)]
-        # A model of which one sequence runs at a time may keep something of it beside the caches.
-        hold_state: Callable[[], Callable[[], bool]] = getattr(model, "hold_state", lambda: lambda: False)
-        self._put_back = hold_state()
 
     def forget(self, forgotten: int, compute: Callable[[int], Any]) -> None:
         """After the step: take its last tokens back. `compute` is to compute the first so many of them again, where
         that is needed."""
         if not forgotten:
             return
-        again = self._put_back() or any(copy is not None for copy in self._copies)
+        again = any(copy is not None for copy in self._copies)
         for leaf, copy in zip(leaves(self._cache), self._copies, strict=True):
             if copy is None:
                 leaf.trim(self._count if again else forgotten)

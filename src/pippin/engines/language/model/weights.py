@@ -22,8 +22,8 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
-from pippin.engines.language.model import architectures
 from pippin.engines.language.model.experts import held_bytes, refuse_repacked
+from pippin.engines.language.upstream.mends import classes_of, mend
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
 
@@ -94,7 +94,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
     load: Callable[..., Any] = partial(
-        load_model, model_config=dict(reading.changed), get_model_classes=architectures.classes_of
+        load_model, model_config=dict(reading.changed), get_model_classes=classes_of
     )
     if reading.diffusion:
         load = checkpoint.load_diffusion_model
@@ -116,7 +116,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         except ServerError:
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
-    architectures.mend(found[0])
+    mend(found[0])
     return found
 
 

@@ -118,7 +118,7 @@ class PoolingKind(CacheKind):
 
     @classmethod
     def like(cls, cache: Any, beside: Sequence[Any]) -> Any:
-        # GLM 5 Next has caches of its own (`vision/families`): it pools keys in another way, beside full attention.
+        # GLM 5 Next has caches of its own (`upstream/mlx_vlm`): it pools keys in another way, beside full attention.
         if not any(type(each).__name__ == RotatingKVCache.__name__ for each in beside):
             return cache
         return PoolingCache(cache.ratio, overlap_of(cache.ratio))
