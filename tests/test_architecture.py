@@ -37,7 +37,6 @@ ONLY_IN = {
     "pippin_kernels": {"engines"},
     "mlx_vlm": {"engines"},
     "mlx_audio": {"engines", "catalog"},  # there its registry of names alone, which imports no MLX
-    "mflux": {"engines"},
     "transformers": {"engines"},
     "tokenizers": {"engines", "catalog"},
     "llguidance": {"engines"},
@@ -55,7 +54,9 @@ ONLY_IN = {
 
 # Houses whose rooms, and the files beside them, import each other one way.
 ONE_WAY = (
+    "pippin.engines",
     "pippin.engines.language",
+    "pippin.engines.language.step",
     "pippin.api",
     "pippin.api.dialects",
     "pippin.runtime",

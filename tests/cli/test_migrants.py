@@ -22,7 +22,7 @@ MLX_VLM = [
     "--trust-remote-code",
     "--model mlx-community/gemma-3-27b-it-4bit --adapter-path /adapters --host 127.0.0.1",
     "--model m --kv-bits 3 --kv-group-size 64 --max-kv-size 32768",
-    "--model m --kv-bits 8 --kv-group-size 64 --quantized-kv-start 5000 --prefill-step-size 4096",
+    "--model m --kv-bits 8 --kv-group-size 64 --quantized-kv-start 0 --prefill-step-size 4096",
     "--model m --kv-key-bits 4 --kv-value-bits 2",
     "--model m --draft-model d --draft-kind dflash --draft-block-size 8",
     "--model m --enable-thinking --thinking-budget 512 --thinking-start-token '<think>' "
@@ -38,15 +38,14 @@ MLX_OPENAI_SERVER = [
     "--model-path mlx-community/Qwen3-4B-4bit --model-type lm",
     "--model-path p --model-type lm --reasoning-parser qwen3 --tool-call-parser qwen3 --enable-auto-tool-choice",
     "--model-path p --model-type multimodal --context-length 8192 --disable-auto-resize --port 8001",
-    "--model-type image-generation --model-path f --config-name flux-krea-dev --quantize 8 "
-    "--lora-paths /a.safetensors,/b.safetensors --lora-scales 0.8,0.6",
-    "--model-type image-edit --model-path q --config-name qwen-image-edit --quantize 4",
+    "--model-type image-generation --model-path f",
+    "--model-type image-edit --model-path q",
     "--model-type embeddings --model-path mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ",
     "--model-type whisper --model-path mlx-community/whisper-large-v3-mlx --queue-size 50 --queue-timeout 600",
     "--model-path p --served-model-name local --prompt-cache-size 8 --max-bytes 9223372036854775808 "
     "--prompt-cache-dir /tmp/cache",
     "--model-path p --draft-model-path d --num-draft-tokens 4 --kv-bits 4 --kv-group-size 32 "
-    "--quantized-kv-start 128",
+    "--quantized-kv-start 0",
     "--model-path p --decode-concurrency 16 --prompt-concurrency 4 --prefill-step-size 1024",
     "--model-path p --disable-batching --debug --no-log-file --log-level DEBUG",
     "--model-path p --max-tokens 100000 --temperature 1.0 --top-p 1.0 --top-k 20 --min-p 0.0 "
@@ -63,12 +62,9 @@ VLLM_MLX = [
     "m --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3",
     "m --mcp-config mcp.json --mllm --trust-remote-code --offline",
     "m --cache-memory-mb 2048 --cache-memory-percent 0.3 --no-memory-aware-cache --prefix-cache-size 50",
-    "m --kv-cache-quantization --kv-cache-quantization-bits 8 --kv-cache-quantization-group-size 64 "
-    "--kv-cache-min-quantize-tokens 256",
+    "m --kv-cache-quantization --kv-cache-quantization-bits 8 --kv-cache-quantization-group-size 64",
     "m --ssd-cache-dir /ssd --ssd-cache-max-gb 20 --warm-prompts warm.json --stream-interval 2",
     "m --enable-mtp --mtp-num-draft-tokens 1",
-    "m --specprefill --specprefill-threshold 8192 --specprefill-keep-pct 0.3 --specprefill-backbone-pct 0.1 "
-    "--specprefill-draft-model d",
     "m --prefix-trie-cache --prefix-trie-cache-size 32 --prefix-trie-cache-memory-mb 512",
     "m --mllm-draft-model d --mllm-draft-kind mtp --mllm-draft-block-size 4 --default-mllm-draft",
     "m --default-temperature 0.6 --default-top-p 0.95 --default-top-k 20 --default-min-p 0 "
@@ -113,8 +109,7 @@ def test_kinds_of_launch_become_kinds_here() -> None:
     [entry] = settings("--model-type whisper --model-path w", compat="mlx-openai-server").server.models
     assert (entry.path, entry.kind) == ("w", "transcription")
     [entry] = settings(MLX_OPENAI_SERVER[3], compat="mlx-openai-server").server.models
-    assert (entry.kind, entry.options.config_name, entry.options.quantize) == ("images", "flux-krea-dev", 8)
-    assert entry.options.lora_scales == (0.8, 0.6)
+    assert (entry.path, entry.kind) == ("f", "images")
 
 
 def test_models_of_every_kind_are_served_beside_the_main_one() -> None:
@@ -161,12 +156,8 @@ models:
 
   - model_path: black-forest-labs/FLUX.2-klein-4B
     model_type: image-generation
-    config_name: flux2-klein-4b
-    quantize: 4
     served_model_name: flux2-klein-4b
     on_demand: true
-    lora_paths: [/loras/a.safetensors]
-    lora_scales: [0.8]
 
   - model_path: mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ
     model_type: embeddings
@@ -190,7 +181,6 @@ def test_the_file_of_launch_is_read_as_it_is(tmp_path: Path) -> None:
     assert (vision.kind, vision.preload, vision.options.idle_timeout) == ("language", False, 120)
     assert vision.options.context_length == 8192
     assert (images.kind, images.preload, images.options.idle_timeout) == ("images", False, 60)
-    assert images.options.lora_paths == ("/loras/a.safetensors",)
     assert (embeddings.kind, embeddings.options.queue_size) == ("embeddings", 50)
     again = settings(f"--config {file} --port 9000")
     assert (again.server.port, len(again.server.models)) == (9000, 4)
@@ -219,8 +209,6 @@ models:
   - name: other
     model: /models/other
     enable_mtp: true
-    specprefill: true
-    specprefill_threshold: 4096
     prefix_trie_cache: true
 """
 

@@ -65,8 +65,12 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             CATALOG + "test_a_request_cannot_name_a_path",
         ),
         "ids of `--model-dir` are absolute paths": (V + "test_list_available_models",),
-        "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values": (
-            "engines/language/kv_cache/test_turboquant.py::test_a_batch_answers_as_mlx_vlm_does_alone",
+        "`--kv-bits 3.5`, TurboQuant, `--quantized-kv-start`": (
+            COMPAT + "test_half_bits_are_refused_with_the_way_out",
+            COMPAT + "test_turboquant_is_refused_by_name",
+            COMPAT + "test_a_threshold_of_quantisation_is_refused_unless_it_is_0",
+        ),
+        "`--kv-bits` 2, 3 and 6, bits by keys and values": (
             "engines/language/kv_cache/test_kv_quantization.py::test_the_logits_of_a_batch_are_those_of_mlx_lm_with_its_cache_quantised_after_the_prompt",
         ),
         "adapters in mlx-vlm's own format (`rank`, `alpha`)": (
@@ -110,10 +114,6 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "its README's body of `/responses` with `messages`": (V + "test_responses_endpoint",),
         "`POST /generate` (before 0.3)": (V + "test_generate_of_its_old_versions_is_no_more",),
         "`GET /images/defaults`": (V + "test_image_defaults",),
-        "`WS /v1/realtime`": (
-            "api/sockets/realtime/test_voice_chat.py::test_a_question_is_heard_and_answered",
-            V + "test_realtime_websocket_api",
-        ),
         "drafters DFlash, EAGLE-3, MTP": (
             "engines/language/step/test_heads.py::test_it_proposes_what_mlx_vlm_drafts",
             "engines/language/step/test_heads.py::test_a_drafter_of_another_sort_is_refused_by_name",
@@ -157,13 +157,6 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`--reasoning-parser qwen3_next`": (
             "output/test_formats.py::test_a_replaced_systems_reasoning_parser_is_known",
         ),
-        "images and edits, all twelve config names": (
-            "engines/images/test_images.py::test_every_preset_of_mlx_openai_server_is_there",
-            "engines/images/test_images_mflux.py::test_all_that_is_asked_for_changes_the_picture",
-        ),
-        "the default of `--config-name`": (
-            "engines/images/test_images.py::test_a_preset_is_found_by_the_folders_pipeline_or_must_be_named",
-        ),
         "chat with pictures and sound, `video_url`": (
             C + "test_vision",
             C + "test_audio_notebook",
@@ -178,8 +171,8 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "an omitted `model`": (
             "service/test_names.py::test_no_models_name_means_the_first_served_model_of_the_kind_that_is_asked",
         ),
-        "fields of images that a preset lacks": (
-            "engines/images/test_images.py::test_what_a_model_cannot_do_is_refused_by_name",
+        "fields of images that a model lacks": (
+            "engines/images/test_library_images.py::test_what_it_cannot_do_is_refused_by_name",
         ),
         "fields of transcriptions that Whisper lacks": (
             "api/clients/test_kinds_client.py::test_forms_that_cannot_be_honoured_are_refused_by_name",
@@ -255,15 +248,12 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`tool_argument_recovery: buffered`": (CHAT + "test_bookkeeping_fields_are_accepted",),
         "`--enable-mtp` and its kin": (
             COMPAT + "test_vllm_mlx_drafts_with_the_head_in_the_checkpoint",
-            "engines/cpu/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
+            "engines/language/kernels/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
         ),
         "`--enable-mtp` for a model without the head": (
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",
         ),
-        "SpecPrefill": (
-            "engines/language/specprefill/test_specprefill.py::"
-            "test_answers_are_those_to_the_prompt_whose_left_out_tokens_are_hidden",
-        ),
+        "SpecPrefill": (COMPAT + "test_sparse_prefill_is_refused_with_the_way_out",),
         "`--moe-top-k`": (
             "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
             "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",

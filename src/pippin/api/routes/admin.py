@@ -33,13 +33,11 @@ PATHS = frozenset(
         "draft_model_path",
         "files_dir",
         "log_file",
-        "lora_paths",
         "mcp_config",
         "media_path",
         "model_dirs",
         "model_paths",
         "response_store",
-        "specprefill_draft_model",
         "warm_prompts",
     }
 )
