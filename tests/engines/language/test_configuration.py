@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.rotary import fingerprint
 from tests.engines.language.architectures.any_architecture import architectures, configuration

@@ -47,20 +47,25 @@ def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
 def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, but for those that a family's class of its text model does not take: some
     families give that class all fields."""
+    return _taken(spelled_out(config), config)
+
+
+def _taken(spelled: Config, config: Config) -> Config:
+    """What is spelled out of a configuration, without fields of its text model that are new and that nobody takes."""
     import mlx_vlm.utils
 
-    found, text = spelled_out(config), config.get("text_config")
-    if not isinstance(text, dict):
-        return found
+    text, own = spelled.get("text_config"), config.get("text_config")
+    if not isinstance(text, dict) or not isinstance(own, dict):
+        return spelled
     try:
         package, _ = mlx_vlm.utils.get_model_and_args(config)
         fields = inspect.signature(package.TextConfig).parameters
     except (KeyError, ValueError, ImportError, AttributeError):
-        return found
-    spelled = {name: value for name, value in found["text_config"].items() if name in fields or name in text}
+        return spelled
+    taken = {name: value for name, value in text.items() if name in fields or name in own}
     if "rope_parameters" not in fields and "rope_theta" in fields:
-        spelled.pop("rope_parameters", None)
-    return {**found, "text_config": spelled}
+        taken.pop("rope_parameters", None)
+    return {**spelled, "text_config": taken}
 
 
 def load_model(folder: Path, **settings: Any) -> nn.Module:
@@ -69,11 +74,12 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
     with reading_spelled_out():
         model = mlx_vlm.utils.load_model(folder, **settings)
-        config = mlx_vlm.utils.load_config(folder)
+    own = mlx_vlm.utils.load_config(folder)
+    config = spelled_out(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
     def make(changed: Config) -> nn.Module:
-        return _language(_made(changed if named is None else {**config, named: changed}))
+        return _language(_made(_taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
     return model

@@ -17,6 +17,8 @@ from pippin.engines.language.configuration import BESIDE, Config, head_size, rot
 NAMES = ("rope", "rotary")
 """Parts of the names of classes that turn queries and keys."""
 
+OF_EVERY_MODULE = {"_no_grad", "_training"}
+
 PLAIN = (None, "default", "mrope")
 """Types of `rope_scaling` that scale nothing."""
 
@@ -132,7 +134,9 @@ def fingerprint(model: nn.Module) -> list[Any]:
 
 def _described(each: Any) -> Any:
     own = {**vars(each), **(dict(each.items()) if isinstance(each, nn.Module) else {})}
-    return type(each).__name__, {name: _plain(value) for name, value in own.items()}
+    return type(each).__name__, {
+        name: _plain(value) for name, value in own.items() if name not in OF_EVERY_MODULE
+    }
 
 
 def _plain(value: Any) -> Any:
