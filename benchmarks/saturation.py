@@ -3,10 +3,10 @@
     python -m benchmarks.saturation [--clients 10000] [--machines 100] [--token-ms 0.086] [--servers 1 2 4] [--scatter]
 
 Clients take turns in conversations: they read an answer, think, and ask again with all that was said. Each belongs to a
-server, an API process with one core, which places the turn on one of its machines by the router's own code. With
+server, a process with one core, which places the turn on one of its machines by the router's own code. With
 `--scatter` any server gets any turn, as from a balancer that knows nothing of conversations. A machine computes what
 its cache lacks of the prompt and then writes with all others in its batch. What it writes costs the server `--token-ms`
-for each token (`benchmarks.api_processes`), and the network a frame for each step.
+for each token, and the network a frame for each step.
 
 The figures of a machine are assumed, those of a server measured; every one is an option. Nothing of a model runs.
 """
@@ -92,7 +92,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Server:
-    """An API process: one core, which does one thing after the other."""
+    """A server: one core, which does one thing after the other."""
 
     world: "World"
     free_at: float = 0.0

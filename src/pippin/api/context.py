@@ -24,7 +24,6 @@ from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
 from pippin.api.live_settings import LiveSettings
-from pippin.api.processes.owner import ApiProcesses
 from pippin.api.storage.response_store import ResponseStore
 from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
@@ -50,7 +49,6 @@ class Api:
     client_secrets: ClientSecrets
     keys: KeysInForce
     limits: Limits
-    processes: ApiProcesses | None = None  # the other API processes
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

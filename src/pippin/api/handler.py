@@ -128,10 +128,6 @@ class Handler:
         """Count a request against its caller's limits. Raises `ServerError`."""
         await self._limits.admit(exchange)
 
-    def forgive(self, exchange: Exchange) -> None:
-        """Undo `admit` for a request that another process answers."""
-        self._limits.forgive(exchange)
-
     def endpoint(self, dialect: AnyDialect) -> Endpoint:
         """The endpoint of a dialect's address."""
 

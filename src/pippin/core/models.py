@@ -97,7 +97,6 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: RankSpec | None = None  # None: the worker computes the model alone
     machine: str | None = None  # the other machine that the worker runs on; None: this one
     command: str | None = None  # starts the worker on that machine
-    lends: bool = False  # several API processes share the worker
     files: str | None = None  # `digest_of` the model's folder here; the folder there must match
 
     @property

@@ -36,8 +36,8 @@ from pippin.core.models import HubModel, ModelInfo, ModelKind, ModelState
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool.pool import Pool, memory_budget
-from pippin.runtime.pool.source import AnyLease, Estimate, Leases, ModelSource
+from pippin.runtime.pool.pool import Lease, Pool, memory_budget
+from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
 from pippin.service.image_defaults import ImageDefaultsReader
@@ -158,7 +158,7 @@ class Run:
     def __init__(
         self,
         id: str,
-        lease: AnyLease,
+        lease: Lease,
         mailbox: Mailbox,
         request: GenerationRequest | None,
         on_close: Callable[["Run"], None],
@@ -336,7 +336,7 @@ class Requests:
     """Starts tasks on models leased from any pool, and ends all in order when the process stops."""
 
     def __init__(
-        self, options: ServerOptions, catalog: ModelSource, leases: Leases, awake: Awake | None = None
+        self, options: ServerOptions, catalog: ModelSource, leases: Pool, awake: Awake | None = None
     ) -> None:
         """`awake` keeps the machine from sleeping; None leaves sleep alone."""
         self.catalog = catalog
@@ -505,7 +505,7 @@ class Requests:
             lease.release()
             raise
 
-    async def _generate(self, lease: AnyLease, asked: GenerationRequest, id: str) -> Run:
+    async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
         request = with_defaults(asked, lease.options, lease.worker.info)
         summarize = request.overflow == "summarize" and asked.messages is not None
         if summarize:
@@ -524,7 +524,7 @@ class Requests:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
         return run
 
-    async def _ask(self, lease: AnyLease, request: GenerationRequest, id: str) -> str:
+    async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
         own = f"{id}.summary"
         mailbox = lease.worker.submit(
@@ -536,7 +536,7 @@ class Requests:
         finally:
             lease.worker.cancel(own)
 
-    async def _submit(self, lease: AnyLease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
+    async def _submit(self, lease: Lease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
         choices = task.request.n if isinstance(task, Generate) else 0
         run = Run(id, lease, lease.worker.submit(id, task, choices), asked, self._forget)
         try:

@@ -39,7 +39,7 @@ def pair(folder: Path, postgres: PostgresServer | None) -> Iterator[Pair]:
     given = {"PIPPIN_STATE": postgres.address}
     with (
         running_server(folder / "a", *words, variables=given) as one,
-        running_server(folder / "b", *words, "--api-processes", "2", variables=given) as other,
+        running_server(folder / "b", *words, variables=given) as other,
         openai.OpenAI(base_url=f"{one}/v1", api_key="key", max_retries=0) as first,
         openai.OpenAI(base_url=f"{other}/v1", api_key="key", max_retries=0) as second,
     ):

@@ -89,12 +89,12 @@ class Ledger(Protocol):
     def leave(self, most: int | None) -> None: ...
 
     def running(self, most: int | None) -> int:
-        """The number of running requests; only this process's if `most` is None, since there is no limit to check."""
+        """The number of running requests; only this server's if `most` is None, since there is no limit to check."""
         ...
 
 
 class OwnLedger:
-    """The ledger of a server with one process."""
+    """The ledger of one server."""
 
     def __init__(self) -> None:
         self._buckets: dict[What, OrderedDict[str, Bucket]] = {
@@ -176,12 +176,6 @@ class Limits:
             _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
-
-    def forgive(self, exchange: Exchange) -> None:
-        """Undo what `admit` has counted: another process answers the request, and counts it again."""
-        allowance = self._allowance_of(exchange)
-        if allowance.requests and not exchange.background:
-            self._ledger.charge(Draw("requests", exchange.account, allowance.requests, self._clock(), -1))
 
     async def standing(self, key: Key) -> dict[What, tuple[int, int]]:
         """For each limit of a key, its size per minute and how much is left; kinds without a limit are left out."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
-from pippin.api.handler import Handler, Prepared
+from pippin.api.handler import Prepared
 from pippin.api.http.body import EventStream, NobodyWaits
 from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
 from pippin.api.storage.elsewhere import GONE_AFTER, SAY_EVERY, RunningAnywhere
@@ -69,8 +68,13 @@ class Responses:
         return self._api.options.keepalive_interval
 
     async def create(self, request: Request) -> Response:
-        history = history_of(self._api, request)
-        return await created(self._api.handler, self._dialect, history, request, self._run_in_background)
+        """Answer a request for a response, and store it."""
+        history, handler = history_of(self._api, request), self._api.handler
+        prepared = await handler.prepare(request, SavingDialect(self._dialect, history), history=history)
+        if prepared.decoded.shape.draft.background:
+            return await self._run_in_background(request, prepared, history)
+        save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
+        return await handler.respond(request, prepared, save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -201,24 +205,6 @@ class Responses:
             """The response goes on without its reader."""
 
         return EventStream(running.follow(after, self._silence), nothing)
-
-
-InBackground = Callable[[Request, Prepared, OwnedHistory], Awaitable[Response]]
-
-
-async def created(
-    handler: Handler,
-    dialect: ResponsesDialect,
-    history: OwnedHistory,
-    request: Request,
-    in_background: InBackground,
-) -> Response:
-    """Answer a request for a response, and store it. `in_background` answers requests for background responses."""
-    prepared = await handler.prepare(request, SavingDialect(dialect, history), history=history)
-    if prepared.decoded.shape.draft.background:
-        return await in_background(request, prepared, history)
-    save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
-    return await handler.respond(request, prepared, save)
 
 
 def owner_of(request: Request) -> str:

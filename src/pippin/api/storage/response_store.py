@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -224,28 +224,10 @@ def _remove(transaction: Transaction, owner: str, id: str) -> bool:
     return removed.rowcount > 0
 
 
-class Store(Protocol):
-    """What `OwnedHistory` needs of a store, of this process or another one; see `ResponseStore`."""
-
-    def put(
-        self,
-        owner: str,
-        id: str,
-        kind: Kind,
-        body: bytes,
-        items: Iterable[str],
-        replaces: bytes | None = None,
-    ) -> bool: ...
-    def get(self, owner: str, id: str, kind: Kind) -> bytes | None: ...
-    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None: ...
-    def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None: ...
-    def delete(self, owner: str, id: str, kind: Kind) -> bool: ...
-
-
 class OwnedHistory:
     """One caller's responses and conversations. Those of other callers are not found here."""
 
-    def __init__(self, store: Store, owner: str) -> None:
+    def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
         self._owner = owner
 

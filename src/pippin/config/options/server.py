@@ -39,15 +39,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Address
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks one.")] = 8000
-    api_processes: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=64,
-            description="Processes that answer requests for text. From 2 on they stand beside a first one, which has "
-            "the models, what is stored, and all other addresses.",
-        ),
-    ] = 1
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.", extra=HOT)
     ] = "info"

@@ -378,7 +378,6 @@ class Residency:
             offline=self._options.offline,
             log_format=self._options.log_format,
             log_progress_interval=self._options.log_progress_interval,
-            lends=self._options.api_processes > 1,
         )
 
     def _in_ranks(self, slot: Slot) -> int:
