@@ -1,6 +1,7 @@
 """A configuration means the same in either spelling, for every architecture that mlx-lm and transformers both know."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -157,3 +158,26 @@ def test_rope_scaling_holds_where_both_spellings_are_there() -> None:
     config = {"rope_scaling": linear, "rope_parameters": {"rope_type": "default", "rope_theta": THETA}}
     found = spelled_out({"model_type": "llama", **config})
     assert (found["rope_theta"], found["rope_scaling"]["factor"]) == (THETA, 2.0)
+
+
+@pytest.mark.parametrize("architecture", ["gpt_oss", "mixtral"])
+def test_yarn_may_lie_between_whole_dimensions(architecture: str) -> None:
+    scaling: Json = {
+        "factor": 4.0,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 500,
+        "beta_slow": 6,
+    }
+    found = turns(newer(architecture, {"rope_type": "yarn", "truncate": False, **scaling}))
+
+    def dimension(turned: float) -> float:
+        return 8 * math.log(4096 / (turned * 2 * math.pi)) / math.log(THETA)
+
+    low, high = dimension(500), dimension(6)
+    for place in range(8):
+        slow = min(max((place - low) / (high - low), 0), 1)
+        inverse = THETA ** (-place / 8)
+        expected = 1 / (slow * inverse / 4 + (1 - slow) * inverse)
+        assert found[0][1]["_freqs"][place] == pytest.approx(expected, rel=1e-5)
+    factor = turns(newer(architecture, {"rope_type": "yarn", "attention_factor": 1.25, **scaling}))
+    assert factor[0][1]["mscale"] == 1.25

@@ -15,6 +15,8 @@ from pippin.engines.language.configuration import Config, rotary_tables, spelled
 from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
+SHARED = "rope_utils"
+"""The module of mlx-lm that its architectures share, and that has mends."""
 
 
 def _nothing(module: nn.Module) -> None:
@@ -105,7 +107,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`, as what
     makes the model does where its class cannot do what the configuration says."""
     model_class, arguments = _get_classes(config)
-    made = {each.original: each.made for each in _mends_of(model_class)}
+    made = {each.original: each.made for each in (*_mends_of(model_class), *mends("mlx_lm", SHARED))}
     whole = spelled_out(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
@@ -118,9 +120,9 @@ def classes_of(config: Config) -> tuple[Any, Any]:
 
     def make(given: Any) -> nn.Module:
         model = model_class(given)
+        complete(model, text if nested else whole, make_other)
         for module in model.modules():
             made.get(type(module), _nothing_before)(module, config)
-        complete(model, text if nested else whole, make_other)
         return model
 
     return make, Arguments(arguments)
