@@ -49,7 +49,6 @@ ONLY_IN = {
     "mcp": {"mcp"},
     "mcp_types": {"mcp"},
     "opentelemetry": {"api"},
-    "psycopg": {"api"},
     "pickle": set(),
     "dill": set(),
 }

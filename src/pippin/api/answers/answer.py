@@ -460,7 +460,7 @@ class RunningAnswers:
 
     async def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
         """Start an operation's tasks. Whoever opens an answer must close it. Raises `ServerError`."""
-        await self._limits.enter()
+        self._limits.enter()
         run, tasks = operation.run, operation.tasks
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
         ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.api.databases.sqlite import Schema, open_file, open_memory
+from pippin.api.sqlite import Schema, open_file, open_memory
 from pippin.core.errors import ServerError
 
 TABLES = "CREATE TABLE IF NOT EXISTS things (name TEXT NOT NULL);"

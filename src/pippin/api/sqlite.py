@@ -1,4 +1,7 @@
-"""SQLite, in a file or in memory, for one process: opening, migration, and setting aside of unusable files."""
+"""SQLite, in a file or in memory: opening, migration, and setting aside of unusable files.
+
+Tables are defined by the rooms that use them: `storage/` and `batches/`.
+"""
 
 import logging
 import sqlite3
@@ -40,8 +43,11 @@ class SQLite:
         self._fails = False
 
     @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[sqlite3.Connection]:
-        """As `Database.transaction`; every one runs alone. Raises `ServerError` if the disk is full or fails."""
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which is rolled back if the block raises; no two run at the same time.
+
+        Raises `ServerError` if the disk is full or fails.
+        """
         with self._lock:
             changes = self.connection.total_changes
             try:
