@@ -112,7 +112,8 @@ def test_both_spellings_turn_alike_or_are_refused(architecture: str, kind: str) 
         assert "rope_theta 123456.0 of full_attention is not read" in found
         return
     assert str(found) == str(expected)
-    if isinstance(found, list) and kind != "default":
+    # `dynamic` scales what lies behind the window.
+    if isinstance(found, list) and kind not in ("default", "dynamic"):
         assert found != unscaled
 
 

@@ -19,8 +19,9 @@ NAMES = ("rope", "rotary")
 
 OF_EVERY_MODULE = {"_no_grad", "_training"}
 
-PLAIN = (None, "default", "mrope")
-"""Types of `rope_scaling` that scale nothing."""
+PLAIN = (None, "default", "mrope", "dynamic")
+"""Types of `rope_scaling` that scale nothing. `dynamic` does so behind `max_position_embeddings` only, where the window
+ends."""
 
 Make = Callable[[Config], nn.Module]
 """Makes a model by a configuration in one spelling."""
