@@ -17,9 +17,9 @@ from mlx_vlm.speculative.drafters.gemma4_dspark.gemma4_dspark import (
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.drafters.blocks import BlockHead
 from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, run_all
 from tests.engines.language.drafting import drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.step.test_heads import heads_of
@@ -63,7 +63,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     drafter = Gemma4DSparkDraftModel(Gemma4DsparkConfig.from_dict(config))
     folder = _written(root / "drafter", spread(drafter, 3), config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "Pace", Eager)
+        patch.setattr(drafting, "Pace", Eager)
         options = ModelOptions(cache_block_tokens=8, num_draft_tokens=3, draft_model_path=str(folder))
         return Bench(eagle3_model(root / "model"), options)
 

@@ -14,12 +14,12 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Regex, Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.kv_cache import groups
 from pippin.engines.language.kv_cache.branches import Branches
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.probe import can_branch, choose_batching
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.pace import Acceptance, Pace
@@ -77,8 +77,8 @@ class Branching(Knowing):
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
-    monkeypatch.setattr(loading, "TreePace", EagerTrees)
+    monkeypatch.setattr(drafting, "Pace", Eager)
+    monkeypatch.setattr(drafting, "TreePace", EagerTrees)
 
 
 @pytest.fixture(scope="module")

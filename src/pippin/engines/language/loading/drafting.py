@@ -1,0 +1,213 @@
+"""Speculation as the options ask for it: what proposes tokens, and what decides whether that pays."""
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import mlx.nn as nn
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.engines.language.drafters import loading as drafters
+from pippin.engines.language.kv_cache.groups import BatchShape
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.probe import Batching, can_branch, can_rewind, choose_batching
+from pippin.engines.language.loading.asked import Asked
+from pippin.engines.language.loading.caching import mark_constant
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.states import HiddenStates
+from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.prefix_cache.text import RememberedText
+from pippin.engines.language.step.speculation.assistants import Assistants
+from pippin.engines.language.step.speculation.clock import StepClock
+from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
+from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.speculation.heads import Heads
+from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.trees import TreePace
+from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.model import VisionModel
+
+log = logging.getLogger(__name__)
+
+
+def open_speculation(
+    asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
+) -> Speculation | None:
+    """What judges proposals: those of the options, and predictions of clients if the model can take tokens back at
+    all. Raises `ServerError("load_failed")` if the options cannot be had."""
+    options = asked.options
+    named = drafter_of(options, asked.folder)
+    wanted = options.prompt_lookup or named is not None
+    if not batching.rewinds:
+        if not wanted:
+            return None
+        raise _no_proposals(_drafting_option(options, named), batching)
+    proposer, follower = _open_proposer(named, asked, head, batching, remembered)
+    pace = _pace_of(asked)
+    return Speculation(
+        proposer,
+        pace,
+        most=options.num_draft_tokens,
+        block=_state_block(asked, batching),
+        always=wanted,
+        heads=follower,
+        clock=_clock_of(asked),
+        trees=TreePace(pace, options.num_draft_tokens) if _branches(asked, batching, proposer) else None,
+    )
+
+
+def _pace_of(asked: Asked) -> Pace:
+    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
+    return Pace(asked.options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs)
+
+
+def _clock_of(asked: Asked) -> StepClock:
+    cores = time.process_time if asked.plan.shares_cores else None
+    return StepClock(cores=cores, threads=asked.kernel_threads or 1)
+
+
+def _state_block(asked: Asked, batching: Batching) -> int | None:
+    """The tokens of a block at whose ends the prefix cache keeps states; None if it keeps none."""
+    keeps_prefixes = asked.options.prefix_cache and batching.shape is not None
+    has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
+    return asked.options.cache_block_tokens if has_state else None
+
+
+def _branches(asked: Asked, batching: Batching, proposer: Proposer) -> bool:
+    shape = None if isinstance(asked.model, VisionModel) else batching.shape
+    return proposer.grows_trees and shape is not None and can_branch(asked.model, shape)
+
+
+def _open_proposer(
+    named: Path | None, asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
+) -> tuple[Proposer, Follower | None]:
+    """What proposes tokens, and what of it follows the model's passes."""
+    lookup = Lookup(in_text=asked.options.prompt_lookup, remembered=remembered)
+    if named is None:
+        return lookup, None
+    with drafters.refusals_name(_drafting_option(asked.options, named)):
+        drafter, follower = _open_drafter(named, asked, head, batching)
+    return Either(lookup, drafter), follower
+
+
+def _drafting_option(options: ModelOptions, named: Path | None) -> str:
+    """The option that asks for proposals."""
+    return "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
+
+
+def _no_proposals(option: str, batching: Batching) -> ServerError:
+    """The refusal for a model whose sequences cannot take tokens back."""
+    reason = "the caches of this model cannot take tokens back"
+    if batching.shape is None:
+        reason = (
+            "no trial showed that a step of several tokens gives with this model what they give one by one"
+        )
+    return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
+
+
+def _open_drafter(
+    named: Path, asked: Asked, head: Head, batching: Batching
+) -> tuple[Proposer, Follower | None]:
+    """What drafts, twice where it follows the model's passes."""
+    options = asked.options
+    kind = drafters.find_kind(named, own=options.mtp)
+    check_draft_kind(named, kind, options.draft_kind)
+    if kind == "model":
+        return open_draft_model(named, asked), None
+    follower = _open_follower(named, kind, asked, head, batching)
+    return follower, follower
+
+
+def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
+    """The folder of the drafter that is asked for. Raises `ServerError("load_failed")` where two are."""
+    if options.mtp and options.draft_model_path is not None:
+        message = (
+            "mtp drafts with the head in the model's own checkpoint, draft_model_path with another: give one."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    if options.mtp:
+        return folder
+    return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
+    """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds.
+    For mlx-vlm assistants and heads behind the last layer are `mtp` too."""
+    if wanted not in (None, "mtp" if kind in ("assistant", "layer") else kind):
+        is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
+        message = (
+            f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
+        )
+        raise ServerError("load_failed", message, "draft_kind")
+
+
+def _open_follower(
+    folder: Path,
+    kind: drafters.HeadKind | Literal["assistant"],
+    asked: Asked,
+    head: Head,
+    batching: Batching,
+) -> Follower:
+    model = asked.model
+    if asked.options.specprefill:
+        message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
+        raise ServerError("load_failed", message, "specprefill")
+    if kind == "assistant":
+        assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
+        log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
+        return Assistants(assistant, HiddenStates(model, head, None))
+    most = asked.options.num_draft_tokens
+    drafter = drafters.open_head(
+        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
+    )
+    layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
+    shape = BatchShape(layout=layout)
+    takes_back = layout.rewinds and layout.checkpoints and layout.batches
+    if takes_back and any(each.replays for each in layout.kinds):
+        takes_back = can_rewind(drafter, shape)
+    if not takes_back:
+        message = (
+            f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
+        )
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
+    grows_trees = drafter.most is None and can_branch(drafter, shape)
+    states = HiddenStates(model, head, drafter.layers_read)
+    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
+
+
+def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
+    """Raises `ServerError("load_failed")` for one that cannot run in batches and take tokens back."""
+    threads = asked.kernel_threads
+    draft = load_draft(
+        folder, drafters.OPTION, asked, None if threads is None else KernelUse(threads=threads)
+    )
+    batching = choose_batching(draft, ModelOptions(), mark_constant(asked.plan))
+    shape = batching.shape
+    if shape is None or not (batching.rewinds and shape.layout.checkpoints):
+        lack = "take tokens back" if shape is not None else "be batched"
+        message = f"The draft model {folder.name!r} cannot be used: its caches cannot {lack}. Choose another."
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s", folder.name)
+    slack = max(MOST_NEW, asked.options.num_draft_tokens + 1)
+    shape = replace(shape, slack=slack, prompts_in_slots=False)
+    head = Head(draft, batching.vocabulary)
+    grows_trees = can_branch(draft, shape)
+    return DraftModel(draft, shape, head, chunk=asked.plan.prefill_chunk, grows_trees=grows_trees)
+
+
+def load_draft(folder: Path, option: str, asked: Asked, use: KernelUse | None) -> nn.Module:
+    """The model that an option names, which reads the same tokens as the model it works for."""
+    info = ModelInfo(id=folder.name, kind="language", path=str(folder))
+    reading = Reading(trust_remote_code=asked.options.trust_remote_code)
+    draft, _ = load_weights(info, asked.plan, asked.progress, reading, use=use)
+    if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
+        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
+        raise ServerError("load_failed", message, option)
+    return draft
