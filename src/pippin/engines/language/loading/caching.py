@@ -20,7 +20,6 @@ from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
-from pippin.engines.language.specprefill.policy import SpecPrefill
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
 from pippin.engines.language.step.speculation.verification import Speculation
@@ -47,15 +46,13 @@ def mark_constant(plan: DevicePlan) -> Callable[[mx.array], mx.array]:
 def open_prefixes(
     asked: Asked, batching: Batching, remembered: RememberedText | None, limit: int
 ) -> PrefixCache | None:
-    """The prefix cache with a limit of so many bytes; None where there is none."""
+    """The prefix cache with a limit of so many bytes; None if there is none."""
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
         return None
-    # With a start of quantisation, short sequences must find what they left.
-    layout = batching.layout if options.quantized_kv_start else batching.shape.layout
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=remembered)
-    blocks = BlockLayout(layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
+    blocks = BlockLayout(batching.shape.layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 
@@ -64,12 +61,10 @@ def _open_disk(asked: Asked) -> DiskCache | None:
     options = asked.options
     if options.cache_dir is None or asked.folder is None:
         return None
-    bits = None if options.quantized_kv_start else _written(cache_bits(options))
+    bits = _written(cache_bits(options))
     details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
     if options.moe_top_k is not None:
         details += f" {options.moe_top_k} experts"
-    if options.kv_quant_scheme != "uniform":
-        details += f" {options.kv_quant_scheme}"
     try:
         return DiskCache(
             Path(options.cache_dir).expanduser(),
@@ -96,21 +91,12 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
-def limits_of(
-    asked: Asked,
-    batching: Batching,
-    speculation: Speculation | None,
-    specprefill: SpecPrefill | None,
-    memory: int,
-) -> StepLimits:
+def limits_of(asked: Asked, batching: Batching, speculation: Speculation | None, memory: int) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     options, plan = asked.options, asked.plan
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
     prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
     aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
-    if specprefill is not None:
-        prompt_bytes = _with_scorer(prompt_bytes, specprefill)
-        aside_bytes = _with_scorer(aside_bytes, specprefill)
     return StepLimits(
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
@@ -125,11 +111,6 @@ def limits_of(
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
         aside_bytes=aside_bytes,
     )
-
-
-def _with_scorer(size: Callable[[int], int], specprefill: SpecPrefill) -> Callable[[int], int]:
-    """The bytes of a prompt, and of what the draft model keeps of it while it scores it."""
-    return lambda tokens: size(tokens) + specprefill.scorer.prompt_bytes(tokens)
 
 
 def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:

@@ -14,7 +14,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.probe import Batching, can_branch, can_rewind, choose_batching
+from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.caching import mark_constant
 from pippin.engines.language.model.head import Head
@@ -28,10 +28,8 @@ from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
-from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.model import VisionModel
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +47,14 @@ def open_speculation(
             return None
         raise _no_proposals(_drafting_option(options, named), batching)
     proposer, follower = _open_proposer(named, asked, head, batching, remembered)
-    pace = _pace_of(asked)
     return Speculation(
         proposer,
-        pace,
+        _pace_of(asked),
         most=options.num_draft_tokens,
         block=_state_block(asked, batching),
         always=wanted,
         heads=follower,
         clock=_clock_of(asked),
-        trees=TreePace(pace, options.num_draft_tokens) if _branches(asked, batching, proposer) else None,
     )
 
 
@@ -77,11 +73,6 @@ def _state_block(asked: Asked, batching: Batching) -> int | None:
     keeps_prefixes = asked.options.prefix_cache and batching.shape is not None
     has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
     return asked.options.cache_block_tokens if has_state else None
-
-
-def _branches(asked: Asked, batching: Batching, proposer: Proposer) -> bool:
-    shape = None if isinstance(asked.model, VisionModel) else batching.shape
-    return proposer.grows_trees and shape is not None and can_branch(asked.model, shape)
 
 
 def _open_proposer(
@@ -154,40 +145,33 @@ def _open_follower(
     head: Head,
     batching: Batching,
 ) -> Follower:
-    model = asked.model
-    if asked.options.specprefill:
-        message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
-        raise ServerError("load_failed", message, "specprefill")
+    model, plan, words = asked.model, asked.plan, batching.vocabulary
     if kind == "assistant":
-        assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
+        assistant = drafters.open_assistant(folder, model, words, plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
-    most = asked.options.num_draft_tokens
-    drafter = drafters.open_head(
-        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
-    )
+    drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    shape = BatchShape(layout=layout)
-    takes_back = layout.rewinds and layout.checkpoints and layout.batches
-    if takes_back and any(each.replays for each in layout.kinds):
-        takes_back = can_rewind(drafter, shape)
-    if not takes_back:
+    if not _takes_back(drafter, layout):
         message = (
             f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    grows_trees = drafter.most is None and can_branch(drafter, shape)
     states = HiddenStates(model, head, drafter.layers_read)
-    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
+    return Heads(drafter, layout, states, most=asked.options.num_draft_tokens)
+
+
+def _takes_back(drafter: nn.Module, layout: CacheLayout) -> bool:
+    if not (layout.rewinds and layout.checkpoints and layout.batches):
+        return False
+    replays = any(each.replays for each in layout.kinds)
+    return not replays or can_rewind(drafter, BatchShape(layout=layout))
 
 
 def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
     """Raises `ServerError("load_failed")` for one that cannot run in batches and take tokens back."""
-    threads = asked.kernel_threads
-    draft = load_draft(
-        folder, drafters.OPTION, asked, None if threads is None else KernelUse(threads=threads)
-    )
+    draft = _load_draft(folder, asked)
     batching = choose_batching(draft, ModelOptions(), mark_constant(asked.plan))
     shape = batching.shape
     if shape is None or not (batching.rewinds and shape.layout.checkpoints):
@@ -198,16 +182,16 @@ def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
     slack = max(MOST_NEW, asked.options.num_draft_tokens + 1)
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)
-    grows_trees = can_branch(draft, shape)
-    return DraftModel(draft, shape, head, chunk=asked.plan.prefill_chunk, grows_trees=grows_trees)
+    return DraftModel(draft, shape, head, chunk=asked.plan.prefill_chunk)
 
 
-def load_draft(folder: Path, option: str, asked: Asked, use: KernelUse | None) -> nn.Module:
-    """The model that an option names, which reads the same tokens as the model it works for."""
+def _load_draft(folder: Path, asked: Asked) -> nn.Module:
+    """The draft model, which reads the same tokens as the model that it drafts for."""
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
     reading = Reading(trust_remote_code=asked.options.trust_remote_code)
+    use = None if asked.kernel_threads is None else KernelUse(threads=asked.kernel_threads)
     draft, _ = load_weights(info, asked.plan, asked.progress, reading, use=use)
     if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
-        raise ServerError("load_failed", message, option)
+        raise ServerError("load_failed", message, drafters.OPTION)
     return draft

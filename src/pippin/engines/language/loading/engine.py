@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.nn as nn
 import msgspec
 
-from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
@@ -23,6 +23,7 @@ from pippin.engines.device import (
 )
 from pippin.engines.language.kernels import ways as kernels
 from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
 from pippin.engines.language.loading.asked import Asked, AskedWeights
@@ -33,7 +34,6 @@ from pippin.engines.language.loading.caching import (
     warn_of_slow_cache,
 )
 from pippin.engines.language.loading.drafting import drafter_of, open_speculation
-from pippin.engines.language.loading.specprefill import open_scoring_draft, open_specprefill
 from pippin.engines.language.loading.weights import load_model
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
@@ -78,7 +78,7 @@ def open_engine(
         progress=progress,
         kernel_threads=threads,
     )
-    drafts = drafter_of(options, folder) is not None or options.specprefill
+    drafts = drafter_of(options, folder) is not None
     if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
         engine.blas_threads = open_blas_threads(spec.threads)
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
@@ -114,36 +114,40 @@ def build_engine(
         progress=progress,
     )
     adapters = install(model, options.adapter_path, options.adapters, adapters_in(options.adapter_dir))
-    draft = open_scoring_draft(asked)
     batching = find_batching(asked, adapters)
-    head = Head(model, batching.vocabulary)
-    looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
-    remembered = RememberedText() if looks_back else None
-    speculation = open_speculation(asked, head, batching, remembered) if steering is ALONE else None
-    size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
-    size += 0 if speculation is None else speculation.proposer.weight_bytes
-    shares = share_memory(plan, options, size)
-    specprefill = None if draft is None else open_specprefill(asked, batching, draft)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
         vocabulary=batching.vocabulary,
-        head=head,
+        head=Head(model, batching.vocabulary),
         adapters=adapters,
         vision=open_encoder(model, options.vision_cache_size, plan.memory_limit),
-        specprefill=specprefill,
         joins_prompts=batching.joint_prompts,
     )
-    starts_plain = options.quantized_kv_start if any(cache_bits(options)) else 0
-    groups = CacheGroups(batching.layout, batching.new_group, starts_plain)
-    sampler = steering.sampler(tokenizer, plan.sorts_slowly)
-    heads = None if speculation is None else speculation.heads
+    return _around(loaded, asked, batching, steering)
+
+
+def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Steering) -> LanguageEngine:
+    """The engine around a model whose batches are known."""
+    options, plan, alone = asked.options, asked.plan, steering is ALONE
+    looks_back = options.prompt_lookup and options.prefix_cache and alone
+    remembered = RememberedText() if looks_back else None
+    speculation = open_speculation(asked, loaded.head, batching, remembered) if alone else None
+    size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
+    shares = share_memory(plan, options, size)
+    batch = Batch(
+        CacheGroups(batching.layout, batching.new_group),
+        loaded,
+        steering.sampler(asked.tokenizer, plan.sorts_slowly),
+        overlaps=plan.overlaps,
+        heads=None if speculation is None else speculation.heads,
+    )
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=limits_of(asked, batching, speculation, specprefill, shares.sequences),
+        limits=limits_of(asked, batching, speculation, shares.sequences),
         share=_shares(plan, options, size),
-        batch=Batch(groups, loaded, sampler, overlaps=plan.overlaps, heads=heads),
+        batch=batch,
         prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
         speculation=speculation,
         steering=steering,

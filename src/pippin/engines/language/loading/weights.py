@@ -41,8 +41,6 @@ def _read(asked: AskedWeights, reading: Reading, use: KernelUse | None = None) -
 
 
 def _kernel_use(asked: AskedWeights) -> KernelUse | None:
-    # Adapters that are not LoRA become part of mlx-lm's own layers; SpecPrefill counts positions by itself.
-    options = asked.options
-    if options.adapter_path is not None and not is_low_rank(options.adapter_path):
-        return None
-    return KernelUse(threads=asked.kernel_threads, whole_layers=not options.specprefill)
+    # Adapters that are not LoRA become part of mlx-lm's own layers.
+    adapter = asked.options.adapter_path
+    return KernelUse(threads=asked.kernel_threads) if adapter is None or is_low_rank(adapter) else None

@@ -6,7 +6,6 @@ import mlx.nn as nn
 
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.specprefill.policy import SpecPrefill
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
 
@@ -19,5 +18,4 @@ class LoadedModel:
     head: Head
     adapters: Adapters
     vision: VisionEncoder | None
-    specprefill: SpecPrefill | None
     joins_prompts: bool  # several prompts can be computed in one pass

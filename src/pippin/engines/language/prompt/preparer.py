@@ -179,7 +179,6 @@ class LanguagePreparer:
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
-        check_specprefill(request, offered=self.options.specprefill)
         if self.diffusion is None:
             refuse_diffusion(request.diffusion)
         offered = self._offered(request)
@@ -359,32 +358,6 @@ def _cache_key(request: GenerationRequest) -> bytes:
 
 
 MOST_LOGPROBS = 100
-
-
-def check_specprefill(request: GenerationRequest, *, offered: bool) -> None:
-    """Raises `ServerError` for sparse prefill if the model was loaded without it, or if the request asks for logprobs
-    of the whole prompt."""
-    asked = request.specprefill
-    named = {
-        "specprefill": asked.enabled,
-        "specprefill_keep_pct": asked.keep,
-        "specprefill_backbone_pct": asked.backbone,
-    }
-    found = next((name for name, value in named.items() if value not in (None, False)), None)
-    if found is not None and not offered:
-        raise ServerError(
-            "unsupported",
-            f"{found!r} is for models that were loaded with `specprefill`, and this one was not: leave it out, or "
-            "start the server with --specprefill and --specprefill-draft-model.",
-            found,
-        )
-    scores = request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
-    if asked.enabled and scores:
-        raise ServerError(
-            "unsupported",
-            "'specprefill' leaves tokens of the prompt out, and their logprobs are asked for: leave one of them out.",
-            "specprefill",
-        )
 
 
 def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:

@@ -121,8 +121,7 @@ class Lifecycle:
         request = prompt.request
         if request.prefilled is None:
             begun = request.job.created if request.admitted is None else request.admitted
-            selection, done, total = request.selection, prompt.computed, len(request.job.prompt)
-            done = done if selection is None else selection.position(done)
+            done, total = prompt.computed, len(request.job.prompt)
             self._tell(request, [Progress(done, total, request.cached_tokens, time.monotonic() - begun)])
 
     def start(self, prompt: Prefilling) -> None:
@@ -328,8 +327,7 @@ class Lifecycle:
         if self._prefixes is None:
             return
         sequence, slot = running.sequence, running.slot
-        length, selection = min(slot.length, len(sequence.tokens)), sequence.request.selection
-        length = length if selection is None else selection.exact(length)
+        length = min(slot.length, len(sequence.tokens))
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job
