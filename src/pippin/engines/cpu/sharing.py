@@ -28,7 +28,7 @@ class CoreTime:
 
 
 def core_time() -> CoreTime | None:
-    """As Linux counts it (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere, and if it is not counted."""
+    """The time that Linux counts (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere."""
     ran = waited = 0
     try:
         for path in Path("/proc/self/task").glob("*/schedstat"):
@@ -73,7 +73,7 @@ class BlasThreads:
 
 
 def open_blas_threads(most: int | None) -> BlasThreads | None:
-    """For the OpenBLAS that this process has loaded; None if there is none, or if threads are not shared out."""
+    """The threads of the OpenBLAS that this process has loaded; None without one, or if threads are not shared out."""
     if most is None or sys.platform != "linux":
         return None
     use = getattr(ctypes.CDLL(None), "openblas_set_num_threads", None)

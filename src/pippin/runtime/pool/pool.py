@@ -156,11 +156,11 @@ class Pool:
 
         A scripted model counts as every kind.
         """
+        # A copy: names are also looked up in threads, and the dict may grow.
+        slots = list(self._slots.values())
         loaded = [
             slot
-            for slot in list(
-                self._slots.values()
-            )  # a copy: names are also looked up in threads, and the dict may grow
+            for slot in slots
             if slot.worker is not None and (kind is None or slot.info.kind in (kind, "scripted"))
         ]
         return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None

@@ -1,4 +1,4 @@
-"""From a model folder to an engine that is ready. Begin with `engine.py`.
+"""Makes an engine that is ready of a model folder. Begin with `engine.py`.
 
 - `asked.py`: what is asked of a load: the model, its options, the device.
 - `weights.py`: the model with its weights, in the way in which it runs.

@@ -1,4 +1,4 @@
-"""From a model folder to an engine that is ready: weights, batches, caches, speculation, warm-up."""
+"""Makes a ready engine of a model folder: weights, batches, caches, speculation, warm-up."""
 
 import logging
 import os

@@ -18,7 +18,7 @@ class CapturesItself(Protocol):
     captured: mx.array | None
 
     def capture(self, layers: Sequence[int]) -> None:
-        """From now on each call leaves the states after these layers, which ascend, in `captured`, side by side."""
+        """Leave the states after these layers, which ascend, of each later call in `captured`, side by side."""
         ...
 
 

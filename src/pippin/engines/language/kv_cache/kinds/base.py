@@ -227,7 +227,7 @@ class CacheKind(ABC):
         return []
 
     def packed(self, stack: mx.array) -> list[mx.array]:
-        """As blocks keep a stack [arrays, heads, tokens, size] of what is cut."""
+        """The form in which blocks keep a stack [arrays, heads, tokens, size] of what is cut."""
         return [stack]
 
     def unpacked(self, parts: Sequence[mx.array]) -> mx.array:

@@ -233,7 +233,7 @@ class BatchedAttention(BatchedCache):
             self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
 
     def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`. The group's table of slots counts the tokens."""
+        """See `CacheKind.opened`. The group's table of slots counts the tokens."""
         slots = self.slots
         arrays = self.held(token)
         lengths = slots.lengths[slots.low : slots.high]
@@ -319,7 +319,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        """As of `BatchedAttention`. All of a prompt's caches are computed after each chunk, whatever depends on it."""
+        """See `BatchedAttention`. All of a prompt's caches are computed after each chunk, whatever depends on it."""
 
     @property
     def values(self) -> mx.array | None:
@@ -327,14 +327,14 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
     @values.setter
     def values(self, values: mx.array) -> None:
-        """As of `BatchedAttention`."""
+        """See `BatchedAttention.values`."""
 
     def _part(self, number: int) -> mx.array | None:
         buffers, index = self._batched.buffers, self._slot.index
         return buffers[number][index : index + 1] if buffers else None
 
     def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`."""
+        """See `CacheKind.opened`."""
         start, count = self._tokens, shape[1]
         arrays = self._batched.held(token)
         self.offset = start + count
@@ -360,13 +360,13 @@ class JoinedAttention:
 
     @property
     def keys(self) -> mx.array:
-        """For models that have something computed after it, which all of a pass is."""
+        """The first prompt's keys, for models that compute something after them: then all of a pass is computed."""
         found: mx.array = self.caches[0].keys
         return found
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        """As of `AttentionInSlot`."""
+        """See `AttentionInSlot.keys`."""
 
     @property
     def values(self) -> mx.array:
@@ -375,14 +375,14 @@ class JoinedAttention:
 
     @values.setter
     def values(self, values: mx.array) -> None:
-        """As of `AttentionInSlot`."""
+        """See `AttentionInSlot.values`."""
 
     @property
     def offset(self) -> mx.array:
         return self._starts + mx.array(list(self.counts), dtype=mx.int32) if self._written else self._starts
 
     def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
+        """See `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
         found: list[InPlace] = []
         for cache, count in zip(self.caches, self.counts, strict=True):
             own = (1, count)

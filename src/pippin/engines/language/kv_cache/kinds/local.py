@@ -70,7 +70,7 @@ class BatchedLocal(BatchedAttention):
         return self.slots.count == 1 and super()._in_pieces()
 
     def _write_last(self, slot: int, keys: mx.array, values: mx.array, stop: int) -> None:
-        """Into a slot, keys and values [1, heads, n, size] of the last n tokens before position `stop`."""
+        """Write keys and values [1, heads, n, size] of the last n tokens before position `stop` into a slot."""
         kept = min(keys.shape[2], self.ring)
         keys, values = keys[:, :, keys.shape[2] - kept :], values[:, :, values.shape[2] - kept :]
         start = (stop - kept) % self.ring

@@ -81,7 +81,7 @@ KIND = ProjectedKind
 
 
 class BatchedProjected(BatchedCache):
-    """Nothing, whatever is done to it."""
+    """A cache that keeps nothing, whatever is done to it."""
 
     def size(self) -> int:
         """Never as many tokens as there are, so that the model asks no more."""
