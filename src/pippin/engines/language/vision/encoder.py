@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import (
@@ -57,6 +58,16 @@ class VisionEncoder:
         return MediaInputs(
             self, media, self.model.positions(tokens, media), media.spans(self.model.bidirectional)
         )
+
+
+FEATURES_SHARE = 32
+"""The features of media take at most the model's memory divided by this."""
+
+
+def open_encoder(model: nn.Module, limit: int, memory: int) -> VisionEncoder | None:
+    """The encoder of a model that takes media; None for another. It keeps the features of `limit` media; `memory` is
+    the bytes of the model and all that it keeps."""
+    return VisionEncoder(model, limit, memory // FEATURES_SHARE) if isinstance(model, VisionModel) else None
 
 
 @dataclass(eq=False)
