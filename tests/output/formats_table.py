@@ -5,19 +5,17 @@ import pkgutil
 from pathlib import Path
 
 from pippin.output import reasoning_parsers, tool_parsers
-from pippin.output.formats import tool_format
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
-from tests.output.wire import SAMPLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
-HEAD = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
+HEAD = ["| Name | Aliases | Format | Detected by | Priority | Templates |", "|---|---|---|---|---|---|"]
 MOST_NAMED = 4  # templates
-BY_HAND = {"functionary": "templates `v2` and `v2.2` of MeetKai/functionary, by hand: no package ships them"}
+BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 
 def tool_table() -> str:
@@ -28,11 +26,7 @@ def tool_table() -> str:
             for family in (*FAMILIES, *BY_NAME)
             if family.tool == found.name and family.writes != "nothing"
         ]
-        sources = dict.fromkeys(
-            sample.source for sample in SAMPLES if tool_format(sample.format).name == found.name
-        )
-        shown = BY_HAND.get(found.name) or verified(families)
-        rows.append(row(found, doc, f"{shown}. Wire text: {escaped('; '.join(sources))}"))
+        rows.append(row(found, doc, BY_HAND.get(found.name) or verified(families)))
     return "\n".join(rows)
 
 
@@ -53,10 +47,10 @@ def reasoning_table() -> str:
 
 def verified(families: list[Family]) -> str:
     if not families:
-        return "**unverified**: no real template"
+        return "no real template"
     names = list(dict.fromkeys(f"`{family.file}`" for family in families))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return "templates " + ", ".join(names[:MOST_NAMED]) + more
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:
