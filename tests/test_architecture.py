@@ -37,7 +37,6 @@ ONLY_IN = {
     "pippin_kernels": {"engines"},
     "mlx_vlm": {"engines"},
     "mlx_audio": {"engines", "catalog"},  # there its registry of names alone, which imports no MLX
-    "mflux": {"engines"},
     "transformers": {"engines"},
     "tokenizers": {"engines", "catalog"},
     "llguidance": {"engines"},

@@ -164,12 +164,10 @@ class GenerateImages(BaseTask, frozen=True, tag=True, kw_only=True, omit_default
     seed: int | None = None
     negative_prompt: str | None = None
     images: tuple[bytes, ...] = ()
-    mask: bytes | None = None
     strength: float | None = None
     format: Literal["png", "jpeg", "webp"] = "png"
     quality: int | None = None  # of jpeg and webp, 0 to 100
     effort: Literal["low", "medium", "high"] | None = None  # scales the model's own number of steps
-    partial_images: int = 0
 
 
 class Generate(BaseTask, frozen=True, tag=True):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.channels import Channels
-from pippin.output.stream import Malformed, Reading, Source, Writer
+from pippin.output.stream import Malformed, Reading
 
 SpecialToken = Callable[[str], "int | bool | None"]
 """The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
@@ -35,22 +36,6 @@ class History:
     result_content: Literal["text", "object"] = "text"
     call_ids: Literal["any", "nine", "function"] = "any"
     """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
-
-
-@dataclass
-class Calls:
-    """The context of a call reader: the source of text, the writer of calls, and the offered tools."""
-
-    source: Source
-    writer: Writer
-    tools: tuple[Tool, ...]
-
-    def schema(self, name: str) -> dict[str, Any] | None:
-        """The JSON schema of a tool's parameters; None if the tool was not offered."""
-        for tool in self.tools:
-            if tool.name == name:
-                return tool.parameters or {}
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

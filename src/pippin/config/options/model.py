@@ -252,12 +252,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "Not set is the folder's choice, or the last."
         ),
     ] = None
-    quantize: Annotated[Literal[3, 4, 5, 6, 8, 16] | None, Meta(description="Bits of an image model.")] = None
-    config_name: Annotated[str | None, Meta(description="Preset of an image model.")] = None
-    lora_paths: Annotated[tuple[str, ...], Meta(description="LoRA files of an image model.")] = ()
-    lora_scales: Annotated[
-        tuple[float, ...], Meta(description="Strengths of the LoRA files, in their order.")
-    ] = ()
 
     # Life in the pool
     pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False
