@@ -13,13 +13,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
-HEAD = ["| Name | Aliases | Format | Detected by | Priority | Templates |", "|---|---|---|---|---|---|"]
 MOST_NAMED = 4  # templates
 BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 
 def tool_table() -> str:
-    rows = list(HEAD)
+    rows = []
     for found, doc in formats(tool_parsers):
         families = [
             family
@@ -31,7 +30,7 @@ def tool_table() -> str:
 
 
 def reasoning_table() -> str:
-    rows = list(HEAD)
+    rows = []
     for found, doc in formats(reasoning_parsers):
         families = [
             family
@@ -63,16 +62,14 @@ def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:
 
 def row(found: ToolFormat | ReasoningFormat, doc: str, verified: str) -> str:
     aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
-    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "by name only"
-    return f"| `{found.name}` | {aliases} | {escaped(doc)} | {signs} | {found.priority} | {verified} |"
-
-
-def escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "\\n")
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "its name only"
+    known = f" ({aliases})" if aliases else ""
+    return f"- `{found.name}`{known}: {doc} Detected by {signs}, priority {found.priority}. Templates: {verified}."
 
 
 def code(text: str) -> str:
-    return f"`` {escaped(text)} ``" if "`" in text else f"`{escaped(text)}`"
+    text = text.replace("\n", "\\n")
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def with_tables(page: str) -> str:
