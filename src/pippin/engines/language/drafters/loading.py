@@ -17,6 +17,7 @@ from mlx_lm.utils import dequantize_model
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
+from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.assistants import Assistant
 from pippin.engines.language.drafters.heads import (
@@ -32,6 +33,7 @@ from pippin.engines.language.drafters.heads import (
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.upstream.reading import reading_spelled_out
 from pippin.engines.language.vision.model import VisionModel
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
@@ -136,7 +138,7 @@ def _configuration(folder: Path) -> dict[str, Any]:
         raise ServerError("load_failed", message, OPTION) from error
     if not isinstance(config, dict):
         raise ServerError("load_failed", f"The config.json of {folder.name!r} is no object.", OPTION)
-    return config
+    return spelled_out(config)
 
 
 def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
@@ -220,7 +222,8 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
     from mlx_vlm.speculative.drafters import load_drafter
 
     try:
-        inner, _ = load_drafter(str(folder), "mtp", lazy=True)
+        with reading_spelled_out():
+            inner, _ = load_drafter(str(folder), "mtp", lazy=True)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     text = inner.config.text_config
@@ -299,7 +302,8 @@ def _open_module(folder: Path, kind: HeadKind) -> Any:
     config = _configuration(folder)
     if kept_heads.is_kept(folder):
         return kept_heads.open_kept_head(folder, get_mtp_splitter(source_config=config), config)
-    inner, _ = load_drafter(str(folder), kind, lazy=True)
+    with reading_spelled_out():
+        inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
 
 
