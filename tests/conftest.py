@@ -51,10 +51,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    left_out = (
-        config.getoption("--fast") and collection_path.suffix == ".py" and fast.computes(collection_path)
-    )
-    return True if left_out else None
+    is_module = config.getoption("--fast") and collection_path.suffix == ".py"
+    return True if is_module and fast.left_out(collection_path) else None
 
 
 @pytest.fixture(autouse=True)

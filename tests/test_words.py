@@ -16,6 +16,7 @@ FRAGMENTS = {"As", "By", "For", "From", "Into", "Nothing", "Of", "With"}
 """Words with which a docstring begins that leaves out its subject or its verb."""
 OPEN_TO_ALL = ("engines/language", "api/dialects", "api/sockets")
 """Houses whose own rooms count, where elsewhere a room is two folders deep."""
+LONGEST_NAME = 90
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.py)`")
 METHOD = re.compile(r"`([A-Z]\w+)\.([a-z_]\w*)`")
 
@@ -119,6 +120,12 @@ def room_of(module: Path) -> str:
         return str(module)
     deep = 3 if any(str(folder).startswith(house) for house in OPEN_TO_ALL) else 2
     return "/".join(folder.parts[:deep])
+
+
+def test_the_name_of_a_test_is_short() -> None:
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    names = [name for path in tests for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))]
+    assert [name for name in names if len(name) > LONGEST_NAME] == []
 
 
 def test_a_reason_stands_above_its_code() -> None:

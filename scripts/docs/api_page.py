@@ -74,15 +74,14 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
   because a local model's reasoning is raw text. A client that asks for a summary (`reasoning.summary`) gets the
   same text in the fields and events of the summary instead, never in both. `include: ["reasoning.encrypted_content"]` adds it
   as an opaque text that a later request may send back; it is encoded, not encrypted.
-- **WebSocket**: each `response.create` event has the fields of a request; the answer is the events of a stream, as JSON
-  messages. A connection remembers its last response even if `store` is false. `generate: false` takes the input
-  without answering it. Errors are events of type `error` with a `status`; a connection ends after an hour.
+- **WebSocket**: each `response.create` event has the fields of a request; the answer is the events of a stream. A
+  connection remembers its last response even if `store` is false. `generate: false` takes the input without answering
+  it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
-  their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. All other
-  tools run on OpenAI's servers (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
-  `tool_search` and those of newer clients): they are left out of the prompt with a warning in the log, and a
-  `tool_choice` that forces one of them is refused. The grammar of a custom tool is shown to the model. A regular
-  expression is also enforced; a Lark grammar is not.
+  their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
+  that run on OpenAI's servers (`web_search`, `code_interpreter` ...) are left out of the prompt with a warning in the
+  log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
+  Lark grammar is only shown to the model.
 - **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier
   turns the model is shown.
 - **Tools of MCP servers** are called while the response is generated ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
@@ -228,7 +227,7 @@ def api_page() -> str:
 
 
 def field_lines(contracts: Contracts) -> list[str]:
-    """What becomes of each field: tables of those that are honoured, and why the others are not."""
+    """What becomes of each field: those that are honoured, and why the others are not."""
     shared: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for name, fates in fates_of(contracts).items():
         honouring = [head for head, (mark, _) in fates.items() if mark == "honoured"]
@@ -238,17 +237,11 @@ def field_lines(contracts: Contracts) -> list[str]:
     lines = []
     for heads, rows in sorted(shared.items(), key=lambda item: -len(item[1])):
         if len(rows) >= MANY:
-            lines += [
-                "",
-                f"### Honoured by {named(heads, contracts)}",
-                "",
-                "| Field | Meaning |",
-                "|---|---|",
-            ]
-            lines += [f"| {name} | {said} |" for name, said in rows]
-    lines += ["", "### Honoured by others", "", "| Field | API | Meaning |", "|---|---|---|"]
+            lines += ["", f"### Honoured by {named(heads, contracts)}", ""]
+            lines += [f"- {name}: {said}" for name, said in rows]
+    lines += ["", "### Honoured by others", ""]
     lines += sorted(
-        f"| {name} | {named(heads, contracts)} | {said} |"
+        f"- {name} ({named(heads, contracts)}): {said}"
         for heads, rows in shared.items()
         if len(rows) < MANY
         for name, said in rows
@@ -350,17 +343,13 @@ def kind_lines() -> list[str]:
             lines += [f"As `{before}`, and:", ""]
             rows = {name: fate for name, fate in fates.items() if known.get(name) != fate}
         before, known = address, fates
-        lines += ["| Field | Meaning |", "|---|---|"]
-        lines += [
-            f"| `{name}` | {meaning([why])} |" for name, (mark, why) in rows.items() if mark == "honoured"
-        ]
+        lines += [f"- `{name}`: {why}" for name, (mark, why) in rows.items() if mark == "honoured"]
         others: dict[Fate, list[str]] = {}
         for name, other in rows.items():
             if other[0] != "honoured":
                 others.setdefault(other, []).append(f"`{name}`")
-        lines += [""] if others else []
         lines += [
-            f"- {mark.capitalize()}: {', '.join(names)}. {why[:1].upper()}{why[1:]}"
+            f"- {', '.join(names)} ({mark}): {why}"
             for (mark, why), names in sorted(others.items(), reverse=True)
         ]
     return lines
@@ -381,7 +370,7 @@ def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> 
 
 
 def meaning(sentences: list[str]) -> str:
-    return " ".join(dict.fromkeys(filter(None, sentences))).replace("|", "\\|")
+    return " ".join(dict.fromkeys(filter(None, sentences)))
 
 
 def descriptions(contract: Contract[Any]) -> dict[str, str]:

@@ -17,6 +17,8 @@ this machine; `--server` or `PIPPIN_SERVER` names another one, `--api-key` or `P
 `serve` and `launch` are in [configuration.md](configuration.md), the flags of other servers in
 [migrating.md](migrating.md).
 """
+USAGE: Final = re.compile(r"\Ausage: pippin \w+ \[-h\].*?\n\n", re.DOTALL)
+"""The words of `usage` where they only repeat the options that follow."""
 LONG: Final = ("serve", "launch")
 EVERYWHERE: Final = re.compile(
     r"^  (?:-h, --help|--server SERVER|--api-key API_KEY) .*\n(?: {12,}.*\n)*", re.MULTILINE
@@ -30,6 +32,7 @@ def cli_page() -> str:
         text = help_of(name)
         if name in LONG:
             text = text[: text.index("\n\noptions:")]
+        text = USAGE.sub("", text)
         text = EVERYWHERE.sub("", text).replace("\noptions:\n\n", "\n")
         parts.append(f"## pippin {name}\n\n```\n{text.strip()}\n```\n")
     return "\n".join(parts)

@@ -1,6 +1,6 @@
 """The pages of docs/ that are written from the options and from the replaced servers' terms."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pippin.config.compat.servers import SERVERS
@@ -57,7 +57,7 @@ switch is turned off by its opposite: `--no-prefix-cache`.
 
 ## Options
 
-The flag is `--` and the name with dashes, unless another is given. Defaults are in parentheses; a switch is off,
+The flag is `--` and the name with dashes, unless another is given. Defaults stand behind `;`; a switch is off,
 and all else not set.
 """
 
@@ -89,15 +89,14 @@ def configuration_page() -> str:
     for option in options().values():
         sections.setdefault(option.section, []).append(option)
     for title, members in sections.items():
-        rows = [_option_row(option) for option in members]
-        parts.append(f"### {title}\n\n{_table(('Option', 'Value', 'What it does'), rows)}")
+        parts.append(f"### {title}\n\n{''.join(map(_described, members))}")
     return "\n".join(parts)
 
 
-def _option_row(option: Option) -> tuple[str, ...]:
+def _described(option: Option) -> str:
     mark = " ●" if option.hot else ""
     flag = "" if option.flag == f"--{option.name.replace('_', '-')}" else f", `{option.flag}`"
-    return (f"`{option.name}`{flag}{mark}", _value(option), option.help)
+    return f"- `{option.name}`{flag}{mark} ({_value(option)}): {option.help}\n"
 
 
 def _value(option: Option) -> str:
@@ -105,9 +104,9 @@ def _value(option: Option) -> str:
         case None | () | {}:
             return option.expects
         case bool():
-            return "on or off" if not option.default else "on (default) or off"
+            return "on, or off" if option.default else "switch"
         case default:
-            return f"{option.expects} (`{default}`)"
+            return f"{option.expects}; {default}"
 
 
 def migrating_page() -> str:
@@ -201,8 +200,3 @@ def _plain(value: Any) -> str:
             return ", ".join(map(str, value))
         case _:
             return str(value)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"

@@ -117,7 +117,7 @@ def test_the_openapi_document_describes_it(url: str) -> None:
 def test_the_page_of_the_apis_has_its_fields() -> None:
     before, _, after = api_page().partition("### Refused")
     refused, _, accepted = after.partition("### Accepted")
-    [question] = [line for line in before.splitlines() if line.startswith("| `question` |")]
+    [question] = [line for line in before.splitlines() if line.startswith("- `question` (Ask)")]
     assert any("`answer`" in line and "Ask" in line for line in refused.splitlines())
     assert any("`mood`" in line and "Ask" in line for line in accepted.splitlines())
     assert "What is asked." in question
