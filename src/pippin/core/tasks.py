@@ -12,9 +12,8 @@ from pippin.core.requests import GenerationRequest
 class BaseTask(Struct, frozen=True):
     """Attributes of every task: the kind of model it needs, and its name in errors."""
 
-    model_kind: ClassVar[ModelKind | None] = (
-        None  # None for tasks of tokenizers: many kinds of model have one
-    )
+    # None for tasks of tokenizers: many kinds of model have one.
+    model_kind: ClassVar[ModelKind | None] = None
     verb: ClassVar[str] = "do this"  # after "The model can't"
 
 
@@ -83,9 +82,8 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: Literal["choice", "score", "bool", "noul", "multi_label"] = "choice"
     instructions: str
-    criteria: tuple[str, ...] | dict[str, str | None] | None = (
-        None  # labels or levels, or what each label means
-    )
+    # Labels or levels, or what each label means.
+    criteria: tuple[str, ...] | dict[str, str | None] | None = None
     threshold: float | None = None
 
 

@@ -463,7 +463,7 @@ class Requests:
         return run
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
-        """As `find`; downloads a missing model where that is allowed, once for all callers."""
+        """Find the model, or download a missing one where that is allowed, once for all callers."""
         try:
             return await self.find(asked, kind)
         except ServerError as error:

@@ -28,7 +28,7 @@ class CoreTime:
 
 
 def core_time() -> CoreTime | None:
-    """As Linux counts it (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere, and if it is not counted."""
+    """The time that Linux counts (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere."""
     ran = waited = 0
     try:
         for path in Path("/proc/self/task").glob("*/schedstat"):

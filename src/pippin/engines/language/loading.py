@@ -1,4 +1,4 @@
-"""From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
+"""Makes a ready engine of a model folder: weights, memory, kind of batch, warm-up."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""By which way Pippin's own kernels (the package `pippin-kernels`) compute a model: as whole layers, by single
+"""The ways in which Pippin's own kernels (the package `pippin-kernels`) compute a model: as whole layers, by single
 operations, or not at all."""
 
 from typing import TYPE_CHECKING, Literal

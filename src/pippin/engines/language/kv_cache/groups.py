@@ -135,7 +135,7 @@ class BatchedGroup:
         self._free(slot.index)
 
     def _free(self, index: int) -> None:
-        """Nothing lies in this slot any more."""
+        """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
         self._table.vacate(index)
@@ -335,8 +335,10 @@ class CacheGroups:
         slot.length_class = length_class
 
     def _spare(self, request: SlotRequest, limit: int) -> tuple[int, int]:
-        """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
-        none where memory is short. Makes the group if there is none."""
+        """How many tokens such a sequence may grow by, and how many may follow it, before the group has to grow again.
+
+        Both are 0 where memory is short. Makes the group if there is none.
+        """
         key = request.length_class
         if key not in self._groups:
             self._groups[key] = self._new_group()

@@ -160,7 +160,7 @@ class CacheLayout:
         return cls(model, [kind.of(leaf) for kind, leaf in zip(found, leaves(cache), strict=True)])
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
-        """As this one, with what can be in few bits."""
+        """This layout, with what can be in few bits."""
         kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
         return CacheLayout(self._model, kinds)
 
@@ -199,7 +199,7 @@ class CacheLayout:
         return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._counts.items())
 
     def aside_bytes(self, capacity: int, chunk: int = 0) -> int:
-        """As `prompt_bytes`, of what lies beside the slot of a prompt that is computed there."""
+        """Bytes of what lies beside the slot of a prompt that is computed there; see `prompt_bytes`."""
         return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._aside.items())
 
     def new_prompt_cache(self, tokens: int) -> PromptCache:

@@ -14,9 +14,8 @@ import mlx.core as mx
 
 LENGTH_CLASSES = (2048, 16384)  # sequences of a class share arrays, so a long one does not pad short ones
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow, at least
-STEPS_OF_DOUBLING = (
-    8  # steps in which longer ones grow to twice their size: each copies all of their sequences
-)
+# Steps in which longer arrays grow to twice their size: each copies all of their sequences.
+STEPS_OF_DOUBLING = 8
 # Tokens yet to be generated that a sequence is charged for at admission; more is preemption's matter.
 GROWTH_CHARGED = 512
 
@@ -26,7 +25,7 @@ def length_class(tokens: int) -> int:
 
 
 def charged_growth(growth: int) -> int:
-    """For how many of the tokens that it may still grow by a sequence is charged at admission."""
+    """The tokens for which a sequence is charged at admission, of those by which it may still grow."""
     return min(growth, GROWTH_CHARGED)
 
 
@@ -269,7 +268,7 @@ class SlotTable:
         return starts[:, None] + mx.arange(self.count)
 
     def rotary_shifts(self) -> mx.array | None:
-        """By which rotary positions of the computed slots differ from indexes of tokens, [computed slots, 1]; None
-        where they are the same. Media in a prompt take fewer positions than they have tokens."""
+        """The numbers [computed slots, 1] by which rotary positions differ from indexes of tokens; None where they are
+        the same. Media in a prompt take fewer positions than they have tokens."""
         shifts = self.shifts[self.low : self.high]
         return mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else None

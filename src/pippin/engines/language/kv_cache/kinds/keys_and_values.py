@@ -277,7 +277,7 @@ class JoinedAttention:
 
     @property
     def keys(self) -> mx.array:
-        """For models that have something computed after it, which all of a pass is."""
+        """The first prompt's keys, for models that compute something after them: then all of a pass is computed."""
         found: mx.array = self.caches[0].keys
         return found
 

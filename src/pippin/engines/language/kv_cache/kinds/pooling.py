@@ -190,7 +190,7 @@ class BatchedPooling(BatchedCache):
     def accumulate_windows(
         self, kv: mx.array, gate: mx.array, offset: Any
     ) -> tuple[mx.array, mx.array, mx.array | int]:
-        """As `PoolingCache`. Slots that can make fewer entries than another get some that `update_and_fetch` drops."""
+        """See `PoolingCache`. Slots that can make fewer entries than another get some that `update_and_fetch` drops."""
         slots, ratio, count = self.slots, self._kind.ratio, kv.shape[1]
         if self._step != slots.step:
             self._step, self._added = slots.step, 0
