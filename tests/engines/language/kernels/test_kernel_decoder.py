@@ -361,7 +361,7 @@ def test_layers_with_sinks_keep_keys_and_values_in_few_bits(bits: Literal[4, 8])
     kernels, _ = put_on(made("gpt_oss", GPT_OSS, 4, mx.bfloat16), Way("fused layers"), 2)
     batching = choose_batching(kernels, ModelOptions(kv_bits=bits, kv_group_size=32))
     assert batching.shape is not None
-    forms = {getattr(kind, "bits", None) for kind in batching.shape.layout.kinds}
+    forms = {getattr(kind, "key_bits", None) for kind in batching.shape.layout.kinds}
     assert forms == {None, bits}  # of layers with a window and without
 
 
