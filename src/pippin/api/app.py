@@ -6,6 +6,8 @@ import pkgutil
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -18,8 +20,9 @@ from pippin.api.access.keys import Allowance, KeysInForce
 from pippin.api.access.limits import REPORTED, Ledger, Limits, OwnLedger
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.context import VERSION, Api, both
+from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.databases.postgres import Postgres
+from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
@@ -129,6 +132,15 @@ def observer_of(settings: Settings) -> Observer:
     return Metrics()
 
 
+def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
+    """The endpoint of a dialect's address."""
+
+    async def generate(request: Request) -> Response:
+        return await handler.generate(request, dialect)
+
+    return generate
+
+
 def find_routes(api: Api) -> list[BaseRoute]:
     """The routes of every module in `api/routes`, and one for each dialect.
 
@@ -139,7 +151,7 @@ def find_routes(api: Api) -> list[BaseRoute]:
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
         found += both(
-            path, api.handler.endpoint(dialect), "POST", body=dialect.contract.body, answer=dialect.answer
+            path, endpoint_of(api.handler, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
         )
     found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]

@@ -4,24 +4,24 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
+from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
-from pippin.api.answers.answer import Answer, Operation, RunningAnswers, load_comment, run_info
+from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import (
     AnyDialect,
     DecodeContext,
     Decoded,
-    Encoder,
     History,
     RunInfo,
     StreamEncoder,
@@ -29,12 +29,7 @@ from pippin.api.dialects.base import (
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import (
     LARGE,
-    EventStream,
-    LargeWork,
-    NobodyWaits,
     Presence,
-    each_after,
-    following,
     read_json_body,
 )
 from pippin.api.http.forms import Form, read_form
@@ -47,8 +42,7 @@ from pippin.core.events import Counted, Event
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
-from pippin.service import Requests
-from pippin.service.service import Starter
+from pippin.service import Service
 from pippin.service.tools.offers import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)
@@ -84,25 +78,15 @@ class UnknownFields:
             log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A decoded body, the tasks that it asks for, and the encoder of its answer."""
-
-    decoded: Decoded[Any]
-    tasks: list[Generate]
-    run: RunInfo
-    operation: str  # for metrics and traces
-    encoder: Any  # of the dialect's own type
-    starter: Starter
-    media: str = EVENTS  # media type of a stream
-
-
 class Handler:
-    """Reads a request, runs its tasks, and encodes the answer."""
+    """Reads a request, and begins what it asks of a model: a generation, another task, or a count of tokens.
+
+    An `Operation` can also be prepared here, for an `Answer` that is read elsewhere: on a WebSocket, in the background.
+    """
 
     def __init__(
         self,
-        service: Requests,
+        service: Service,
         options: ServerOptions,
         observer: Observer,
         limits: Limits,
@@ -115,8 +99,8 @@ class Handler:
         self._media = media
         self._tools = tools
         self._unknown = UnknownFields()
-        self.large = LargeWork()
-        self.answers = RunningAnswers(options, observer, limits)
+        self.answers = RunningAnswers(options, observer, limits, service.states)
+        self.large = self.answers.large
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
@@ -124,19 +108,7 @@ class Handler:
         self.answers.adopt(options)
         self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
-    async def admit(self, exchange: Exchange) -> None:
-        """Count a request against its caller's limits. Raises `ServerError`."""
-        await self._limits.admit(exchange)
-
-    def endpoint(self, dialect: AnyDialect) -> Endpoint:
-        """The endpoint of a dialect's address."""
-
-        async def generate(request: Request) -> Response:
-            return await self.answer(request, dialect)
-
-        return generate
-
-    async def answer(
+    async def generate(
         self,
         request: Request,
         dialect: AnyDialect,
@@ -148,118 +120,128 @@ class Handler:
 
         `body`: the body, if the request was already counted and read.
         """
-        return await self.respond(request, await self.prepare(request, dialect, history=history, body=body))
+        exchange = exchange_of(request.scope)
+        operation = await self.prepare(request, exchange, dialect, history=history, body=body)
+        return await self.answers.reply(request, exchange, operation)
+
+    async def task(
+        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
+    ) -> list[Event]:
+        """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
+        exchange = exchange_of(request.scope)
+        if not admitted:
+            await self._limits.admit(exchange)
+        prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
+        answer = Answer(prepared, exchange, Presence(request.receive), self.answers)
+        try:
+            return await answer.events()
+        finally:
+            await answer.close()
+
+    async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
+        """The number of prompt tokens of the request in a body."""
+        exchange = exchange_of(request.scope)
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        [wanted] = (await self._decode(request, exchange, dialect, body, history)).requests
+        task = CountTokens((await self._complete(wanted, request.headers, exchange)).request)
+        name = f"{dialect.name}_count"
+        [*_, counted] = await self.task(request, task, model=wanted.model, operation=name)
+        assert isinstance(counted, Counted)
+        return counted.tokens
 
     async def prepare(
         self,
         request: Request,
+        exchange: Exchange,
         dialect: AnyDialect,
         *,
         history: History | None = None,
         body: bytes | None = None,
-    ) -> Prepared:
-        """Read and decode a body; nothing runs yet. Raises `ServerError`."""
-        exchange = exchange_of(request.scope)
+    ) -> Operation:
+        """The operation that a body asks for. Raises `ServerError`.
+
+        `body`: the body, if the request was already counted and read.
+        """
         if body is None:
             await self._limits.admit(exchange)
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
-        decoded = await self.decode(request, dialect, body, history)
-        tasks, run, starter = await self._ready(request, decoded.requests)
-        if history is None:
-            encoder = dialect.encoder(decoded, run)
-        else:
-            encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
-        return Prepared(
-            decoded=decoded,
-            tasks=tasks,
-            run=run,
-            operation=dialect.name,
-            encoder=encoder,
-            starter=starter,
-            media=dialect.media,
+        decoded = await self._decode(request, exchange, dialect, body, history)
+        operation = await self._operation(
+            dialect.name, decoded.requests, request.headers, exchange, stream=decoded.stream
         )
+        if history is None:
+            encoder = dialect.encoder(decoded, operation.run)
+        else:
+            encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
+        return replace(operation, encoder=encoder, media=dialect.media)
 
     async def prepare_generation(
-        self, request: Request, wanted: GenerationRequest, operation: str, *, stream: bool = True
-    ) -> Prepared:
-        """Prepare a generation that did not come as a body; the caller of this method encodes its events. It counts
-        against the client's limits; nothing runs yet. Raises `ServerError`."""
-        await self._limits.admit(exchange_of(request.scope))
-        tasks, run, starter = await self._ready(request, (wanted,))
-        decoded = Decoded(requests=(wanted,), shape=None, stream=stream)
-        return Prepared(
-            decoded=decoded, tasks=tasks, run=run, operation=operation, encoder=None, starter=starter
+        self,
+        exchange: Exchange,
+        wanted: GenerationRequest,
+        headers: Headers,
+        *,
+        operation: str,
+        stream: bool = False,
+    ) -> Operation:
+        """The operation of a generation that did not come as a body; whoever asks reads its events. It counts against
+        the client's limits. Raises `ServerError`."""
+        await self._limits.admit(exchange)
+        return await self._operation(operation, (wanted,), headers, exchange, stream=stream)
+
+    async def prepare_task(
+        self,
+        exchange: Exchange,
+        task: Task,
+        *,
+        model: str,
+        operation: str,
+        encoder: StreamEncoder | None = None,
+        media: str = EVENTS,
+        stream: bool = False,
+    ) -> Operation:
+        """The operation of a task other than generation, which is not counted. Raises `ServerError`."""
+        return Operation(
+            name=operation,
+            model=model,
+            tasks=[task],
+            starter=self._service,
+            run=await self._run_info(model, exchange, task.model_kind),
+            encoder=encoder,
+            media=media,
+            stream=stream or encoder is not None,
         )
 
-    async def _ready(
-        self, request: Request, requests: Sequence[GenerationRequest]
-    ) -> tuple[list[Generate], RunInfo, Starter]:
-        """The tasks of the requests, what their encoder is told of the run, and what starts them."""
-        equipped = [await self._complete(wanted, request) for wanted in requests]
-        tasks = [Generate(each.request) for each in equipped]
-        run = await self._run_info(requests[0].model, exchange_of(request.scope), Generate.model_kind)
-        if any(each.offered for each in equipped):
-            return tasks, run, self._tools.starter(self._service, equipped)
-        return tasks, run, self._service
+    async def admit(self, exchange: Exchange) -> None:
+        """Count a request against its caller's limits. Raises `ServerError`."""
+        await self._limits.admit(exchange)
 
-    async def respond(
-        self, request: Request, prepared: Prepared, save: Callable[[], Awaitable[None]] | None = None
-    ) -> Response:
-        """Run the prepared tasks, and reply, whole or as a stream. Raises `ServerError` for a refusal.
-
-        `save` is awaited before each piece of a stream, and before a whole reply.
-        """
-        answer = await self.open(request, prepared, Presence(request.receive))
-        encoder: Encoder = prepared.encoder
-        try:
-            if not prepared.decoded.stream:
-                whole = await answer.whole(encoder.whole, self.large)
-                if save is not None:
-                    await save()
-                await answer.close()
-                return Response(whole, media_type="application/json")
-            await answer.started(within=self._options.keepalive_interval)
-        except BaseException:
-            await answer.close()
-            raise
-        pieces = self.pieces(answer, encoder)
-        pieces = pieces if save is None else each_after(save, pieces)
-        return EventStream(pieces, answer.close, media=prepared.media)
-
-    async def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
-        """Start the prepared tasks. Whoever opens an answer must close it. Raises `ServerError`."""
-        return await self.answers.open(
-            exchange_of(request.scope),
-            Operation(
-                name=prepared.operation,
-                tasks=prepared.tasks,
-                run=prepared.run,
-                starter=prepared.starter,
-                stream=prepared.decoded.stream,
-                timeout=prepared.decoded.requests[0].timeout,
-            ),
-            presence,
-        )
-
-    async def open_generation(self, request: Request, wanted: GenerationRequest, operation: str) -> Answer:
-        """Start a request that did not come as a body. It runs until it is closed, even if the client leaves.
-        Whoever opens an answer must close it. Raises `ServerError`."""
-        prepared = await self.prepare_generation(request, wanted, operation, stream=False)
-        return await self.open(request, prepared, NobodyWaits())
-
-    async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
-        """The number of prompt tokens of the request in a body."""
+    async def json_of(
+        self, request: Request, decode: Callable[[bytes], Read], *, counted: bool = True
+    ) -> Read:
+        """The decoded body of a request. If `counted`, it counts against its caller's limits before it is read; `task`
+        counts it otherwise, or it runs no model."""
+        if counted:
+            await self._limits.admit(exchange_of(request.scope))
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
-        [wanted] = (await self.decode(request, dialect, body, history)).requests
-        task = CountTokens((await self._complete(wanted, request)).request)
-        [*_, counted] = await self.perform(
-            request, task, model=wanted.model, operation=f"{dialect.name}_count"
-        )
-        assert isinstance(counted, Counted)
-        return counted.tokens
+        return await self.large.do(len(body), decode, body)
 
-    async def decode(
-        self, request: Request, dialect: AnyDialect, body: bytes, history: History | None = None
+    async def form_of(self, request: Request) -> Form:
+        """The form of a request to a model, which may hold files. It counts against its caller's limits."""
+        await self._limits.admit(exchange_of(request.scope))
+        return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
+
+    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
+        """Log fields that no contract knows."""
+        self._unknown.note(operation, names)
+
+    async def _decode(
+        self,
+        request: Request,
+        exchange: Exchange,
+        dialect: AnyDialect,
+        body: bytes,
+        history: History | None,
     ) -> Decoded[Any]:
         """Decode a body with the dialect, on a thread if it is large.
 
@@ -277,85 +259,31 @@ class Handler:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
         self._unknown.note(dialect.name, decoded.ignored, dialect.contract.names)
         for warning in decoded.warnings:
-            log.warning("%s id=%s", warning, exchange_of(request.scope).id)
+            log.warning("%s id=%s", warning, exchange.id)
         return decoded
 
-    async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """The decoded body of a request to a model, which counts against its caller's limits before it is read."""
-        await self._limits.admit(exchange_of(request.scope))
-        return await self.uncounted_json_of(request, decode)
-
-    async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """The decoded body of a request that `perform` counts later, or that runs no model."""
-        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
-        return await self.large.do(len(body), decode, body)
-
-    async def form_of(self, request: Request) -> Form:
-        """The form of a request to a model, which may hold files. Counted like `json_of`."""
-        await self._limits.admit(exchange_of(request.scope))
-        return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
-
-    async def perform(
-        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
-    ) -> list[Event]:
-        """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
-        if not admitted:
-            await self._limits.admit(exchange_of(request.scope))
-        answer = await self.open_task(request, task, model=model, operation=operation, stream=False)
-        try:
-            return await answer.events()
-        finally:
-            await answer.close()
-
-    async def stream(
+    async def _operation(
         self,
-        request: Request,
-        task: Task,
-        encoder: StreamEncoder,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        headers: Headers,
+        exchange: Exchange,
         *,
-        model: str,
-        operation: str,
-        media: str = EVENTS,
-    ) -> Response:
-        """Stream the events of a task other than generation. Raises `ServerError` for a failure before the first byte.
-
-        If the encoder's `keep_alive` is empty (its format has no filler), the status is held back until there is
-        data to send; a failure after that cuts the reply short.
-        """
-        answer = await self.open_task(request, task, model=model, operation=operation, stream=True)
-        pieces = self.pieces(answer, encoder)
-        try:
-            first = b""
-            while not first and (piece := await anext(pieces, None)) is not None:
-                first = piece
-            if answer.failure is not None:
-                raise ServerError.of(answer.failure)
-        except BaseException:
-            await answer.close()
-            raise
-        return EventStream(
-            following(first, pieces), answer.close, media=media, cut=lambda: answer.failure is not None
+        stream: bool,
+    ) -> Operation:
+        """The operation of these requests, which come from one body, without an encoder. Raises `ServerError`."""
+        equipped = [await self._complete(wanted, headers, exchange) for wanted in requests]
+        offers = any(each.offered for each in equipped)
+        first = requests[0]
+        return Operation(
+            name=name,
+            model=first.model,
+            tasks=[Generate(each.request) for each in equipped],
+            starter=self._tools.starter(self._service, equipped) if offers else self._service,
+            run=await self._run_info(first.model, exchange, Generate.model_kind),
+            stream=stream,
+            timeout=first.timeout,
         )
-
-    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
-        self._unknown.note(operation, names)
-
-    def pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
-        """The encoded stream of an open answer."""
-
-        def progress() -> bytes:
-            return load_comment(self._service.states(), answer.served)
-
-        return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
-
-    async def open_task(
-        self, request: Request, task: Task, *, model: str, operation: str, stream: bool
-    ) -> Answer:
-        """Start a task other than generation, without counting it. Whoever opens an answer must close it."""
-        exchange = exchange_of(request.scope)
-        run = await self._run_info(model, exchange, task.model_kind)
-        wanted = Operation(name=operation, tasks=[task], run=run, starter=self._service, stream=stream)
-        return await self.answers.open(exchange, wanted, Presence(request.receive))
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
         """Like `run_info`; unless `allow_downloads` is set, users' keys may not name a model that is not here."""
@@ -365,46 +293,47 @@ class Handler:
             await self._service.find(model, kind)  # raises the reason; starting the model would download it
         return run
 
-    async def _complete(self, wanted: GenerationRequest, request: Request) -> Equipped:
+    async def _complete(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
         """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
         try:
-            equipped = await self._equipped(wanted, request)
-            resolved = await self._resolved(equipped.request, request)
+            equipped = await self._equipped(wanted, headers, exchange)
+            resolved = await self._resolved(equipped.request, headers, exchange)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=resolved)
 
-    async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
-        named = mcp_servers_of(request)
+    async def _equipped(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
+        named = mcp_servers_of(headers)
         if not (named or wanted.toolsets or self._tools.unasked):
             return Equipped(wanted)
-        allowed = exchange_of(request.scope).may_use_tools
-        return await self._tools.equip(wanted, named, allowed=allowed)
+        return await self._tools.equip(wanted, named, allowed=exchange.may_use_tools)
 
-    async def _resolved(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
+    async def _resolved(
+        self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
+    ) -> GenerationRequest:
         """The request to run: salted, with its media as bytes, and of lowest priority if it is a line of a batch."""
-        salted = self._salted(wanted, request)
-        if exchange_of(request.scope).background:
+        salted = _salted(wanted, headers, exchange)
+        if exchange.background:
             salted = msgspec.structs.replace(salted, priority=BACKGROUND)
         parts = (part for message in salted.messages or () for part in message.parts)
         if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted
         return await self._media.resolve(salted)
 
-    def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
-        headers = request.headers
-        salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
-        if own := exchange_of(request.scope).cache_salt:
-            salts.append(own)
-        if not any(salts):
-            return wanted
-        joined = "\0".join([wanted.cache_salt or "", *salts])
-        return msgspec.structs.replace(
-            wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
-        )
+
+def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
+    """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
+    salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
+    if exchange.cache_salt:
+        salts.append(exchange.cache_salt)
+    if not any(salts):
+        return wanted
+    joined = "\0".join([wanted.cache_salt or "", *salts])
+    return msgspec.structs.replace(
+        wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
+    )
 
 
-def mcp_servers_of(request: Request) -> list[str]:
+def mcp_servers_of(headers: Headers) -> list[str]:
     """The MCP servers that the client names in a header."""
-    return [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]
+    return [name for part in headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]

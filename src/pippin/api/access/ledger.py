@@ -87,8 +87,8 @@ class ServersLedger:
         self._charges.add(task)
         task.add_done_callback(self._charges.discard)
 
-    async def enter(self, most: int | None) -> bool:
-        return await self._own.enter(most)
+    def enter(self, most: int | None) -> bool:
+        return self._own.enter(most)
 
     def leave(self, most: int | None) -> None:
         self._own.leave(most)

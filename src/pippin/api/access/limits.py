@@ -82,7 +82,7 @@ class Ledger(Protocol):
         """Like `take`, without waiting for it."""
         ...
 
-    async def enter(self, most: int | None) -> bool:
+    def enter(self, most: int | None) -> bool:
         """Count one more running request if `most` allows it; returns whether it does."""
         ...
 
@@ -119,7 +119,7 @@ class OwnLedger:
         buckets.move_to_end(draw.account)
         return bucket, bucket.take(draw)
 
-    async def enter(self, most: int | None) -> bool:
+    def enter(self, most: int | None) -> bool:
         if most is not None and self._running >= most:
             return False
         self._running += 1
@@ -188,9 +188,9 @@ class Limits:
                 found[what] = (size, max(0, math.floor(bucket.level)))
         return found
 
-    async def enter(self) -> None:
+    def enter(self) -> None:
         """Count a request as running; `leave` undoes it. Raises `ServerError`."""
-        if not await self._ledger.enter(self._max_concurrent):
+        if not self._ledger.enter(self._max_concurrent):
             raise _busy(self._ledger.running(self._max_concurrent))
 
     def _check_place(self) -> None:

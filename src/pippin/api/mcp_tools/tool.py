@@ -65,7 +65,7 @@ class Call:
         except ServerError:
             name = model  # performing the task raises the reason, or downloads the model
         async with self.telling(name, lambda: doing):
-            events = await self.api.handler.perform(self.request, task, model=model, operation=operation)
+            events = await self.api.handler.task(self.request, task, model=model, operation=operation)
         return Performed(events, (await self.api.service.find(model, task.model_kind)).id)
 
     async def _tell_on(self, model: str, words: Callable[[], str]) -> None:

@@ -125,8 +125,12 @@ class ImageRoutes:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
             events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
-            return await handler.stream(request, task, events, model=model, operation=operation)
-        found = await handler.perform(request, task, model=model, operation=operation, admitted=True)
+            exchange = exchange_of(request.scope)
+            streamed = await handler.prepare_task(
+                exchange, task, model=model, operation=operation, encoder=events
+            )
+            return await handler.answers.reply(request, exchange, streamed)
+        found = await handler.task(request, task, model=model, operation=operation, admitted=True)
         done = found[-1]
         assert isinstance(done, PicturesDone)
         base = str(request.base_url).rstrip("/")

@@ -92,8 +92,8 @@ class McpPages:
 
     async def execute(self, request: Request) -> Response:
         """Call a tool. What goes wrong in the call is in the reply, with status 200."""
-        asked = await self.api.handler.uncounted_json_of(
-            request, lambda body: decode_json(body, ExecuteRequest)
+        asked = await self.api.handler.json_of(
+            request, lambda body: decode_json(body, ExecuteRequest), counted=False
         )
         if not self.api.tool_servers:
             raise ServerError(

@@ -149,7 +149,7 @@ class MessageBatches:
         if not batch.ended:
             raise ServerError("not_found", "The batch has not ended; its results come when it has.", "id")
         lines = self._results(batch)
-        return EventStream(drawn_in_pieces(lines), nothing, media=LINES)
+        return EventStream(drawn_in_pieces(lines), nothing, LINES)
 
     def _results(self, batch: Batch) -> Iterator[bytes]:
         answers = AnthropicResults("canceled" if "cancelling" in batch.times else "expired")

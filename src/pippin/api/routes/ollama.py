@@ -233,7 +233,7 @@ class OllamaModels:
         if not streams:
             await service.catalog.ensure(name, lambda done, total, what: None)
             return json_reply({"status": "success"})
-        return EventStream(pulled(service.catalog.ensure, name), _nothing, media=LINES)
+        return EventStream(pulled(service.catalog.ensure, name), _nothing, LINES)
 
     async def delete(self, request: Request) -> Response:
         """Deletes a model's files."""
@@ -268,7 +268,7 @@ class OllamaModels:
         return info
 
     async def _body(self, request: Request) -> bytes:
-        return await self.api.handler.uncounted_json_of(request, bytes)
+        return await self.api.handler.json_of(request, bytes, counted=False)
 
     def _listed(self, info: ModelInfo) -> ListedModel:
         return ListedModel(
@@ -358,10 +358,10 @@ class OllamaAnswers:
 
         async def generate(request: Request) -> Response:
             await handler.admit(exchange_of(request.scope))
-            body = await handler.uncounted_json_of(request, bytes)
+            body = await handler.json_of(request, bytes, counted=False)
             given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
             if not _says_nothing(given, said):
-                return await handler.answer(request, dialect, body=body)
+                return await handler.generate(request, dialect, body=body)
             fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
             handler.note_unknown(dialect.name, ignored)
             return await self._load(request, fields, said)
@@ -402,7 +402,7 @@ class OllamaAnswers:
         return json_reply({"embedding": vectors_of(await self._embedded(request, task, fields.model))[0]})
 
     async def _embedded(self, request: Request, task: Embed, model: str) -> Embedded:
-        [*_, found] = await self.api.handler.perform(
+        [*_, found] = await self.api.handler.task(
             request, task, model=model_of(model), operation="embeddings", admitted=True
         )
         assert isinstance(found, Embedded)

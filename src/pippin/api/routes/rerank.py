@@ -16,9 +16,7 @@ from pippin.core.tasks import Rerank
 def routes(api: Api) -> list[BaseRoute]:
     async def run(request: Request, task: Rerank, model: str, operation: str) -> tuple[Ranked, str]:
         """The scores, and the name of the model that computed them."""
-        [*_, found] = await api.handler.perform(
-            request, task, model=model, operation=operation, admitted=True
-        )
+        [*_, found] = await api.handler.task(request, task, model=model, operation=operation, admitted=True)
         assert isinstance(found, Ranked)
         return found, (await api.service.find(model, task.model_kind)).id
 

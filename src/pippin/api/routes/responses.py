@@ -3,25 +3,27 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.answers.answer import Answer, Operation
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
-from pippin.api.handler import Prepared
+from pippin.api.dialects.responses.encode import response_id
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, NobodyWaits
 from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
 from pippin.api.storage.elsewhere import GONE_AFTER, SAY_EVERY, RunningAnywhere
 from pippin.api.storage.response_store import OwnedHistory, page_of
-from pippin.api.storage.saving import SavingDialect, SavingEncoder, saver
+from pippin.api.storage.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ServerError
 
 LOOK: Final = 0.2  # seconds between polls for another server's progress
@@ -69,12 +71,16 @@ class Responses:
 
     async def create(self, request: Request) -> Response:
         """Answer a request for a response, and store it."""
-        history, handler = history_of(self._api, request), self._api.handler
-        prepared = await handler.prepare(request, SavingDialect(self._dialect, history), history=history)
-        if prepared.decoded.shape.draft.background:
-            return await self._run_in_background(request, prepared, history)
-        save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
-        return await handler.respond(request, prepared, save)
+        handler, exchange = self._api.handler, exchange_of(request.scope)
+        history = self._api.store.for_owner(exchange.owner)
+        dialect = SavingDialect(self._dialect, history)
+        operation = await handler.prepare(request, exchange, dialect, history=history)
+        encoder = operation.encoder
+        if not isinstance(encoder, SavingEncoder):
+            return await handler.answers.reply(request, exchange, operation)
+        if encoder.inner.background:
+            return await self._run_in_background(exchange, operation, encoder)
+        return await handler.answers.reply(request, exchange, operation, encoder.save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -83,7 +89,7 @@ class Responses:
 
     async def compact(self, request: Request) -> Response:
         history = history_of(self._api, request)
-        return await self._api.handler.answer(request, self._compaction, history=history)
+        return await self._api.handler.generate(request, self._compaction, history=history)
 
     async def read(self, request: Request) -> Response:
         name = request.path_params["id"]
@@ -181,22 +187,24 @@ class Responses:
                 await asyncio.to_thread(anywhere.ended, name)
 
     async def _run_in_background(
-        self, request: Request, prepared: Prepared, history: OwnedHistory
+        self, exchange: Exchange, operation: Operation, encoder: SavingEncoder
     ) -> Response:
-        await self._api.service.find(prepared.decoded.requests[0].model)  # refuses an unknown one at once
-        assert isinstance(prepared.encoder, SavingEncoder)
-        encoder: ResponsesEncoder = prepared.encoder.inner
-        save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
+        await self._api.service.find(operation.model)  # refuses an unknown one at once
+        own = response_id(operation.run)
         if self._anywhere is not None:
-            await asyncio.to_thread(self._anywhere.say, [response_id(prepared.run)])
-        answer = await self._api.handler.open(request, prepared, NobodyWaits())
-        running = BackgroundResponse(answer, encoder, self._silence, self._api.handler.large, save)
-        self._background.add(owner_of(request), response_id(prepared.run), running)
+            await asyncio.to_thread(self._anywhere.say, [own])
+        answer = Answer(
+            replace(operation, encoder=encoder.inner), exchange, NobodyWaits(), self._api.handler.answers
+        )
+        running = BackgroundResponse(answer, encoder.inner, encoder.keep)
+        self._background.add(exchange.owner, own, running)
         if self._anywhere is not None:
-            await asyncio.to_thread(save, running.response)  # before a client can ask another server for it
+            await asyncio.to_thread(
+                encoder.keep, running.response
+            )  # before a client can ask another server for it
             if self._saying is None or self._saying.done():
                 self._saying = asyncio.create_task(self._say(self._anywhere), name="what runs here")
-        if prepared.decoded.stream:
+        if operation.stream:
             return self._follow(running, -1)
         return json_reply(running.response)
 
@@ -204,7 +212,7 @@ class Responses:
         async def nothing() -> None:
             """The response goes on without its reader."""
 
-        return EventStream(running.follow(after, self._silence), nothing)
+        return EventStream(running.follow(after, self._silence), nothing, EVENTS)
 
 
 def owner_of(request: Request) -> str:

@@ -80,7 +80,7 @@ class SavingEncoder:
 
     def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
         self.inner = encoder
-        self._save = save
+        self.keep = save
         self._unsaved = False
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
@@ -113,7 +113,7 @@ class SavingEncoder:
         """
         if self._unsaved:
             self._unsaved = False
-            await asyncio.to_thread(lambda: self._save(self.inner.response()))
+            await asyncio.to_thread(lambda: self.keep(self.inner.response()))
 
 
 def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo, *, keep_all: bool = False) -> Save:
