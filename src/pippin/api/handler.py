@@ -99,7 +99,7 @@ class Handler:
         self._media = media
         self._tools = tools
         self._unknown = UnknownFields()
-        self.answers = RunningAnswers(options, observer, limits, service.states)
+        self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
 
     def adopt(self, options: ServerOptions) -> None:

@@ -14,7 +14,7 @@ def routes(api: Api) -> list[BaseRoute]:
         """How often a model's letters stand in a text"""
         fields, unknown = await api.handler.json_of(request, letters.CONTRACT.decode)
         api.handler.note_unknown("letters", unknown)
-        [*_, found] = await api.handler.perform(
+        [*_, found] = await api.handler.task(
             request, letters.task_of(fields), model=fields.model, operation="letters", admitted=True
         )
         assert isinstance(found, LettersCounted)

@@ -411,18 +411,11 @@ async def begun(answer: Answer) -> AsyncIterator[bytes]:
 class RunningAnswers:
     """The answers that run in this server, within its limits. Each is found by id, and ends with a line in the log."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        observer: Observer,
-        limits: Limits,
-        states: Callable[[], list[ModelState]],
-    ) -> None:
-        """`states`: of all models, for comments on a load."""
+    def __init__(self, service: Service, options: ServerOptions, observer: Observer, limits: Limits) -> None:
+        self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
-        self._states = states
         self._active: dict[str, Answer] = {}
         self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches
@@ -477,7 +470,7 @@ class RunningAnswers:
 
     def progress(self, answer: Answer) -> bytes:
         """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
-        doing = load_words(self._states(), answer.served)
+        doing = load_words(self._service.states(), answer.served)
         return f": the model {doing}\n\n".encode() if doing else b""
 
     def add(self, answer: Answer) -> RequestObserver:
