@@ -1,6 +1,6 @@
 """How much of the prompts of interleaved conversations is cached: by one server, and by several ways to have two.
 
-    python -m benchmarks.prefix_routing --model FOLDER --ways one replicas peers robin
+    python -m benchmarks.prefix_routing --model FOLDER --ways one replicas robin
     python -m benchmarks.prefix_routing --model FOLDER --ways one cluster --cluster HOST:PORT
 
 Each way is started, asked and ended before the next. Several conversations take turns, each turn longer than the last,
@@ -50,19 +50,19 @@ def serving(*words: str) -> Iterator[Served]:
                 stderr=subprocess.STDOUT,
             )
         try:
-            address = wait_until_ready(output, "--peer" in words)
+            address = wait_until_ready(output)
             yield Served(lambda: address, output)
         finally:
             server.terminate()
             server.wait(30)
 
 
-def wait_until_ready(output: Path, front: bool) -> str:
+def wait_until_ready(output: Path) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         text = output.read_text()
         found = re.search(r"serves at (http://\S+)", text)
-        if found and (front or "is ready after" in text):
+        if found and "is ready after" in text:
             with urllib.request.urlopen(f"{found[1]}/v1/models", timeout=10) as reply:
                 models = json.load(reply)["data"]
             if models:
@@ -85,13 +85,8 @@ def way(name: str, model: str, cluster: str) -> Iterator[Served]:
             yield served
         return
     with serving(model) as first, serving(model) as second:
-        if name == "robin":
-            turns = cycle((first.address(), second.address()))
-            yield Served(lambda: next(turns), first.output)
-        else:
-            peers = ("--peer", first.address(), "--peer", second.address())
-            with serving(*peers) as front:
-                yield front
+        turns = cycle((first.address(), second.address()))
+        yield Served(lambda: next(turns), first.output)
 
 
 @dataclass
@@ -170,9 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ways = ["one", "replicas", "peers", "robin", "cluster"]
+    ways = ["one", "replicas", "robin", "cluster"]
     parser.add_argument("--model", required=True)
-    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:4])
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:3])
     parser.add_argument("--cluster", default="auto", help="of `pippin join`, with room for two replicas")
     parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--turns", type=int, default=6)

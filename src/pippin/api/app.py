@@ -17,18 +17,16 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher
 from pippin.api.access.keys import Allowance, KeysInForce
-from pippin.api.access.limits import REPORTED, Ledger, Limits, OwnLedger
+from pippin.api.access.limits import REPORTED, Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.context import VERSION, Api, Endpoint, both
-from pippin.api.databases.postgres import Postgres
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
 from pippin.api.schema import schema_routes
-from pippin.api.state import ledger_of
 from pippin.api.storage.response_store import open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.api.telemetry.recent import RecentRequests
@@ -47,10 +45,8 @@ def create_app(
     live: LiveSettings | None = None,
     tool_servers: ToolServers | None = None,
     batches: Batches | None = None,
-    state: Postgres | None = None,
 ) -> ASGIApp:
-    """The whole server as one ASGI application. The caller starts and closes `tool_servers` and `batches`, and closes
-    `state`, which other servers share.
+    """The whole server as one ASGI application. The caller starts and closes `tool_servers` and `batches`.
 
     Raises `ServerError` for options that can't be used.
     """
@@ -60,13 +56,13 @@ def create_app(
     live.follow(keys.adopt)  # before the followers that check requests against the keys
     counting = observer_of(settings)
     observer = traced(counting)
-    limits = limits_of(options, ledger_of(state, OwnLedger()))
+    limits = limits_of(options)
     dialects = find_dialects()
     errors = Errors(dialects)
     media = MediaResolver(options)
     tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
     handler = Handler(service, options, observer, limits, media, tools)
-    batches = batches or Batches(options, state)
+    batches = batches or Batches(options)
     for follower in (tools, handler, batches):
         live.follow(follower.adopt)
     api = Api(
@@ -76,8 +72,7 @@ def create_app(
         dialects=dialects,
         errors=errors,
         observer=counting,
-        store=open_store(options, state),
-        state=state,
+        store=open_store(options),
         media=media,
         tool_servers=tools.servers,
         batches=batches,
@@ -98,9 +93,8 @@ def create_app(
     return ExchangeFrame(app, observer.http)
 
 
-def limits_of(options: ServerOptions, ledger: Ledger) -> Limits:
-    allowance = Allowance(options.rate_limit, options.token_rate_limit)
-    return Limits(allowance, options.max_concurrent, ledger=ledger)
+def limits_of(options: ServerOptions) -> Limits:
+    return Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
 
 def _guarded(

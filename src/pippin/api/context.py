@@ -18,7 +18,6 @@ from pippin.api.access.keys import KeysInForce
 from pippin.api.access.limits import Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.databases.postgres import Postgres
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
@@ -42,7 +41,6 @@ class Api:
     errors: Errors
     observer: Observer
     store: ResponseStore
-    state: Postgres | None  # shared by several servers
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches

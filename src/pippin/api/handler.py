@@ -130,7 +130,7 @@ class Handler:
         """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         if not admitted:
-            await self._limits.admit(exchange)
+            self._limits.admit(exchange)
         prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
         answer = Answer(prepared, exchange, Presence(request.receive), self.answers)
         try:
@@ -163,7 +163,7 @@ class Handler:
         `body`: the body, if the request was already counted and read.
         """
         if body is None:
-            await self._limits.admit(exchange)
+            self._limits.admit(exchange)
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self._decode(request, exchange, dialect, body, history)
         operation = await self._operation(
@@ -186,7 +186,7 @@ class Handler:
     ) -> Operation:
         """The operation of a generation that did not come as a body; whoever asks reads its events. It counts against
         the client's limits. Raises `ServerError`."""
-        await self._limits.admit(exchange)
+        self._limits.admit(exchange)
         return await self._operation(operation, (wanted,), headers, exchange, stream=stream)
 
     async def prepare_task(
@@ -212,9 +212,9 @@ class Handler:
             stream=stream or encoder is not None,
         )
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
-        await self._limits.admit(exchange)
+        self._limits.admit(exchange)
 
     async def json_of(
         self, request: Request, decode: Callable[[bytes], Read], *, counted: bool = True
@@ -222,13 +222,13 @@ class Handler:
         """The decoded body of a request. If `counted`, it counts against its caller's limits before it is read; `task`
         counts it otherwise, or it runs no model."""
         if counted:
-            await self._limits.admit(exchange_of(request.scope))
+            self._limits.admit(exchange_of(request.scope))
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         return await self.large.do(len(body), decode, body)
 
     async def form_of(self, request: Request) -> Form:
         """The form of a request to a model, which may hold files. It counts against its caller's limits."""
-        await self._limits.admit(exchange_of(request.scope))
+        self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:

@@ -18,7 +18,6 @@ from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings, Reloads
-from pippin.api.state import open_state
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -84,11 +83,10 @@ class Server:
         self._listener = listener
         self._stops = 0
         self._tool_servers = open_tool_servers(options)
-        self._state = open_state(options)
-        self._batches = Batches(options, self._state)
+        self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloads = Reloads(self._live.reload)
-        app = create_app(service, settings, self._live, self._tool_servers, self._batches, self._state)
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches)
         unread = UnreadAnswers()
         kind = connections(unread)
         app = InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS)
@@ -123,8 +121,6 @@ class Server:
             await self._tool_servers.close()
             await self._batches.runner.close()
             await self._service.close(0.0)
-            if self._state is not None:
-                self._state.close()
 
     def stop(self) -> None:
         """Stop: the first call lets running requests finish within the drain timeout, the second one ends them now."""

@@ -53,7 +53,6 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
     companions: tuple[Companion, ...] = ()
-    remote: bool = False  # runs on other servers, which apply their own defaults
 
 
 class HubModel(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -45,9 +45,6 @@ from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.names import Names
 from pippin.service.summaries import with_summary
 from pippin.service.tokenizer_settings import tokenizer_settings
-
-if TYPE_CHECKING:
-    from pippin.runtime.peers.peers import Peers
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
 
@@ -85,7 +82,7 @@ def explain_sampling(
             (option, "server option" if inherited else "model option"),
             (getattr(info.sampling, name), "checkpoint"),
             (getattr(options.fallbacks, name), "profile"),
-            (None if info.remote else getattr(PIPPIN, name), "Pippin"),
+            (getattr(PIPPIN, name), "Pippin"),
         )
         for value, origin in candidates:
             if value is not None:
@@ -385,7 +382,6 @@ class Service:
         catalog: ModelSource,
         pool: Pool,
         awake: Awake | None = None,
-        peers: "Peers | None" = None,
     ) -> None:
         """`awake` keeps the machine from sleeping; None leaves sleep alone."""
         self.catalog = catalog
@@ -394,7 +390,6 @@ class Service:
         self._names = Names(options, catalog, pool)
         self._image_defaults = ImageDefaultsReader()
         self._awake = awake
-        self._peers = peers
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, Start] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -499,17 +494,10 @@ class Service:
         await self.pool.close(min(deadline, WORKERS_LEAVE))
         if self._awake is not None:
             await self._awake.close()
-        if self._peers is not None:
-            await self._peers.close()
 
     async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
-
-    async def meet_peers(self) -> None:
-        """Check the peers, if there are any, and watch them until the service is closed."""
-        if self._peers is not None:
-            await self._peers.start()
 
     @contextmanager
     def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:
@@ -643,15 +631,8 @@ class Service:
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
     awake = keeping_awake(wanted=options.prevent_sleep)
-    if not options.peers:
-        pool = Pool(options, catalog, estimate, memory_budget(options))
-        return Service(options, catalog, pool, awake)
-    # Imported only here: it loads an HTTP client, which takes a while, and most servers have no peers.
-    from pippin.runtime.peers.source import open_peers
-
-    peers, catalog, launcher = open_peers(options, catalog)
-    pool = Pool(options, catalog, estimate, memory_budget(options), launcher)
-    return Service(options, catalog, pool, awake, peers)
+    pool = Pool(options, catalog, estimate, memory_budget(options))
+    return Service(options, catalog, pool, awake)
 
 
 def suits(task: Task, info: ModelInfo) -> bool:

@@ -99,7 +99,7 @@ class McpPages:
             raise ServerError(
                 "not_found", "No MCP server is set up; the operator does that with --mcp-config."
             )
-        await self.api.handler.admit(exchange_of(request.scope))
+        self.api.handler.admit(exchange_of(request.scope))
         await self.api.tool_servers.settled()
         wanted = asked.tool_name or asked.tool
         if wanted is None:

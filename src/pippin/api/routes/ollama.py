@@ -357,7 +357,7 @@ class OllamaAnswers:
         handler = self.api.handler
 
         async def generate(request: Request) -> Response:
-            await handler.admit(exchange_of(request.scope))
+            handler.admit(exchange_of(request.scope))
             body = await handler.json_of(request, bytes, counted=False)
             given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
             if not _says_nothing(given, said):

@@ -127,7 +127,7 @@ class ResponsesSocket:
         body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
         exchange = exchange_of(request.scope)
-        await handler.admit(exchange)
+        handler.admit(exchange)
         operation = await handler.prepare(request, exchange, self._dialect, history=self._history, body=body)
         encoder = operation.encoder
         assert isinstance(encoder, SavingEncoder)

@@ -5,14 +5,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pippin.cli.arguments import Parser
 from pippin.cli.running import ask, client_parser
 from pippin.cli.terminal import ago, size, table
 from pippin.core.errors import ServerError
 
 
+def new_parser() -> Parser:
+    return client_parser("pippin ps", "List the models in memory of the running server.")
+
+
 def run(arguments: Sequence[str]) -> int:
-    parser = client_parser("pippin ps", "List the models in memory of the running server.")
-    parsed = parser.parse(arguments)
+    parsed = new_parser().parse(arguments)
     health = ask(parsed, "GET", "/health")
     if "workers" not in health:
         raise ServerError(

@@ -160,27 +160,4 @@ SERVER: Final = Server(
         "stream_usage": "always",
     },
     fallbacks={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
-    profile_notes=(
-        "`max_tokens` stays unset: its million meant the rest of the window, Pippin's default.",
-        "A seed is never fixed by default: its 0 made sampled answers repeat.",
-        "Only the models of the command line or the file are served, and downloaded where they are missing; other "
-        "names are 404, as there. Where one model is served, it answers any name: the examples of its "
-        "documents say `local-text-model`, and its newest version refuses them.",
-    ),
-    differences=(
-        (
-            "GET /health",
-            "200 while no model is loaded too: the server answers, and loads one when it is asked for",
-        ),
-        ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
-        ("response_format: json_object", "enforced; there it was ignored"),
-        (
-            "pictures of at most 448 pixels a side",
-            "as they are, as after `--disable-auto-resize`; `--max-pixels 200704` makes them small again",
-        ),
-        (
-            "`input_tokens_per_turn`, `cached_tokens_per_turn` in the usage of `/v1/responses`",
-            "the sums alone: an answer is one turn here",
-        ),
-    ),
 )

@@ -225,18 +225,6 @@ MCP_KEYS = (
     same("allowed_high_risk_tools", "mcp_config", "[]", HIGH_RISK),
 )
 
-OTHER = (
-    ("vllm-mlx download MODEL --timeout --retries --mllm", "`pippin pull MODEL`, also as `pippin download`"),
-    ("vllm-mlx model inspect MODEL", "`pippin show MODEL`"),
-    ("vllm-mlx model acquire MODEL", "`pippin pull MODEL`"),
-    ("vllm-mlx model convert", "`pippin convert`"),
-    ("vllm-mlx model register, model qualify", "not replaced: a folder of models needs neither"),
-    ("vllm-mlx bench, bench-serve", "`pippin bench`"),
-    ("vllm-mlx bench-detok, bench-kv-cache", "not replaced: they measure its own parts"),
-    ("vllm-mlx-chat, vllm-mlx-text-chat", "the page at `/` in a browser, `pippin run` in a terminal"),
-    ("~/.config/vllm-mlx/mcp.json", "name it: `--mcp-config ~/.config/vllm-mlx/mcp.json`"),
-)
-
 EMBEDDERS: Final = tuple(
     KnownModel(path=f"mlx-community/{name}", kind="embeddings")
     for name in (
@@ -300,23 +288,4 @@ SERVER: Final = Server(
     },
     fallbacks={"temperature": 0.7, "top_p": 0.9},
     known_models=(*EMBEDDERS, *TRANSCRIBERS, *SPEAKERS),
-    profile_notes=(
-        "Only the models of the command line or the registry are served, and downloaded where they are missing; other "
-        "names are 404, as there. `default` is the model that is served, as its documents have it; its newest version "
-        "refuses that name.",
-        "The seven embedding models and the names of speech models that it loads by request (`kokoro`, "
-        "`whisper-large-v3` ...) are fetched and loaded when a request names them.",
-    ),
-    differences=(
-        ("422 and 504", "400 and 408: what is wrong in a request, and what took too long"),
-        (
-            "`generation_metadata` of answers",
-            "`timings`; what a draft brought is `draft_n` and `draft_n_accepted`",
-        ),
-        (
-            "invalid escapes in the JSON of `/v1/messages`",
-            "400 names the place: such a body says no certain text",
-        ),
-    ),
-    other=OTHER,
 )

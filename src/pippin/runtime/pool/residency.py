@@ -280,7 +280,7 @@ class Residency:
     # Loading
 
     async def _load(self, slot: Slot) -> None:
-        each = 0 if slot.info.remote else self._estimate(slot.info, slot.options)
+        each = self._estimate(slot.info, slot.options)
         options = slot.options
         ranks = len(machines_of(options))
         slot.footprint = each * replicas_here(options) * ranks_here(options) // ranks

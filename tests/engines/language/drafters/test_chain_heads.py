@@ -216,7 +216,7 @@ def test_blocks_are_read_as_a_conversion_keeps_them(tmp_path: Path, packing: Qua
 def test_blocks_that_take_tokens_back_wrongly_are_refused(
     three: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unmended = SimpleNamespace(mend=lambda inner: None)  # positions are counted from the end of the longest
+    unmended = SimpleNamespace(MENDS=())  # positions are counted from the end of the longest
     monkeypatch.setattr(chains, "inkling", unmended)
     with pytest.raises(ServerError, match="layers that cannot take tokens back") as refused:
         bench_of(three.model, mtp=True)

@@ -12,7 +12,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
-from pippin.engines.language.vision.families import hy_v4
+from pippin.engines.language.upstream.mends import apply, mends
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_hy_v4 import HY_V4
@@ -68,7 +68,7 @@ def with_hy_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     config = json.loads((folder / "config.json").read_text())
     text = {**config, **config.get("text_config", {})}
     head = Model(ModelConfig.from_dict({"text_config": text}))
-    hy_v4.mend(head)
+    apply(mends("mlx_vlm", "hy_v4"), head)
     weights = spread(head, 5)
     found = {"model_type": "hy_v4_mtp", "text_config": text}
     return folder, {"draft_model_path": str(_written(folder / "head", weights, found))}

@@ -66,7 +66,7 @@ class Calls:
         async with self._logged() as request:
             handler, exchange = self.api.handler, exchange_of(request.scope)
             if counted:
-                await handler.admit(exchange)
+                handler.admit(exchange)
             operation = await handler.prepare_task(
                 exchange, task, model=model, operation=OPERATION, stream=True
             )

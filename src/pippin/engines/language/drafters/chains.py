@@ -18,7 +18,8 @@ from mlx_lm.models.cache import ArraysCache, CacheList, KVCache
 from pippin.engines.language.drafters.heads import PredictionHead
 from pippin.engines.language.kv_cache.layout import mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.vision.families import inkling
+from pippin.engines.language.upstream.mends import apply
+from pippin.engines.language.upstream.mlx_vlm import inkling
 
 CONVOLUTIONS = 4  # of a layer, which keep their last inputs
 
@@ -50,7 +51,7 @@ class ChainHead(PredictionHead):
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
-        inkling.mend(inner)
+        apply(inkling.MENDS, inner)
         del inner.norm  # the model's last, which its states have gone through
         # A block begins with the first token that there is a state for.
         for place, block in enumerate(inner.blocks):

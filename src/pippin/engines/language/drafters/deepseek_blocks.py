@@ -16,6 +16,7 @@ from mlx_vlm.speculative.drafters.deepseek_v4_dspark.deepseek_v4_dspark import (
     DSparkMLACrossAttention,
 )
 
+from pippin.engines.language.classes import become
 from pippin.engines.language.drafters.blocks import BlockHead, seen
 from pippin.engines.language.kv_cache.slots import PromptCache
 
@@ -29,7 +30,7 @@ class DeepseekBlockHead(BlockHead):
 
     def _attend_in_rows(self) -> None:
         for stage in self.inner.stages:
-            stage.attn.__class__ = _AttentionInRows
+            become(stage.attn, _AttentionInRows)
 
     def share(self, model: nn.Module) -> None:
         self.inner.bind(model)

@@ -20,8 +20,8 @@ from pippin.core.safetensors import read_header
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.model import architectures
-from pippin.engines.language.model.architectures.bailing_moe_v3 import LIMITS
+from pippin.engines.language.upstream.mends import classes_of
+from pippin.engines.language.upstream.mlx_lm.bailing_moe_v3 import LIMITS
 
 Config = Mapping[str, Any]
 Weights = dict[str, mx.array]
@@ -337,7 +337,7 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     `TypeError` or `OSError` for what does not fit together."""
     family, config = _family_of(config)
     changed = {**config, **family.layer(config)}
-    made, arguments = architectures.classes_of(changed)
+    made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
     stored, mode = _read(folder, family, config)
