@@ -18,16 +18,16 @@ from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher
 from pippin.api.access.keys import Allowance, KeysInForce
 from pippin.api.access.limits import REPORTED, Limits
+from pippin.api.answers.handler import Handler
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
+from pippin.api.routing import VERSION, Api, Endpoint, both
 from pippin.api.schema import schema_routes
-from pippin.api.storage.response_store import open_store
+from pippin.api.stored_responses.response_store import open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings

@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
 from pippin.api.kinds import letters
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.events import LettersCounted
 
 

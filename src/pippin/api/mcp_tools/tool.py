@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import load_words
-from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import check_depth, convert
+from pippin.api.routing import Api
 from pippin.core.errors import ServerError
 from pippin.core.events import Event
 from pippin.core.models import ModelKind

@@ -7,12 +7,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Form
 from pippin.api.kinds import speech, transcription
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import Voices
 from pippin.core.tasks import ListVoices, Task

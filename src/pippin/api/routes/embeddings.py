@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, Endpoint, both
 from pippin.api.kinds import embeddings
+from pippin.api.routing import Api, Endpoint, both
 from pippin.core.events import Embedded
 
 

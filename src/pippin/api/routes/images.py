@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute
 from pippin.api.access.errors import not_found
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.dialects.shared.fields import invalid
 from pippin.api.http.forms import is_form
 from pippin.api.kinds import image_replies, images
+from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
 from pippin.core.models import ModelInfo

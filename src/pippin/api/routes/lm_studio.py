@@ -17,11 +17,11 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest
 from pippin.api.routes.embeddings import embedding
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=128)]

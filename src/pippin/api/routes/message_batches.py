@@ -17,11 +17,11 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.anthropic import PATH, AnthropicResults, GivenBatch, check_requests, file_of
 from pippin.api.batches.runner import new_id, spans
 from pippin.api.batches.store import Batch, Counts, Line
-from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.http.body import EventStream
 from pippin.api.routes.batches import DAY, check_unfinished
 from pippin.api.routes.files import drawn_in_pieces, nothing
+from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.core.errors import ServerError
 
 LINES: Final = "application/x-jsonl"

@@ -7,8 +7,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, DocumentedRoute, both, json_reply
 from pippin.api.kinds import reranking
+from pippin.api.routing import Api, DocumentedRoute, both, json_reply
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank
 

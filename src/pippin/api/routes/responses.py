@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
@@ -18,9 +17,10 @@ from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, NobodyWaits
-from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
-from pippin.api.storage.response_store import OwnedHistory, page_of
-from pippin.api.storage.saving import SavingDialect, SavingEncoder
+from pippin.api.routing import Api, both, json_reply
+from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.stored_responses.response_store import OwnedHistory, page_of
+from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ServerError
 
 STOPPED: Final = {

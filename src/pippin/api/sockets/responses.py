@@ -12,14 +12,14 @@ from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import exchange_of, write_line
 from pippin.api.answers.answer import Answer
-from pippin.api.context import VERSION, Api
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB
+from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import Channel, asked_on, event_of, require_key, size_of
-from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredResponse
-from pippin.api.storage.saving import SavingDialect, SavingEncoder
+from pippin.api.stored_responses.response_store import OwnedHistory, ResponseStore, StoredResponse
+from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Finished
 

@@ -10,8 +10,8 @@ from starlette.requests import HTTPConnection, Request
 
 from pippin.api.access.exchange import Exchange, exchange_of, write_line
 from pippin.api.answers.answer import Answer, check_model
-from pippin.api.context import VERSION, Api
 from pippin.api.http.body import NobodyWaits
+from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import asked_on, require_key
 from pippin.api.sockets.realtime.events import ServerEvent
 from pippin.core.errors import ServerError

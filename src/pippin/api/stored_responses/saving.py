@@ -13,7 +13,7 @@ from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.storage.response_store import OwnedHistory, StoredResponse
+from pippin.api.stored_responses.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished
