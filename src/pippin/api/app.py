@@ -6,8 +6,6 @@ import pkgutil
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -18,14 +16,13 @@ from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher
 from pippin.api.access.keys import Allowance, KeysInForce
 from pippin.api.access.limits import REPORTED, Limits
-from pippin.api.answers.handler import Handler
+from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
-from pippin.api.routing import VERSION, Api, Endpoint, both
+from pippin.api.routing import VERSION, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
@@ -124,15 +121,6 @@ def observer_of(settings: Settings) -> Observer:
     from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
 
     return Metrics()
-
-
-def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
-    """The endpoint of a dialect's address."""
-
-    async def generate(request: Request) -> Response:
-        return await handler.generate(request, dialect)
-
-    return generate
 
 
 def find_routes(api: Api) -> list[BaseRoute]:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
@@ -319,6 +319,15 @@ class Handler:
         if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted
         return await self._media.resolve(salted)
+
+
+def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
+    """The endpoint of a dialect's address."""
+
+    async def generate(request: Request) -> Response:
+        return await handler.generate(request, dialect)
+
+    return generate
 
 
 def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
