@@ -199,13 +199,12 @@ class Anything:
     """Proposes as many tokens as it is asked for, which are wrong."""
 
     is_free = True
-    grows_trees = False
     weight_bytes = 0
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         return [Proposal([len(sequence.tokens) % 1000 + 500] * most) for sequence, most in wanted]
 
     def forget(self, sequence: Sequence) -> None:

@@ -65,8 +65,12 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             CATALOG + "test_a_request_cannot_name_a_path",
         ),
         "ids of `--model-dir` are absolute paths": (V + "test_list_available_models",),
-        "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values": (
-            "engines/language/kv_cache/test_turboquant.py::test_a_batch_answers_as_mlx_vlm_does_alone",
+        "`--kv-bits 3.5`, TurboQuant, `--quantized-kv-start`": (
+            COMPAT + "test_half_bits_are_refused_with_the_way_out",
+            COMPAT + "test_turboquant_is_refused_by_name",
+            COMPAT + "test_a_threshold_of_quantisation_is_refused_unless_it_is_0",
+        ),
+        "`--kv-bits` 2, 3 and 6, bits by keys and values": (
             "engines/language/kv_cache/test_kv_quantization.py::test_the_logits_of_a_batch_are_those_of_mlx_lm_with_its_cache_quantised_after_the_prompt",
         ),
         "adapters in mlx-vlm's own format (`rank`, `alpha`)": (
@@ -256,10 +260,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`--enable-mtp` for a model without the head": (
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",
         ),
-        "SpecPrefill": (
-            "engines/language/specprefill/test_specprefill.py::"
-            "test_answers_are_those_to_the_prompt_whose_left_out_tokens_are_hidden",
-        ),
+        "SpecPrefill": (COMPAT + "test_sparse_prefill_is_refused_with_the_way_out",),
         "`--moe-top-k`": (
             "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
             "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",

@@ -77,11 +77,11 @@ def process_bytes(config: Json, kind: ModelKind) -> int:
 
 
 def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Bytes of the weights that draft or score prompts beside the model. Embeddings in a draft head's file count even
+    """Bytes of the weights that draft beside the model. Embeddings in a draft head's file count even
     if the model's replace them, because both are in memory during the load."""
-    scorer = options.specprefill_draft_model or options.draft_model_path if options.specprefill else None
-    folders = {Path(each).expanduser() for each in (options.draft_model_path, scorer) if each is not None}
-    return sum(weight_bytes(folder, _value_bytes(options, auto)) for folder in folders)
+    if options.draft_model_path is None:
+        return 0
+    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options, auto))
 
 
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:

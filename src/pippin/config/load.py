@@ -18,8 +18,6 @@ OF_NAMED_MODELS = (
     "adapter_path",
     "draft_model_path",
     "draft_kind",
-    "specprefill",
-    "specprefill_draft_model",
     "config_name",
     "lora_paths",
     "lora_scales",

@@ -193,7 +193,7 @@ def _wants_kernels(options: ModelOptions) -> bool:
 def kernels_read_cache(options: ModelOptions) -> bool:
     """Whether the kernels for CPUs can read keys and values as the options keep them."""
     keys, values = cache_bits(options)
-    return keys == values and (keys is None or (keys in (4, 8) and options.kv_quant_scheme == "uniform"))
+    return keys == values and (keys is None or keys in (4, 8))
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):

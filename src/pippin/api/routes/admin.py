@@ -39,7 +39,6 @@ PATHS = frozenset(
         "model_dirs",
         "model_paths",
         "response_store",
-        "specprefill_draft_model",
         "warm_prompts",
     }
 )

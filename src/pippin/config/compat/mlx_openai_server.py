@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, same
+from pippin.config.compat.terms import QUANTIZED_FROM_THE_START, Server, equivalent, needless, refused, same
 
 RESIZED = "images keep their size within `min_pixels` and `max_pixels`"
 TOOL_CHOICE = "tools are honoured wherever the model's template knows them"
@@ -40,7 +40,7 @@ FLAGS = (
     same("--num-draft-tokens", "num_draft_tokens", "2"),
     same("--kv-bits", "kv_bits", "-", "in the batch too", convert=to.kv_bits),
     same("--kv-group-size", "kv_group_size", "64"),
-    same("--quantized-kv-start", "quantized_kv_start", "0"),
+    refused("--quantized-kv-start", "0", QUANTIZED_FROM_THE_START),
     same("--decode-concurrency", "max_num_seqs", "32"),
     needless("--prompt-concurrency", "8", "prompts are computed in chunks between decode steps"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
@@ -117,7 +117,7 @@ KEYS = (
     same("models[].num_draft_tokens", "num_draft_tokens", "2"),
     same("models[].kv_bits", "kv_bits", "-", convert=to.kv_bits),
     same("models[].kv_group_size", "kv_group_size", "64"),
-    same("models[].quantized_kv_start", "quantized_kv_start", "0"),
+    refused("models[].quantized_kv_start", "0", QUANTIZED_FROM_THE_START),
     same("models[].batch_completion_size", "max_num_seqs", "32"),
     needless("models[].batch_prefill_size", "8", "prompts are computed in chunks between decode steps"),
     same("models[].batch_prefill_step_size", "prefill_step_size", "2048"),
@@ -153,7 +153,6 @@ SERVER: Final = Server(
         "queue_timeout": 300.0,
         "prompt_cache_size": 10,
         "num_draft_tokens": 2,
-        "quantized_kv_start": 0,
         "allow_downloads": True,
         "served_only": True,
         "any_model_name": True,

@@ -1,7 +1,7 @@
 """Describes a replaced server's configuration, and translates it to Pippin's options."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -116,6 +116,11 @@ def needless(name: str, default: str, note: str, takes: Takes = "value") -> Term
 def refused(name: str, default: str, note: str, takes: Takes = "value") -> Term:
     return Term(name=name, effect="refused", default=default, note=note, takes=takes)
 
+
+QUANTIZED_FROM_THE_START: Final = (
+    "with `kv_bits`, keys and values are in few bits from the first token on; start without it, or with 0"
+)
+"""The refusal of thresholds below which a sequence is not quantised."""
 
 ENTRY_FIELDS = ("path", "name", "kind", "preload")
 """Fields of a model's entry that are not options."""

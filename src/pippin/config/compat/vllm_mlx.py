@@ -3,18 +3,30 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, refused, same
+from pippin.config.compat.terms import (
+    QUANTIZED_FROM_THE_START,
+    KnownModel,
+    Server,
+    equivalent,
+    needless,
+    refused,
+    same,
+)
 
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
 BY_BYTES = "the prefix cache is always sized in bytes"
 MTP = "the head in the model's own checkpoint, in the batch too; the load refuses a model without one"
-DRAFTER = "EAGLE-3, DFlash, DSpark and heads for multi-token prediction; the load refuses other kinds by name"
+DRAFTER = "EAGLE-3, DFlash and heads for multi-token prediction; the load refuses other kinds by name"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
 MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
 UNVERIFIED = (
     "tokens that were not verified are never sent; leave it out, and `--enable-mtp` drafts and verifies"
+)
+SPECPREFILL = (
+    "every token of a prompt is computed, and none is left out of what the answer sees; start without it, and prompts "
+    "that begin alike are computed once (`prefix_cache`)"
 )
 TRIE = "all requests share one prefix cache"
 
@@ -52,7 +64,7 @@ FLAGS = (
         requires="--kv-cache-quantization",
     ),
     same("--kv-cache-quantization-group-size", "kv_group_size", "64"),
-    same("--kv-cache-min-quantize-tokens", "quantized_kv_start", "256", requires="--kv-cache-quantization"),
+    refused("--kv-cache-min-quantize-tokens", "256", QUANTIZED_FROM_THE_START),
     same("--ssd-cache-dir", "cache_dir", "-"),
     same("--ssd-cache-max-gb", "cache_disk_max_gb", "10.0"),
     same("--warm-prompts", "warm_prompts", "-"),
@@ -76,11 +88,11 @@ FLAGS = (
     same("--mtp-num-draft-tokens", "num_draft_tokens", "1", requires="--enable-mtp"),
     refused("--mtp-optimistic", "off", UNVERIFIED, "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
-    same("--specprefill", "specprefill", "off", takes="switch"),
-    same("--specprefill-threshold", "specprefill_threshold", "8192"),
-    same("--specprefill-keep-pct", "specprefill_keep_pct", "0.3"),
-    same("--specprefill-backbone-pct", "specprefill_backbone_pct", "0.0"),
-    same("--specprefill-draft-model", "specprefill_draft_model", "-"),
+    refused("--specprefill", "off", SPECPREFILL, "switch"),
+    refused("--specprefill-threshold", "8192", SPECPREFILL),
+    refused("--specprefill-keep-pct", "0.3", SPECPREFILL),
+    refused("--specprefill-backbone-pct", "0.0", SPECPREFILL),
+    refused("--specprefill-draft-model", "-", SPECPREFILL),
     needless("--prefix-trie-cache", "off", TRIE, "switch"),
     same(
         "--prefix-trie-cache-size",
@@ -186,11 +198,11 @@ KEYS = (
     same("models[].stream_interval", "stream_interval", "-"),
     needless("models[].gpu_memory_utilization", "-", "memory is shared out by the pool"),
     needless("models[].estimated_memory_gb", "-", "the footprint is computed from the files and measured"),
-    same("models[].specprefill", "specprefill", "-"),
-    same("models[].specprefill_threshold", "specprefill_threshold", "-"),
-    same("models[].specprefill_keep_pct", "specprefill_keep_pct", "-"),
-    same("models[].specprefill_backbone_pct", "specprefill_backbone_pct", "-"),
-    same("models[].specprefill_draft_model", "specprefill_draft_model", "-"),
+    refused("models[].specprefill", "-", SPECPREFILL),
+    refused("models[].specprefill_threshold", "-", SPECPREFILL),
+    refused("models[].specprefill_keep_pct", "-", SPECPREFILL),
+    refused("models[].specprefill_backbone_pct", "-", SPECPREFILL),
+    refused("models[].specprefill_draft_model", "-", SPECPREFILL),
     needless("models[].prefix_trie_cache", "-", TRIE),
     same(
         "models[].prefix_trie_cache_size",

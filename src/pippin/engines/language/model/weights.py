@@ -49,7 +49,6 @@ class KernelUse:
     """How the kernels for CPUs compute the model, if they know it."""
 
     threads: int
-    whole_layers: bool = True  # if false, single operations only
 
 
 def load_weights(
@@ -128,8 +127,6 @@ def _put_on_kernels(
     and False if the kernels cannot compute it. Raises `OtherAnswer` if their result differs from that of mlx-lm's
     model, which cannot be used any more then."""
     way = ways.way_of(model)
-    if way.means == "fused layers" and not use.whole_layers:
-        way = ways.Way("fused operations", "whole layers count positions by themselves")
     if way.means == "float32":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model, False

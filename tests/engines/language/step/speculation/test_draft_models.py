@@ -144,8 +144,8 @@ def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
     drafter, judged = drafter_of(bench), Counter[int]()
     propose = drafter.propose
 
-    def judging(wanted: Any, trees: bool = False) -> Any:
-        found = propose(wanted, trees)
+    def judging(wanted: Any) -> Any:
+        found = propose(wanted)
         for (sequence, _), proposal in zip(wanted, found, strict=True):
             judge_of(tuple(sequence.tokens), proposal.tokens)
             judged[len(proposal.tokens)] += 1
@@ -206,7 +206,6 @@ def test_sequences_that_were_not_asked_for_long_are_read_again(
     """They have more that is new then than a pass over all reads, and more than a chunk."""
     monkeypatch.setattr(loading, "Pace", InTurns)
     monkeypatch.setattr(loading, "MOST_NEW", 4)
-    monkeypatch.setattr(loading, "can_branch", lambda *_: False)  # of a tree, not all can be right
     plan = msgspec.structs.replace(PLAN, prefill_chunk=8)
     bench = bench_of(folders(architecture), folders(architecture), plan=plan)
     prompts = prompts_of(4, 50)
@@ -228,9 +227,9 @@ def test_all_sequences_are_drafted_for_in_one_pass_for_each_token(
 
     drafts = Counter[int]()
 
-    def noting(wanted: Any, trees: bool = False) -> Any:
+    def noting(wanted: Any) -> Any:
         drafts[len(wanted)] += 1
-        return propose(wanted, trees)
+        return propose(wanted)
 
     drafter.propose = noting
     monkeypatch.setattr(BatchedGroup, "forward", counting)
@@ -255,8 +254,8 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
         seen.append(drafter._slots._groups.bytes + sum(array.nbytes for array in alone))
         return seen[-1]
 
-    def proposing(wanted: Any, trees: bool = False) -> Any:
-        found = propose(wanted, trees)
+    def proposing(wanted: Any) -> Any:
+        found = propose(wanted)
         prompts = sum(scheduler._prompt_bytes(each.length, each.count) for each in scheduler.prefilling)
         assert held() <= scheduler.limits.memory - scheduler.for_running() - prompts
         return found

@@ -287,7 +287,6 @@ class Pace:
         longer even where there are none, because it cannot be built while the last one is computed. `costs`: as in
         `StepTimes`; where they are empty, a pass computes as many tokens of each sequence as of that with the most."""
         self.times = StepTimes(costs)
-        self.tree_times = StepTimes(costs)  # of steps that check trees, see `TreePace`
         self._pads = not costs
         self._overlaps = overlaps
         self._hits = 1.0  # of the steps that looked for proposals, the share that found some
@@ -407,15 +406,12 @@ class Pace:
         """Tokens that a pass computes with so many proposals for each sequence."""
         return len(lengths) * (1 + max(lengths)) if self._pads else len(lengths) + sum(lengths)
 
-    def observe(
-        self, sequences: int, computed: int, seconds: float, tokens: int, *, trees: bool = False
-    ) -> None:
+    def observe(self, sequences: int, computed: int, seconds: float, tokens: int) -> None:
         """A step computed `computed` tokens and gave `tokens`, of all sequences. It was a plain one where it computed
-        one token for each sequence; others checked chains, or `trees`."""
+        one token for each sequence."""
         plain, is_plain = self.times.plain(sequences), computed == sequences
-        times = self.tree_times if trees else self.times
         if self.times.measured(sequences):
-            spent = min(seconds, OUTLIER * times.expected(sequences, computed))
+            spent = min(seconds, OUTLIER * self.times.expected(sequences, computed))
             lost = 0.0 if is_plain else spent - plain * tokens / sequences
             self._spend(spent, lost)
             if not is_plain:
@@ -425,9 +421,7 @@ class Pace:
         follows = self._plain_before == sequences
         self._plain_before = sequences if is_plain else 0
         if not is_plain or follows:
-            times.observe(sequences, computed, seconds)
-        if is_plain and follows:
-            self.tree_times.observe(sequences, computed, seconds)
+            self.times.observe(sequences, computed, seconds)
         if is_plain:
             self._since_plain = 0 if follows else self._since_plain
         else:
