@@ -518,7 +518,8 @@ class Service:
             message = f"The request was not accepted within its time limit of {seconds} seconds."
             raise ServerError("timeout", message) from None
         finally:
-            del self._starting[id]
+            # The frame of this function may be kept by the exception of the task that `start` refers to.
+            del self._starting[id], start
             self._tell()
 
     async def _leased(self, task: Task, model: str) -> Lease:

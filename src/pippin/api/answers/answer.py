@@ -128,6 +128,29 @@ class Operation:
         return first.request.names if isinstance(first, Generate | CountTokens) else ()
 
 
+async def start_runs(operation: Operation, ids: Sequence[str], client: str | None) -> list[AnyRun]:
+    """Start the runs of all tasks, or none. Raises the first `ServerError`.
+
+    Not a method: an exception would keep the frames of this function, and thereby the answer that keeps the exception.
+    """
+    starts = [
+        operation.starter.start(task, model=operation.model, id=own, client=client)
+        for task, own in zip(operation.tasks, ids, strict=True)
+    ]
+    if len(starts) == 1:
+        return [await starts[0]]
+    starting = [asyncio.create_task(each) for each in starts]
+    try:
+        return await asyncio.gather(*starting)
+    except BaseException:
+        for each in starting:
+            each.cancel()
+        for outcome in await asyncio.gather(*starting, return_exceptions=True):
+            if not isinstance(outcome, BaseException):
+                await outcome.aclose()
+        raise
+
+
 class Answer:
     """One operation being answered. Whoever makes an answer must close it, which cancels what still runs."""
 
@@ -158,7 +181,9 @@ class Answer:
         self._observer = among.add(self)
         loop = asyncio.get_running_loop()
         self._began = loop.time()
-        self._starting = asyncio.create_task(self._start(), name=f"start {self.ids[0]}")
+        self._starting = asyncio.create_task(
+            start_runs(operation, self.ids, exchange.caller or None), name=f"start {self.ids[0]}"
+        )
         presence.on_gone(lambda: self.end(GONE))
         self._timer: asyncio.TimerHandle | None = None
         if (timeout := among.time_limit(operation)) is not None:
@@ -317,26 +342,6 @@ class Answer:
         finally:  # the closing task may be cancelled, and limits count this answer until it is removed
             self._observer.closed()
             self._among.remove(self)
-
-    async def _start(self) -> list[AnyRun]:
-        """Start all runs, or none. Raises the first `ServerError`."""
-        operation, client = self.operation, self.exchange.caller or None
-        starts = [
-            operation.starter.start(task, model=operation.model, id=own, client=client)
-            for task, own in zip(operation.tasks, self.ids, strict=True)
-        ]
-        if len(starts) == 1:
-            return [await starts[0]]
-        starting = [asyncio.create_task(each) for each in starts]
-        try:
-            return await asyncio.gather(*starting)
-        except BaseException:
-            for each in starting:
-                each.cancel()
-            for outcome in await asyncio.gather(*starting, return_exceptions=True):
-                if not isinstance(outcome, BaseException):
-                    await outcome.aclose()
-            raise
 
     async def _take(self) -> tuple[int, list[Event]]:
         """The number of a run, and its next events; no events once all runs have ended."""
