@@ -108,7 +108,7 @@ class Operation:
     """What one request asks of a model. Nothing of it runs yet."""
 
     name: str  # of the endpoint, as metrics have it
-    model: str  # the client's name for the model
+    model: str  # its name, as it is looked up once more when the tasks start
     tasks: Sequence[Task]
     starter: Starter
     run: RunInfo

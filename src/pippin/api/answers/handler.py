@@ -201,12 +201,13 @@ class Handler:
         stream: bool = False,
     ) -> Operation:
         """The operation of a task other than generation, which is not counted. Raises `ServerError`."""
+        run = await self._run_info(model, exchange, task.model_kind)
         return Operation(
             name=operation,
-            model=model,
+            model=run.model,
             tasks=[task],
             starter=self._service,
-            run=await self._run_info(model, exchange, task.model_kind),
+            run=run,
             encoder=encoder,
             media=media,
             stream=stream or encoder is not None,
