@@ -13,9 +13,8 @@ from pippin.core.requests import GenerationRequest
 class BaseTask(Struct, frozen=True):
     """Attributes of every task: the kind of model it needs, its name in errors, and how long its preparation takes."""
 
-    model_kind: ClassVar[ModelKind | None] = (
-        None  # None for tasks of tokenizers: many kinds of model have one
-    )
+    # None for tasks of tokenizers: many kinds of model have one.
+    model_kind: ClassVar[ModelKind | None] = None
     verb: ClassVar[str] = "do this"  # after "The model can't"
 
     def text_length(self) -> int:
@@ -123,9 +122,8 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: Literal["choice", "score", "bool", "noul", "multi_label"] = "choice"
     instructions: str
-    criteria: tuple[str, ...] | dict[str, str | None] | None = (
-        None  # labels or levels, or what each label means
-    )
+    # Labels or levels, or what each label means.
+    criteria: tuple[str, ...] | dict[str, str | None] | None = None
     threshold: float | None = None
 
 
@@ -209,12 +207,10 @@ class GenerateImages(BaseTask, frozen=True, tag=True, kw_only=True, omit_default
     seed: int | None = None
     negative_prompt: str | None = None
     images: tuple[bytes, ...] = ()
-    mask: bytes | None = None
     strength: float | None = None
     format: Literal["png", "jpeg", "webp"] = "png"
     quality: int | None = None  # of jpeg and webp, 0 to 100
     effort: Literal["low", "medium", "high"] | None = None  # scales the model's own number of steps
-    partial_images: int = 0
 
 
 class Generate(RequestTask, frozen=True, tag=True):

@@ -44,7 +44,7 @@ class Names:
         return self._pool.info(info.id) or info
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """As `model`, but a lookup that needs the disk runs in a thread."""
+        """Find what `model` finds; a lookup that needs the disk runs in a thread."""
         loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 

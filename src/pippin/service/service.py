@@ -32,8 +32,7 @@ from pippin.core.events import (
     Usage,
     merged,
 )
-from pippin.core.image_presets import ImageDefaults
-from pippin.core.models import HubModel, ModelInfo, ModelKind, ModelState
+from pippin.core.models import HubModel, ImageDefaults, ModelInfo, ModelKind, ModelState
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
@@ -457,7 +456,7 @@ class Service:
 
         Raises `ServerError`, as `ImageDefaultsReader.find` does.
         """
-        return self._image_defaults.find(info, self.catalog.options_for(info).config_name, task)
+        return self._image_defaults.find(info, task)
 
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it; a generation keeps what it produced. False if there is none."""
@@ -532,7 +531,7 @@ class Service:
         return await self.pool.lease(info)
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
-        """As `find`; downloads a missing model where that is allowed, once for all callers."""
+        """Find the model, or download a missing one where that is allowed, once for all callers."""
         try:
             return await self.find(asked, kind)
         except ServerError as error:

@@ -33,7 +33,6 @@ PATHS = frozenset(
         "draft_model_path",
         "files_dir",
         "log_file",
-        "lora_paths",
         "mcp_config",
         "media_path",
         "model_dirs",

@@ -89,7 +89,7 @@ def _as(api: Api, path: str) -> Sequence[BaseRoute]:
     dialect = api.dialects[path]
 
     async def generate(request: Request) -> Response:
-        """As OpenAI's address of the same name"""
+        """Answers as OpenAI's address of the same name"""
         return await api.handler.generate(request, dialect)
 
     return both(f"/api/v0{path}", generate, "POST", body=dialect.contract.body, answer=dialect.answer)

@@ -127,7 +127,7 @@ class Details(Struct, kw_only=True):
     quantization_level: str
 
 
-class ListedModel(Struct, kw_only=True):
+class TaggedModel(Struct, kw_only=True):
     name: str
     model: str
     modified_at: str
@@ -270,8 +270,8 @@ class OllamaModels:
     async def _body(self, request: Request) -> bytes:
         return await self.api.handler.json_of(request, bytes, counted=False)
 
-    def _listed(self, info: ModelInfo) -> ListedModel:
-        return ListedModel(
+    def _listed(self, info: ModelInfo) -> TaggedModel:
+        return TaggedModel(
             name=tagged(info.id),
             model=tagged(info.id),
             modified_at=timestamp(info.created),

@@ -1,4 +1,4 @@
-"""From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
+"""Makes a ready engine of a model folder: weights, memory, kind of batch, warm-up."""
 
 import logging
 import os
@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
@@ -18,9 +17,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.cpu.functions import steady
-from pippin.engines.cpu.in_place import copy_blocks
-from pippin.engines.cpu.sharing import open_blas_threads
+from pippin.engines.cpu.sharing import blas_watch
 from pippin.engines.device import (
     DevicePlan,
     configure,
@@ -31,6 +28,7 @@ from pippin.engines.device import (
 )
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kernels import ways
+from pippin.engines.language.kernels.places import fill_in_place
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import (
@@ -38,7 +36,6 @@ from pippin.engines.language.kv_cache.probe import (
     can_rewind,
     choose_batching,
 )
-from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
@@ -57,7 +54,7 @@ from pippin.engines.language.model.weights import (
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
-from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
+from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
@@ -107,7 +104,7 @@ def open_engine(
     )
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None
     if drafts or not ways.computes_all(model):  # else the BLAS has nothing to do
-        engine.blas_threads = open_blas_threads(spec.threads)
+        engine.before_step = blas_watch(spec.threads)
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
@@ -171,7 +168,7 @@ def build_engine(
     draft model. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
-    batching = _choose_batching(model, options, plan, adapters)
+    batching = _choose_batching(model, options, adapters)
     head = Head(model, batching.vocabulary)
     looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
     remembered = RememberedText() if looks_back else None
@@ -217,21 +214,14 @@ def _batch(
     return Batch(groups, model, sampler, overlaps=plan.overlaps, heads=heads)
 
 
-def _choose_batching(
-    model: nn.Module, options: ModelOptions, plan: DevicePlan, adapters: Adapters
-) -> Batching:
-    batching = choose_batching(model, options, _mark_constant(plan))
+def _choose_batching(model: nn.Module, options: ModelOptions, adapters: Adapters) -> Batching:
+    batching = choose_batching(model, options)
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
         raise ServerError("load_failed", message, "adapters")
     return batching
-
-
-def _mark_constant(plan: DevicePlan) -> Callable[[mx.array], mx.array]:
-    """Rotary positions that are promised not to change are only remembered by what stands in for slow functions."""
-    return steady if plan.slow_functions else unmarked
 
 
 def _limits(
@@ -286,7 +276,7 @@ def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> PrefixCache
         return None
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
-    blocks = BlockLayout(batching.shape.layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
+    blocks = BlockLayout(batching.shape.layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 
@@ -438,7 +428,7 @@ def _open_follower(
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     shape = BatchShape(layout=layout)
-    takes_back = layout.rewinds and layout.checkpoints and layout.batches
+    takes_back = layout.rewinds and layout.batches
     if takes_back and any(each.replays for each in layout.kinds):
         takes_back = can_rewind(drafter, shape)
     if not takes_back:
@@ -456,9 +446,9 @@ def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> Dr
     options, plan, threads = asked.options, asked.plan, asked.kernel_threads
     use = None if threads is None else KernelUse(threads=threads)
     draft = _load_draft(folder, drafters.OPTION, options, plan, asked.tokenizer, progress, use)
-    batching = choose_batching(draft, ModelOptions(), _mark_constant(plan))
+    batching = choose_batching(draft, ModelOptions())
     shape = batching.shape
-    if shape is None or not (batching.rewinds and shape.layout.checkpoints):
+    if shape is None or not batching.rewinds:
         lack = "take tokens back" if shape is not None else "be batched"
         message = f"The draft model {folder.name!r} cannot be used: its caches cannot {lack}. Choose another."
         raise ServerError("load_failed", message, drafters.OPTION)

@@ -376,6 +376,7 @@ async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
             stderr=PIPE,
             start_new_session=True,
         )
+    # In a session of its own: Ctrl-C in the terminal is meant for the server alone.
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
         stdin=DEVNULL,
@@ -383,7 +384,7 @@ async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=(link.fileno(),),
         env=worker_environment(),
-        start_new_session=True,  # Ctrl-C in the terminal is meant for the server alone
+        start_new_session=True,
     )
 
 

@@ -160,7 +160,7 @@ class ToolLoop:
         self.accepted = self._run.accepted
 
     async def take(self) -> list[Event]:
-        """As `Run.take`. Waits while tools run; a reader that cancels the wait and takes again does not disturb
+        """See `Run.take`. Waits while tools run; a reader that cancels the wait and takes again does not disturb
         them."""
         if not self._listed:
             self._listed = True

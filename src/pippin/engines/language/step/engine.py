@@ -11,7 +11,6 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
-from pippin.engines.cpu.sharing import BlasThreads
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.loaded import LoadedModel
@@ -61,7 +60,7 @@ class LanguageEngine:
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
         self._options, self._steering, self.share = options, steering, share
         self._speculates = False  # whether the next step looks for proposals
-        self.blas_threads: BlasThreads | None = None
+        self.before_step: Callable[[], None] = lambda: None  # what a machine has to see to now and then
 
     def submit(self, job: LanguageJob) -> None:
         self.lifecycle.submit(job)
@@ -79,8 +78,7 @@ class LanguageEngine:
         The order of the work lets host and device run at the same time.
         """
         started = self._steering.now()
-        if self.blas_threads is not None:
-            self.blas_threads.look()
+        self.before_step()
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         admitted = self.lifecycle.admit(started)
