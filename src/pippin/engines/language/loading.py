@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,12 +55,13 @@ from pippin.engines.language.model.weights import (
     load_weights,
     weight_bytes,
 )
-from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.decoding import Decoding, OpenDecoding, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
@@ -114,7 +116,8 @@ def open_engine(
     engine.renewed = preparer.renewed
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None
     if drafts or not kernels.computes_all(model):  # else the BLAS has nothing to do
-        engine.blas_threads = open_blas_threads(spec.threads)
+        threads = open_blas_threads(spec.threads)
+        engine.upkeep += [] if threads is None else [threads.look]
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
@@ -237,30 +240,25 @@ def build_engine(
         joins_prompts=batching.joint_prompts,
     )
     groups = CacheGroups(batching.layout, batching.new_group)
+    limits = _limits(options, plan, batching, shares.sequences)
+    followers: Many[Follower] = ()
+    decoding: OpenDecoding = Decoding
+    if speculation is not None:
+        limits.draft_bytes = speculation.sequence_bytes
+        followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, speculation, shares.sequences),
+        limits=limits,
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=_batch(groups, loaded, plan, steering, speculation),
+        batch=Batch(groups, loaded, steering.sampler(tokenizer, plan.sorts_slowly), followers),
         prefixes=prefixes,
-        speculation=speculation,
+        decoding=decoding,
         steering=steering,
+        overlaps=plan.overlaps,
     )
     engine.counters.weight_bytes = size
     return engine
-
-
-def _batch(
-    groups: CacheGroups,
-    model: LoadedModel,
-    plan: DevicePlan,
-    steering: Steering,
-    speculation: Speculation | None,
-) -> Batch:
-    sampler = steering.sampler(model.tokenizer, plan.sorts_slowly)
-    heads = None if speculation is None else speculation.heads
-    return Batch(groups, model, sampler, overlaps=plan.overlaps, heads=heads)
 
 
 def _choose_batching(
@@ -302,7 +300,6 @@ def _limits(
     options: ModelOptions,
     plan: DevicePlan,
     batching: Batching,
-    speculation: Speculation | None,
     memory: int,
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
@@ -313,11 +310,10 @@ def _limits(
         max_sequences=1 if batching.alone else options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
-        longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
+        longest_chunk=plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=prompt_bytes,
-        draft_bytes=speculation.proposer.sequence_bytes if speculation and speculation.always else None,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
@@ -347,11 +343,11 @@ class _Asked:
     remembered: RememberedText | None = None  # of the prefix cache
 
 
-def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> PrefixCache | None:
-    """The prefix cache with a limit of so many bytes; None where there is none."""
+def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> Prefixes:
+    """The prefix cache with a limit of so many bytes."""
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
-        return None
+        return NoPrefixes()
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
     blocks = BlockLayout(batching.shape.layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
@@ -405,10 +401,10 @@ def _open_speculation(
             return None
         raise _no_proposals(_drafting_option(options, named), batching)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, remembered=asked.remembered)
-    heads: Follower | None = None
+    followers: Many[Follower] = ()
     if named is not None:
         with drafters.refusals_name(_drafting_option(options, named)):
-            drafter, heads = _open_drafter(named, asked, model, head, batching, progress)
+            drafter, followers = _open_drafter(named, asked, model, head, batching, progress)
         proposer = Either(proposer, drafter)
     most = options.num_draft_tokens
     keeps_prefixes = options.prefix_cache and batching.shape is not None
@@ -426,7 +422,7 @@ def _open_speculation(
         most=most,
         block=block,
         always=always,
-        heads=heads,
+        followers=followers,
         clock=clock,
     )
 
@@ -448,13 +444,13 @@ def _no_proposals(option: str, batching: Batching) -> ServerError:
 
 def _open_drafter(
     named: Path, asked: _Asked, model: nn.Module, head: Head, batching: Batching, progress: LoadProgress
-) -> tuple[Proposer, Follower | None]:
-    """What drafts, twice where it follows the model's passes."""
+) -> tuple[Proposer, Many[Follower]]:
+    """What drafts, and the same again where it follows the model's passes."""
     options = asked.options
     kind = drafters.find_kind(named, own=options.mtp)
     check_draft_kind(named, kind, options.draft_kind)
     if kind == "model":
-        return _open_draft_model(named, asked, progress), None
+        return _open_draft_model(named, asked, progress), ()
     if batching.alone:
         option = _drafting_option(options, named)
         message = (
@@ -463,7 +459,7 @@ def _open_drafter(
         )
         raise ServerError("load_failed", message, option)
     follower = _open_follower(named, kind, asked, model, head, batching)
-    return follower, follower
+    return follower, (follower,)
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:

@@ -270,8 +270,7 @@ def test_a_preempted_sequence_goes_on_as_it_would_have(family: str, tmp_path: Pa
     while len(watched.get(("a", 0), [])) < 9:
         engine.step()
     engine.lifecycle.suspend(engine.batch.running[0])
-    if engine.prefixes is not None:
-        engine.prefixes.clear(disk=False)
+    engine.prefixes.clear(disk=False)
     while engine.busy:
         engine.step()
     assert watched["a", 0] == expected

@@ -1,6 +1,6 @@
 """The sequences that decode together: one pass through the model, and one draw for all of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -29,22 +29,20 @@ class Batch:
         groups: CacheGroups,
         model: LoadedModel,
         sampler: BatchSampler,
-        *,
-        overlaps: bool = True,
-        heads: Follower | None = None,
+        followers: Sequence[Follower] = (),
     ) -> None:
-        """`overlaps`: the device computes a pass while the host goes on. `heads` are told what states passes leave."""
+        """`followers` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order
         self.groups = groups
-        self.overlaps = overlaps
         self.built = False  # the next pass is under way
-        self.heads = heads
+        self.followers = followers
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = sampler
         self._judge = Judge(sampler, model.tokenizer, self._mask_words)
-        self._drawn: Sampled | None = None
+        self._nothing_drawn = Sampled(mx.zeros((0,), mx.int32))
+        self._drawn = self._nothing_drawn
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
         self._logits: list[mx.array] = []
@@ -86,8 +84,8 @@ class Batch:
         """Build the next pass, and have the device compute it."""
         self.groups.compact()
         given = [each for each in self.running if each.next_token is not None]
-        inputs = [] if self._drawn is None else [self._drawn.tokens]
-        drawn = inputs[0].size if inputs else 0
+        drawn = self._drawn.tokens.size
+        inputs = [self._drawn.tokens] if drawn else []
         if given:
             inputs.append(mx.array([each.next_token for each in given], dtype=mx.int32))
             for index, each in enumerate(given):
@@ -95,7 +93,9 @@ class Batch:
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, 1))
+        states: list[mx.array] = []
+        for told in self.followers:
+            states += told.kept(dict.fromkeys(self.running, 1))
         mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
     def _pass(self, tokens: mx.array) -> list[mx.array]:
@@ -108,8 +108,8 @@ class Batch:
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
             results.append(group.forward(_pick(tokens, sources)))
-            if self.heads is not None:
-                self.heads.passed(group)
+            for told in self.followers:
+                told.passed(group)
             self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
             start += group.high - group.low
         return results
@@ -161,7 +161,7 @@ class Batch:
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, of the sequences that are still here; each draw is read once."""
-        if self._drawn is None or not self._unread:
+        if not self._unread:
             return []
         drawn_for, self._unread = self._unread, []
         sampled = self._drawn.read(self._tokenizer, [each.sequence.logprobs for each in drawn_for])
@@ -180,8 +180,8 @@ class Batch:
             each.source = index
         logits = self._in_order(self._pass(padded(tokens, chains)))
         found = self._judge.choose(self.running, logits, chains)
-        if self.heads is not None:
-            self.heads.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
+        for told in self.followers:
+            told.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
         self._commit(found, tokens.shape[1])
         return found
 
@@ -193,7 +193,7 @@ class Batch:
             each.next_token = sampled[-1].token
         self._rewind({each: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
-        self._drawn, self._unread = None, []
+        self._drawn, self._unread = self._nothing_drawn, []
         self._logits_at = {}
 
     def _rewind(self, counts: Mapping[Running, int]) -> None:

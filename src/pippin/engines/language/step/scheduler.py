@@ -36,12 +36,12 @@ class StepLimits:
     sequence_bytes: Callable[[int], int]  # of one sequence, by its capacity in tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache, by its tokens
     memory: int  # bytes for running sequences and prompts under way
-    # The longest chunk, by the tokens before it; None where only `prefill_chunk` bounds it.
-    longest_chunk: Callable[[int], int] | None = None
+    # The longest chunk, by the tokens before it, where not only `prefill_chunk` bounds it.
+    longest_chunk: Callable[[int], int] = lambda before: LONGEST
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # a lone sequence's prompt is computed in its slot
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of such a prompt, besides its slot
-    draft_bytes: Callable[[int], int] | None = None  # of what a drafter keeps for a sequence
+    draft_bytes: Callable[[int], int] = lambda tokens: 0  # of what a drafter keeps for a sequence
 
 
 class Scheduler:
@@ -222,8 +222,9 @@ class Scheduler:
 
     def victim(self) -> Prefilling | Running | None:
         """The one to preempt when the memory is outgrown: lowest priority, then youngest. Prompts under way, whose work
-        would be lost, are chosen only if no sequence runs, which happens only after the memory has shrunk."""
-        if len(self.prefilling) + len(self.running) < 2 or self.charged <= self.limits.memory:
+        would be lost, are chosen only if no sequence runs, which happens only after the memory has shrunk; and never
+        one that is alone."""
+        if (not self.running and len(self.prefilling) < 2) or self.charged <= self.limits.memory:
             return None
         candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
 
@@ -251,12 +252,6 @@ class Scheduler:
         """Prompts that no longer fit, even alone, since the memory has shrunk."""
         prompts: list[Waiting | Prefilling] = [*self.waiting, *self.prefilling]
         return [each for each in prompts if not self.fits_alone(each.length, each.count)]
-
-    def overgrown(self) -> Running | None:
-        """The only sequence left, if it has outgrown the memory by itself."""
-        if self.prefilling or len(self.running) != 1 or self.charged <= self.limits.memory:
-            return None
-        return self.running[0]
 
     @property
     def charged(self) -> int:
@@ -314,8 +309,6 @@ class Scheduler:
 
     def _draft_bytes(self, tokens: int) -> int:
         limits = self.limits
-        if limits.draft_bytes is None:
-            return 0
         return limits.draft_bytes(tokens + limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, length: int, count: int) -> int:

@@ -6,9 +6,9 @@ from typing import Literal
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.core.models import EngineStats, RequestStatus
 from pippin.engines.language.model.experts import expert_stats
-from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
@@ -24,7 +24,7 @@ def engine_stats(
     lifecycle: Lifecycle,
     batch: Batch,
     model: nn.Module,
-    prefixes: PrefixCache | None,
+    prefixes: Prefixes,
     vision: VisionEncoder | WholeEncoder | None,
 ) -> EngineStats:
     now = time.monotonic()
@@ -50,7 +50,7 @@ def engine_stats(
         media_reused=0 if vision is None else vision.reused,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
-        cache=CacheStats() if prefixes is None else prefixes.stats(),
+        cache=prefixes.stats(),
         experts=expert_stats(model),
         requests=tuple(request_status(request, now) for request in lifecycle.live),
     )

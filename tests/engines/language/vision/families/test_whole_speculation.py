@@ -11,9 +11,10 @@ import pytest
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
+from pippin.engines.language.step.decoding import Decoding
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.vision.whole import WholeModel
-from tests.engines.language.bench import Eager
+from tests.engines.language.bench import Eager, speculation_of
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -67,9 +68,8 @@ def check_proposals(bench: VisionBench, sampling: Sampling) -> None:
     ]
     plain, _ = bench.run(*asked, engine=bench.new_engine())
     engine = bench.new_engine()
-    assert engine.speculation is not None
-    engine.speculation.proposer = Saying({**plain, "cancelled": plain["picture"]})
-    engine.speculation.always = True
+    speculation_of(engine).proposer = Saying({**plain, "cancelled": plain["picture"]})
+    speculation_of(engine).always = True
     engine.submit(replace(asked[0], id="cancelled"))
     for _ in range(3):
         engine.step()
@@ -93,7 +93,7 @@ def test_a_model_that_reads_several_tokens_otherwise_refuses_proposals(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = opened(family, tmp_path, monkeypatch)
-    assert bench.engine.speculation is None
+    assert type(bench.engine.decoding) is Decoding
     bench.options = msgspec.structs.replace(bench.options, prompt_lookup=True)
     with pytest.raises(ServerError, match="prompt_lookup cannot be used: no trial showed"):
         bench.new_engine()
