@@ -98,8 +98,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 ## Realtime
 
 `wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a typed or spoken conversation over one
-connection. `?intent=transcription` opens a session that only transcribes. Clients that send the header
-`OpenAI-Beta: realtime=v1` get the event names and field positions of the beta. WebRTC and SIP are not supported;
+connection. `?intent=transcription` opens a session that only transcribes. The beta of
+this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and SIP are not supported;
 `POST /v1/realtime/calls` says so.
 
 | A client sends | and receives |

@@ -11,7 +11,7 @@ from typing import Any
 
 from pippin.api.server import Server, listen
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.config.settings import Compat, Settings
+from pippin.config.settings import Settings
 from tests.service.doubles import scripted, scripted_service
 
 MODEL = "org/scripted"
@@ -27,11 +27,9 @@ class Live:
 
 
 @contextmanager
-def live_server(
-    folder: Path, script: dict[str, Any], *, compat: Compat | None = None, **options: Any
-) -> Iterator[str]:
-    """Its address. `compat`: the server whose shapes it takes over."""
-    with stoppable_server(folder, script, compat=compat, **options) as live:
+def live_server(folder: Path, script: dict[str, Any], **options: Any) -> Iterator[str]:
+    """Its address."""
+    with stoppable_server(folder, script, **options) as live:
         yield live.address
 
 
@@ -40,7 +38,6 @@ def stoppable_server(
     folder: Path,
     script: dict[str, Any],
     *,
-    compat: Compat | None = None,
     drain: float = 1.0,
     **options: Any,
 ) -> Iterator[Live]:
@@ -53,7 +50,7 @@ def stoppable_server(
     async def main() -> None:
         chosen = ServerOptions(models=(ModelEntry(path=MODEL),), port=0, drain_timeout=drain, **options)
         async with scripted_service(scripted(MODEL, path), options=chosen) as service:
-            server = Server(service, Settings(server=chosen, compat=compat), listen("127.0.0.1", 0))
+            server = Server(service, Settings(server=chosen), listen("127.0.0.1", 0))
             found.extend((server, asyncio.get_running_loop()))
             await server.serve(ready.set)
 

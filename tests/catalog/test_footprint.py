@@ -130,7 +130,7 @@ def test_what_embeds_counts_as_its_layers_run(
 def test_the_decoders_that_count_as_packed_are_those_that_the_kernels_run() -> None:
     from mlx_lm.utils import MODEL_REMAPPING
 
-    from pippin.engines.cpu.architectures import ARCHITECTURES
+    from pippin.engines.language.kernels.architectures import ARCHITECTURES
 
     modules = {MODEL_REMAPPING.get(name, name) for name in KERNEL_DECODERS}
     assert modules == {each.module for each in ARCHITECTURES}

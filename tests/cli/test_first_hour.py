@@ -140,22 +140,23 @@ def test_bash_completes_commands_flags_agents_and_models(shelves: Terminal) -> N
     lines = ["source ./pippin.bash"]
     for line in COMPLETED:
         words = line.split()
-        lines += [f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _pippin; echo ${{COMPREPLY[@]}}"]
+        lines += [f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_pippin; echo ${{COMPREPLY[@]}}"]
     found = asked_of("bash", shelves, "\n".join(lines)).splitlines()
     assert [set(line.split()) for line in found] == list(COMPLETED.values())
 
 
 def test_zsh_completes_commands_flags_agents_and_models(shelves: Terminal) -> None:
-    """As it is typed, for zsh runs the function for bash by its own `bashcompinit`."""
+    """As it is typed, for zsh completes nothing in a script."""
     if shutil.which("zsh") is None:
         pytest.skip("there is no zsh")
-    (shelves.home / "pippin.zsh").write_text(shelves.run("completion", "zsh").stdout)
     environment: Any = {**shelves.environment, "TERM": "dumb", "PS1": "> "}
     zsh = pexpect.spawn(
         "zsh", ["-f"], env=environment, cwd=str(shelves.home), encoding="utf-8", timeout=SECONDS
     )
     try:
-        zsh.sendline("autoload -Uz compinit && compinit -u -d dump && source ./pippin.zsh && echo sourced=$?")
+        zsh.sendline(
+            'autoload -Uz compinit && compinit -u -d dump && eval "$(pippin completion zsh)"; echo sourced=$?'
+        )
         zsh.expect("sourced=0")
         for typed, added in (
             ("pippin recom", "mend"),

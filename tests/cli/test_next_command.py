@@ -24,7 +24,7 @@ bench small.script.json --dataset none.json
 bench --compare none.json none.json
 cache clear
 cache show --cache-dir /no/such
-completion tcsh
+completion ksh
 config set
 config show --config none.yaml
 convert nothing

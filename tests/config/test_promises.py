@@ -114,10 +114,6 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "its README's body of `/responses` with `messages`": (V + "test_responses_endpoint",),
         "`POST /generate` (before 0.3)": (V + "test_generate_of_its_old_versions_is_no_more",),
         "`GET /images/defaults`": (V + "test_image_defaults",),
-        "`WS /v1/realtime`": (
-            "api/sockets/realtime/test_voice_chat.py::test_a_question_is_heard_and_answered",
-            V + "test_realtime_websocket_api",
-        ),
         "drafters DFlash, EAGLE-3, MTP": (
             "engines/language/step/test_heads.py::test_it_proposes_what_mlx_vlm_drafts",
             "engines/language/step/test_heads.py::test_a_drafter_of_another_sort_is_refused_by_name",
@@ -259,7 +255,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`tool_argument_recovery: buffered`": (CHAT + "test_bookkeeping_fields_are_accepted",),
         "`--enable-mtp` and its kin": (
             COMPAT + "test_vllm_mlx_drafts_with_the_head_in_the_checkpoint",
-            "engines/cpu/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
+            "engines/language/kernels/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
         ),
         "`--enable-mtp` for a model without the head": (
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",

@@ -34,43 +34,13 @@ def issuer_of(url: str) -> str:
     return str(found["authorization_servers"][0])
 
 
-def oauth_of(scenario: str, facts: dict[str, Any], folder: str, url: str) -> OAuth | None:
+def oauth_of(scenario: str, facts: dict[str, Any], url: str) -> OAuth | None:
     if scenario.startswith("auth/client-credentials"):
-        key = None
-        if "private_key_pem" in facts:
-            key = os.path.join(folder, "key.pem")
-            with open(key, "w") as file:
-                file.write(facts["private_key_pem"])
         return OAuth(
             grant="client_credentials",
             client_id=facts["client_id"],
-            client_secret=facts.get("client_secret"),
-            private_key_file=key,
-            algorithm=facts.get("signing_algorithm", "ES256"),
-            issuer=issuer_of(url),
-        )
-    if "valid_jwt" in facts:
-        assertion = os.path.join(folder, "assertion")
-        with open(assertion, "w") as file:
-            file.write(facts["valid_jwt"])
-        return OAuth(
-            grant="workload_identity",
-            client_id=facts["client_id"],
-            issuer=issuer_of(url),
-            assertion_file=assertion,
-        )
-    if "idp_id_token" in facts:
-        token = os.path.join(folder, "id-token")
-        with open(token, "w") as file:
-            file.write(facts["idp_id_token"])
-        return OAuth(
-            grant="identity_assertion",
-            client_id=facts["client_id"],
             client_secret=facts["client_secret"],
             issuer=issuer_of(url),
-            id_token_file=token,
-            idp_token_endpoint=facts["idp_token_endpoint"],
-            idp_client_id=facts["idp_client_id"],
         )
     if "client_id" in facts:
         return OAuth(client_id=facts["client_id"], client_secret=facts["client_secret"])
@@ -79,8 +49,8 @@ def oauth_of(scenario: str, facts: dict[str, Any], folder: str, url: str) -> OAu
     return None
 
 
-async def main(url: str, scenario: str, facts: dict[str, Any], folder: str) -> None:
-    oauth = oauth_of(scenario, facts, folder, url)
+async def main(url: str, scenario: str, facts: dict[str, Any]) -> None:
+    oauth = oauth_of(scenario, facts, url)
     server = McpServer(name="suite", transport="http", url=url, oauth=oauth, trusted=True, timeout=10)
     async with browser(granting) as person:
         connection = Connection(server, person)
@@ -114,4 +84,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as home:
         os.environ["PIPPIN_HOME"] = home
         given = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-        asyncio.run(main(sys.argv[-1], os.environ.get("MCP_CONFORMANCE_SCENARIO", ""), given, home))
+        asyncio.run(main(sys.argv[-1], os.environ.get("MCP_CONFORMANCE_SCENARIO", ""), given))

@@ -37,7 +37,8 @@ in 4 bits and 1.13 for 0.6 GB; at the peak of their loads 1.09 and 1.26."""
 KERNEL_DECODERS: Final = frozenset(
     "gemma gemma2 gemma3_text gpt_oss granite llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe smollm3".split()
 )
-"""`model_type` of decoders that the kernels run as a whole; `engines/cpu/architectures.py` has the conditions."""
+"""`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
+conditions."""
 KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})

@@ -35,6 +35,23 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"{word}: no such flag.{nearest(word, known)} See `{self.prog} --help`.")
         return parsed
 
+    def complete(self, names: Sequence[str], **how: Any) -> None:
+        """Say how a shell completes arguments: `how` are attributes of an action that `shtab` reads."""
+        for action in self._actions:
+            if action.dest in names:
+                for name, value in how.items():
+                    setattr(action, name, value)
+
+
+def actions(program: str, description: str, parsers: Sequence[Parser]) -> Parser:
+    """A parser of a verb with actions, each of which has a parser of its own named "PROGRAM ACTION"."""
+    parser = Parser(prog=program, description=description)
+    places = parser.add_subparsers()
+    for each in parsers:
+        told = each.description
+        places.add_parser(each.prog.split()[-1], help=told, description=told, parents=[each], add_help=False)
+    return parser
+
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
     """Formats help in the same width on every terminal, so that docs/cli.md shows what users see."""

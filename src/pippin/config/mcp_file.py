@@ -33,25 +33,28 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-Grant = Literal["authorization_code", "client_credentials", "identity_assertion", "workload_identity"]
+Grant = Literal["authorization_code", "client_credentials"]
+OTHER_GRANTS: Final = frozenset({"identity_assertion", "workload_identity"})
+OTHER_KEYS: Final = (
+    "private_key_file",
+    "algorithm",
+    "assertion_file",
+    "id_token_file",
+    "idp_token_endpoint",
+    "idp_client_id",
+)
+"""Grants and keys of `oauth` for logins by a private key, a company's identity provider, or a platform's signature."""
 
 
 class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How Pippin authorises itself at a server: with a grant from a person (`authorization_code`), as itself
-    (`client_credentials`), with an identity signed by its platform (`workload_identity`), or on behalf of a user for
-    whom a company's identity provider vouches (`identity_assertion`)."""
+    """How Pippin authorises itself at a server: with a grant from a person (`authorization_code`), or as itself
+    (`client_credentials`)."""
 
     grant: Grant = "authorization_code"
     client_id: str | None = None  # None: Pippin registers itself
     client_secret: str | None = None
-    private_key_file: str | None = None  # PEM; signs assertions instead of a secret
-    algorithm: str = "ES256"
     client_metadata_url: str | None = None  # an address that replaces registration
     issuer: str | None = None  # of the authorization server; the secret is sent to no other
-    assertion_file: str | None = None  # contains the assertion that the platform signs for this program
-    id_token_file: str | None = None  # contains the ID token from a login at the identity provider
-    idp_token_endpoint: str | None = None  # where the ID token is exchanged for an assertion
-    idp_client_id: str | None = None  # Pippin's client id at the identity provider
     scope: str | None = None
     redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # for the login's redirect; 0: any
 
@@ -161,6 +164,8 @@ def _server(
         raise ConfigError(
             f"{where}: skip_security_validation is not supported: leave it out, as no list of commands is kept here."
         )
+    if isinstance(given, Mapping) and isinstance(given.get("oauth"), Mapping):
+        _check_login(given["oauth"], where)
     try:
         entry = convert(_expanded(given, variables, where), _Entry)
     except msgspec.ValidationError as error:
@@ -201,6 +206,18 @@ def _transport(entry: _Entry, url: str, where: str) -> Transport:
     return TRANSPORTS[given]
 
 
+def _check_login(oauth: Mapping[str, Any], where: str) -> None:
+    """Refuse logins other than by a person's grant and by a client's secret."""
+    named = [f"`{key}`" for key in OTHER_KEYS if key in oauth]
+    if oauth.get("grant") in OTHER_GRANTS:
+        named.insert(0, f"the grant {oauth['grant']}")
+    if named:
+        raise ConfigError(
+            f"{where}: {named[0]} of oauth is not supported: register a client with a secret and use the grant "
+            "client_credentials, or let another program obtain the token and put it into `headers`."
+        )
+
+
 def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) -> None:
     if transport == "stdio":
         raise ConfigError(
@@ -208,26 +225,10 @@ def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) 
         )
     if any(name.lower() == "authorization" for name in entry.headers):
         raise ConfigError(f"{where}: oauth and the header `authorization` exclude each other; leave one out.")
-    if oauth.grant == "client_credentials":
-        needed = (oauth.client_id, oauth.issuer, oauth.client_secret or oauth.private_key_file)
-        if not all(needed):
-            raise ConfigError(
-                f"{where}: the grant client_credentials needs `client_id`, `issuer`, and `client_secret` or "
-                "`private_key_file`."
-            )
-    if oauth.grant == "workload_identity" and not all((oauth.client_id, oauth.issuer, oauth.assertion_file)):
+    if oauth.grant == "client_credentials" and not all((oauth.client_id, oauth.issuer, oauth.client_secret)):
         raise ConfigError(
-            f"{where}: the grant workload_identity needs `client_id`, `issuer` and `assertion_file`."
+            f"{where}: the grant client_credentials needs `client_id`, `issuer` and `client_secret`."
         )
-    if oauth.assertion_file is not None and oauth.grant != "workload_identity":
-        raise ConfigError(f"{where}: `assertion_file` is for the grant workload_identity.")
-    if oauth.grant == "identity_assertion":
-        client = (oauth.client_id, oauth.client_secret, oauth.issuer)
-        if not all((*client, oauth.id_token_file, oauth.idp_token_endpoint, oauth.idp_client_id)):
-            raise ConfigError(
-                f"{where}: the grant identity_assertion needs `client_id`, `client_secret`, `issuer`, `id_token_file`, "
-                "`idp_token_endpoint` and `idp_client_id`."
-            )
 
 
 def _check_command(entry: _Entry, where: str) -> None:

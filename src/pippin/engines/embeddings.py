@@ -25,7 +25,6 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
@@ -40,6 +39,7 @@ from pippin.engines.encoding import (
     padded,
     read_json,
 )
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
@@ -413,7 +413,7 @@ def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | Non
 def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:
     """The model without its head: maps tokens [batch, length] and lengths [batch] to states after the last norm
     [batch, length, hidden]."""
-    if kernels.computes_all(model):
+    if ways.computes_all(model):
         return lambda tokens, lengths: model.states(tokens, lengths)
     # Attention is causal, so no token attends to the padding on its right.
     if isinstance(model, VisionModel):

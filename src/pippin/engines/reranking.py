@@ -23,7 +23,6 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
@@ -37,6 +36,7 @@ from pippin.engines.encoding import (
     load_encoder,
     padded,
 )
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
@@ -297,7 +297,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
         lengths = mask.sum(axis=1)
-        states = model.states(tokens, lengths) if kernels.computes_all(model) else model.model(tokens)
+        states = model.states(tokens, lengths) if ways.computes_all(model) else model.model(tokens)
         last = states[mx.arange(len(batch)), lengths - 1]
         logits = head(last)
         return floats((logits[:, yes] - logits[:, no])[:, None])

@@ -34,14 +34,6 @@ LOGIN: Final = (
 NOT_KNOWN: Final = (
     "its authorization server did not accept the client in `oauth`; check its id, secret and `issuer`."
 )
-NOT_VOUCHED_FOR: Final = (
-    "it was given no assertion that it accepts; check the token in `id_token_file`, which may have expired, and the "
-    "rest of `oauth`."
-)
-NO_WORKLOAD: Final = (
-    "its authorization server did not accept the identity of this program; check the token in `assertion_file`, which "
-    "may have expired or name another audience, and the rest of `oauth`."
-)
 MORE_RIGHTS: Final = "its server wants a login with more rights: `pippin mcp login {name}`"
 LONGEST_DESCRIPTION: Final = 4096
 
@@ -252,10 +244,6 @@ class Connection:
         oauth = self.server.oauth
         if oauth is not None and oauth.grant == "client_credentials":
             return NOT_KNOWN
-        if oauth is not None and oauth.grant == "identity_assertion":
-            return NOT_VOUCHED_FOR
-        if oauth is not None and oauth.grant == "workload_identity":
-            return NO_WORKLOAD
         return LOGIN.format(name=self.server.name)
 
     def _fail(self, error: Exception) -> None:
@@ -311,7 +299,7 @@ def reason_of(error: BaseException) -> str:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
             return "the library is missing; install pippin[mcp]."
         case FileNotFoundError():
-            return "its program, or the file of its key, was not found."
+            return "its program was not found."
         case PermissionError():
             return "its program may not be started."
         case TimeoutError():

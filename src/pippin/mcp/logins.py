@@ -21,7 +21,6 @@ class Login(Struct, kw_only=True, omit_defaults=True):
 
     tokens: dict[str, Any] | None = None
     expires_at: float | None = None  # seconds since the epoch; None: not known
-    key: str | None = None  # private key (PEM) that the tokens are bound to
     client: dict[str, Any] | None = None  # Pippin's registration at the authorization server
     metadata: dict[str, Any] | None = None  # of the authorization server
     resource: dict[str, Any] | None = None  # the MCP server's metadata, which names its authorization server

@@ -44,7 +44,6 @@ from pippin.core.link import (
     Stats,
     Submit,
     frame,
-    guest_of,
 )
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import (
@@ -256,13 +255,7 @@ MOST_TOKENS: Final = 1_000_000
 """In one answer of the tokenizer: the API server decodes it in one go, which blocks everybody else."""
 
 
-class GuestLeft(msgspec.Struct, frozen=True):
-    """A guest API process is gone; its requests are cancelled."""
-
-    guest: str
-
-
-Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown | GuestLeft
+Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
 Answer = Job | tuple[Event, ...]
 Done = Callable[[str, Answer], None]
 Wanted = Callable[[str], bool]
@@ -367,7 +360,7 @@ class StepLoop:
         self._tidy_at: float | None = None  # when memory is returned, if nothing arrives before
         self._admission: LoadWeights | Shutdown | None = None
 
-    def receive(self, order: Order | GuestLeft) -> None:
+    def receive(self, order: Order) -> None:
         """Take an order, on the reader's thread."""
         with self._arrived:
             match order:
@@ -376,10 +369,6 @@ class StepLoop:
                     self._preparation.submit(order)
                 case Cancel(id) if id in self._in_preparation:
                     self._in_preparation[id] = True
-                case GuestLeft(guest):
-                    for each in self._in_preparation:
-                        self._in_preparation[each] |= guest_of(each) == guest
-                    self._put(order)
                 case LoadWeights():
                     self._admit(order)
                 case Shutdown():
@@ -475,10 +464,6 @@ class StepLoop:
         match arrival:
             case Cancel(id):
                 engine.cancel(id)
-            case GuestLeft(guest):
-                for each in engine.stats().requests:
-                    if guest_of(each.id) == guest:
-                        engine.cancel(each.id)
             case ClearCache(prefixes_only, disk):
                 engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
             case Reconfigure(options):

@@ -16,7 +16,7 @@ from pippin.api.dialects.shared.fields import Contract
 from pippin.api.sockets.realtime.calls import Calls
 from pippin.api.sockets.realtime.opening import check_served, session_of
 from pippin.api.sockets.realtime.response import new_id
-from pippin.api.sockets.realtime.session import Session, SessionFields, shown
+from pippin.api.sockets.realtime.session import Session, SessionFields, refuse_former, shown
 from pippin.core.errors import ServerError
 
 
@@ -48,6 +48,7 @@ def routes(api: Api) -> list[BaseRoute]:
     async def create(request: Request) -> Response:
         """A key for a browser, which opens Realtime connections for some minutes"""
         fields, unknown = await api.handler.json_of(request, CONTRACT.decode)
+        refuse_former(unknown)
         api.handler.note_unknown("client_secret", unknown)
         exchange = exchange_of(request.scope)
         if exchange.key is not None:

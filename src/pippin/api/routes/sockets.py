@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pippin.api.context import VERSION, Api
-from pippin.api.sockets.realtime import connection, voice_chat
+from pippin.api.sockets.realtime import connection
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.core.errors import ErrorReport
 
@@ -23,10 +23,7 @@ def routes(api: Api) -> list[BaseRoute]:
         await ResponsesSocket(api, socket).serve()
 
     async def realtime(socket: WebSocket) -> None:
-        if api.settings.settings.compat == "mlx-vlm":
-            await voice_chat.serve(api, socket)
-        else:
-            await connection.serve(api, socket, listening)
+        await connection.serve(api, socket, listening)
 
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))

@@ -28,7 +28,7 @@ EPILOG: Final = (
 def run(arguments: Sequence[str]) -> int:
     words = list(arguments)
     cut = words.index(SEPARATOR) if SEPARATOR in words else len(words)
-    parsed = _parser().parse(words[:cut])
+    parsed = new_parser().parse(words[:cut])
     from pippin.cli.agents.table import AGENTS
 
     if parsed.list or parsed.name is None:
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     return _run(parsed.name, AGENTS[parsed.name], parsed, tuple(words[cut + 1 :]))
 
 
-def _parser() -> Parser:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin agent",
         usage="pippin agent NAME [options] [-- ARGUMENTS ...]",

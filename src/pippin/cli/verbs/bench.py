@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> int:
-    parsed = _parser().parse(arguments)
+    parsed = new_parser().parse(arguments)
     from pippin.cli.bench.sweep import compared, read_report
     from pippin.cli.chat.server import reached
 
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         return _sweep(parsed, server)
 
 
-def _parser() -> Parser:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin bench",
         description="Measure the running server, or one that leaves with it, at each of the lengths and clients.",

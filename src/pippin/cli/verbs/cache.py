@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pippin.cli.arguments import some_options
+from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import settings_of
 from pippin.cli.running import address, ask, client_parser, is_there
 from pippin.cli.terminal import ago, size, table
@@ -15,7 +15,7 @@ from pippin.config.cache_folder import cache_files, delete, model_folders
 from pippin.core.errors import ServerError
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = client_parser(
         "pippin cache",
         "Show or clear the prefix caches: those of the running server, if there is one, and the files of their disk "
@@ -28,7 +28,11 @@ def run(arguments: Sequence[str]) -> int:
         "--cache-dir", metavar="DIR", help="the files in this folder alone, instead of the configured one"
     )
     some_options(parser, ("config",))
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     folders = [] if parsed.memory else _folders(parsed)
     asks = parsed.cache_dir is None and is_there(parsed)
     if not asks and not folders:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from pippin.cli.arguments import option_parser
+from pippin.cli.arguments import Parser, actions, option_parser
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.settings import Settings, Sources
 
-SECRET = ("api_keys", "peer_api_key", "state")
+SECRET = ("api_keys",)
 
 
 USAGE = """usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]
@@ -22,16 +22,24 @@ Shows the value of every option and who gave it: a flag, a variable, the file, a
 """
 
 
+def new_parser() -> Parser:
+    return actions("pippin config", "Show the configuration.", [_show_parser()])
+
+
+def _show_parser() -> Parser:
+    parser = option_parser("pippin config show", "Show every option's value and where it came from.")
+    parser.add_argument("--changed", action="store_true", help="only what differs from the defaults")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if arguments else 2
     if arguments[0] != "show":
         raise ConfigError(f"`pippin config {arguments[0]}`: there is only `pippin config show`.")
-    parser = option_parser("pippin config show", "Show every option's value and where it came from.")
-    parser.add_argument("--changed", action="store_true", help="only what differs from the defaults")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parsed = parser.parse(arguments[1:])
+    parsed = _show_parser().parse(arguments[1:])
     settings = load(Sources(flags=tuple(parsed.given)))
     rows = _rows(settings, changed=parsed.changed)
     print(_as_json(rows) if parsed.json else _as_text(rows) or "# Nothing differs from the defaults.")

@@ -33,7 +33,7 @@ MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mx
 MUCH_WORSE: Final = 1.25  # ratio to the perplexity of the original
 
 
-def _parsed(arguments: Sequence[str]) -> Namespace:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin convert",
         description="Turn a checkpoint (safetensors) into an MLX model with fewer bits, in less memory than it takes. "
@@ -61,11 +61,11 @@ def _parsed(arguments: Sequence[str]) -> Namespace:
         "--no-check", action="store_true", help="do not measure the perplexity before and after"
     )
     some_options(parser, OPTIONS)
-    return parser.parse(arguments)
+    return parser
 
 
 def run(arguments: Sequence[str]) -> int:
-    parsed = _parsed(arguments)
+    parsed = new_parser().parse(arguments)
     wanted = _quantization(parsed)
     catalog = open_catalog(settings_of(parsed))
     with progress(parsed.model, bytes_counted=True) as tell:

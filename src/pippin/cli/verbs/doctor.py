@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 
+from pippin.cli.arguments import Parser
 from pippin.cli.bench.scenarios import bench_table
 from pippin.cli.doctor.checks import CHECKS
 from pippin.cli.doctor.security import check_running_security, check_security
 from pippin.cli.running import client_parser
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = client_parser("pippin doctor", "Check that this machine can run models.")
     parser.add_argument(
         "--security",
@@ -22,7 +23,11 @@ def run(arguments: Sequence[str]) -> int:
         help="measure the running server too, as `pippin bench --scenarios` does",
     )
     parser.add_argument("--model", default="default", help="the model to measure")
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     if parsed.security:
         found = [*check_security(), *check_running_security(parsed)]
     else:

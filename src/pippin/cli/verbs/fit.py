@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pippin.cli.fitting.fit import Fit
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin fit",
         description="Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
@@ -27,7 +27,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="as JSON, in bytes and tokens")
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     for name in ("context", "clients"):
         value = getattr(parsed, name)
         if value is not None and value < 1:

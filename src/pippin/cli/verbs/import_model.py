@@ -8,14 +8,18 @@ from pippin.cli.local import roots
 from pippin.cli.terminal import progress, size
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin import", description="Turn a GGUF file into an MLX model in Pippin's own folder."
     )
     parser.add_argument("file", type=Path, help="the GGUF file")
     parser.add_argument("--name", help="the model's name; the file's if not given")
     parser.add_argument("--if-missing", action="store_true", help="do nothing if the name is taken")
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     name = parsed.name or parsed.file.stem.lower()
     imports = roots().imports
     if parsed.if_missing and (imports / name / "config.json").is_file():

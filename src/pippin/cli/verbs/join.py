@@ -30,8 +30,7 @@ OF_RAY: Final = (8265, range(10_001, 20_000), 52_365)
 """Ports that Ray uses on every machine, for the dashboard, its processes, and their agents."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Does not return on success: the process is replaced by Ray's."""
+def new_parser() -> Parser:
     parser = Parser(prog="pippin join", description=DESCRIPTION)
     parser.add_argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given")
     parser.add_argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)")
@@ -39,7 +38,12 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
     )
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Does not return on success: the process is replaced by Ray's."""
+    parsed = new_parser().parse(arguments)
     if not 0 < parsed.port < 1 << 16 or any(
         parsed.port in ports if isinstance(ports, range) else parsed.port == ports for ports in OF_RAY
     ):

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from pippin.catalog import CatalogEntry
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(prog="pippin list", description="List the models on this machine.")
     parser.add_argument("name", nargs="?", default="", help="only models whose name contains this")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="names alone")
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     catalog = open_catalog(settings_of(parsed))
     entries = [entry for entry in catalog.entries() if parsed.name.lower() in entry.found.id.lower()]
     if parsed.json:

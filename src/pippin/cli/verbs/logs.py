@@ -16,7 +16,7 @@ LINES: Final = 100
 LOOK_EVERY: Final = 0.3  # seconds
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin logs", description="Show the log of the running server, or of one that failed."
     )
@@ -25,7 +25,11 @@ def run(arguments: Sequence[str]) -> int:
         "-n", "--lines", type=int, default=LINES, metavar="COUNT", help=f"last lines (default: {LINES})"
     )
     parser.add_argument("--path", action="store_true", help="say where the file is")
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     path = _log()
     if parsed.path:
         say(str(path))

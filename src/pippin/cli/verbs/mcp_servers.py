@@ -24,7 +24,7 @@ PASTED_PORT: Final = 8765
 ACTIONS: Final = ("list", "login", "logout")
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin mcp",
         description="List the MCP servers of --mcp-config, log in at one that asks for it (OAuth), or forget a login.",
@@ -37,7 +37,11 @@ def run(arguments: Sequence[str]) -> int:
         help="the browser is on another machine: copy the address that it ends at to this terminal",
     )
     some_options(parser, ("config", "mcp_config"))
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     settings = _servers(settings_of(parsed).server.mcp_config)
     if parsed.action == "list":
         for server in settings.servers:

@@ -1,29 +1,27 @@
 """`pippin ps`: the models in the memory of the running server."""
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from pippin.cli.arguments import Parser
 from pippin.cli.running import ask, client_parser
 from pippin.cli.terminal import ago, size, table
 from pippin.core.errors import ServerError
 
 
+def new_parser() -> Parser:
+    return client_parser("pippin ps", "List the models in memory of the running server.")
+
+
 def run(arguments: Sequence[str]) -> int:
-    parser = client_parser("pippin ps", "List the models in memory of the running server.")
-    parsed = parser.parse(arguments)
+    parsed = new_parser().parse(arguments)
     health = ask(parsed, "GET", "/health")
     if "workers" not in health:
         raise ServerError(
             "authentication", "The server asks for a key: give it with --api-key or PIPPIN_API_KEY."
         )
-    if others := health.get("api_processes", []):
-        ready = sum(each["state"] == "ready" for each in others)
-        requests = sum(each["requests"] for each in others)
-        text = f"{ready} of {len(others)} API processes beside the first are ready, with {requests} requests."
-        print(text, file=sys.stderr if parsed.json else sys.stdout)
     models = [model for model in health["workers"] if model.get("state") != "unloaded"]
     if parsed.json:
         print(json.dumps(models, indent=2))

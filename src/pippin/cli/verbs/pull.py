@@ -20,7 +20,7 @@ async def _pull(catalog: Catalog, name: str, on_progress: DownloadProgress) -> M
     return info
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin pull", description="Download a model; what was fetched before is not fetched again."
     )
@@ -29,7 +29,11 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--retries", metavar="COUNT", help="tries after a failed one")
     parser.add_argument("--mllm", action="store_true", help="accepted and not needed")
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     for flag, text in (("--download-timeout", parsed.timeout), ("--download-retries", parsed.retries)):
         if text is not None:
             parsed.given.append(GivenFlag(flag, text))

@@ -11,7 +11,7 @@ from pippin.cli.terminal import say, size, table
 MOST: Final = 5
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     from pippin.cli.fitting.recommend import PURPOSES
 
     parser = Parser(
@@ -26,7 +26,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     from pippin.cli.fitting.fit import budget_of
     from pippin.cli.fitting.recommend import LISTED, pick, recommended
     from pippin.config.accelerator import accelerator

@@ -36,7 +36,7 @@ class Asked:
 def run(arguments: Sequence[str]) -> int:
     from pippin.cli.chat.server import reached
 
-    parsed = _parser().parse(arguments)
+    parsed = new_parser().parse(arguments)
     wishes = _wishes(parsed)
     piped = None if sys.stdin.isatty() else sys.stdin.read()
     asked = _understood(parsed, piped)
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         return _converse(session, parsed)
 
 
-def _parser() -> Parser:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin run",
         usage="pippin run [MODEL] [PROMPT] [options]",

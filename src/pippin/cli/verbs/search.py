@@ -14,7 +14,7 @@ from pippin.cli.terminal import say, table
 MOST: Final = 20
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(
         prog="pippin search", description="Find MLX models on the hub, the most downloaded first."
     )
@@ -25,7 +25,11 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="models without the tag mlx too")
     parser.add_argument("--json", action="store_true", help="as JSON")
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     catalog = open_catalog(settings_of(parsed))
     found = asyncio.run(
         catalog.search(" ".join(parsed.words), limit=max(1, parsed.limit), mlx_only=not parsed.all)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pippin.cli.arguments import option_parser
+from pippin.cli.arguments import Parser, option_parser
 from pippin.cli.extras import missing_parts
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
@@ -33,14 +33,18 @@ DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
 UNDER_PROFILE: Final = "Serve models with the flags and defaults of {} (--compat)."
 
 
+def new_parser(program: str = "pippin serve", compat: Compat | None = None) -> Parser:
+    """The parser of a verb that serves under a profile."""
+    return option_parser(program, DESCRIPTION if compat is None else UNDER_PROFILE.format(compat))
+
+
 def run(arguments: Sequence[str]) -> int:
-    return serve(arguments, "pippin serve", compat=None)
+    return serve(arguments, new_parser(), compat=None)
 
 
-def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> int:
+def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) -> int:
     """`compat` is the profile that the verb implies."""
-    description = DESCRIPTION if compat is None else UNDER_PROFILE.format(compat)
-    parsed = option_parser(program, description).parse(arguments)
+    parsed = parser.parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
     faulthandler.enable()  # a crash in a library then prints its traceback

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pippin.cli.arguments import Parser, option_parser
+from pippin.cli.arguments import Parser, actions, option_parser
 from pippin.cli.service_files import LAUNCHD, SYSTEMD, Manager
 from pippin.config import environment
 from pippin.config.errors import ConfigError
@@ -21,6 +21,27 @@ USAGE: Final = """usage: pippin service install [--dry-run] [the arguments of `p
 
 Runs `pippin serve` at login and again if it ends: as a launchd agent on macOS, as a systemd user unit on Linux.
 """
+
+
+def new_parser() -> Parser:
+    parsers = (_install_parser(), _status_parser(), _uninstall_parser())
+    return actions("pippin service", "Run `pippin serve` at login.", parsers)
+
+
+def _install_parser() -> Parser:
+    parser = option_parser("pippin service install", "Run `pippin serve` at login.")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    return parser
+
+
+def _status_parser() -> Parser:
+    return Parser(prog="pippin service status", description="Whether the service is installed and runs.")
+
+
+def _uninstall_parser() -> Parser:
+    parser = Parser(prog="pippin service uninstall", description="Stop the service and remove it.")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    return parser
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -45,9 +66,8 @@ def manager() -> Manager:
 
 def _install(words: Sequence[str]) -> int:
     """Install the service. The arguments are checked now, so that it does not fail at the next login."""
-    dry = "--dry-run" in words
+    parsed = _install_parser().parse(words)
     arguments = [word for word in words if word != "--dry-run"]
-    parsed = option_parser("pippin service install", "Run `pippin serve` at login.").parse(arguments)
     keys = load(Sources(flags=tuple(parsed.given))).server.api_keys
     arguments, secret = _without_keys(arguments, keys)
     own = manager()
@@ -56,7 +76,7 @@ def _install(words: Sequence[str]) -> int:
     variables = environment.model_folder_variables() | secret
     _check_text([*command, *variables.values()])
     text = own.text(command, Path.home(), variables)
-    if dry:
+    if parsed.dry_run:
         print(f"# {path}\n{text}", end="")
         return 0
     if path.is_file():
@@ -72,9 +92,7 @@ def _install(words: Sequence[str]) -> int:
 
 
 def _status(words: Sequence[str]) -> int:
-    Parser(prog="pippin service status", description="Whether the service is installed and runs.").parse(
-        words
-    )
+    _status_parser().parse(words)
     own = manager()
     path = own.path(Path.home())
     if not path.is_file():
@@ -85,9 +103,7 @@ def _status(words: Sequence[str]) -> int:
 
 
 def _uninstall(words: Sequence[str]) -> int:
-    parser = Parser(prog="pippin service uninstall", description="Stop the service and remove it.")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    parsed = parser.parse(words)
+    parsed = _uninstall_parser().parse(words)
     own = manager()
     path = own.path(Path.home())
     if parsed.dry_run:

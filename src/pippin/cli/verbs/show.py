@@ -24,12 +24,16 @@ SECONDS = 60.0
 """Time for MLX to be imported and to read a model's configuration."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(prog="pippin show", description="Show what is known of a model.")
     parser.add_argument("model", help="a name, a part of one, an alias or a folder")
     parser.add_argument("--json", action="store_true", help="as JSON")
     some_options(parser, OPTIONS)
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     settings = settings_of(parsed)
     catalog = open_catalog(settings)
     info = catalog.resolve(parsed.model, by_operator=True)

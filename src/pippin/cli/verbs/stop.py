@@ -10,12 +10,16 @@ from pippin.cli.running import RunningServer, running_servers
 from pippin.core.errors import ServerError
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(prog="pippin stop", description="Stop the running server; what runs is finished first.")
     parser.add_argument("--port", type=int, help="of several servers, the one that listens here")
     parser.add_argument("--all", action="store_true", help="stop every server of this user")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for its end")
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     servers = running_servers()
     if parsed.port is not None:
         servers = [server for server in servers if server.address.endswith(f":{parsed.port}")]

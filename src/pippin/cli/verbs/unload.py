@@ -3,13 +3,18 @@
 import json
 from collections.abc import Sequence
 
+from pippin.cli.arguments import Parser
 from pippin.cli.running import ask, client_parser
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = client_parser("pippin unload", "Unload a model from the running server; requests end first.")
     parser.add_argument("model", nargs="?", help="the model's name; all models if not given")
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     if parsed.model:
         answer = ask(parsed, "POST", f"/v1/models/{parsed.model}/unload")
     else:

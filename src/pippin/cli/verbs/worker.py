@@ -22,11 +22,15 @@ DESCRIPTION: Final = (
 TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
-def run(arguments: Sequence[str]) -> int:
+def new_parser() -> Parser:
     parser = Parser(prog="pippin worker", description=DESCRIPTION)
     parser.add_argument("model", help="name of the model")
     parser.add_argument("path", help="its folder on the server, which is looked for here first")
-    parsed = parser.parse(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
     folder = Path(parsed.path)
     if not folder.exists():
         folder = fetched(parsed.model)

@@ -2,6 +2,7 @@
 
 - `step/`: the engine itself: scheduling, the life of a sequence, prefill, batches, decoding and speculation.
 - `ranks/`: the engine of a model that several processes compute together.
+- `kernels/`: models whose layers the kernels for CPUs compute.
 - `kv_cache/`: the KV caches of all running sequences, as the batches of the model need them.
 - `prefix_cache/`: the KV caches of prompt prefixes that requests share, in memory and on disk.
 - `sampling/`: penalties, filters and the draw of the next tokens.

@@ -19,7 +19,6 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.cpu import kernels
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
@@ -34,6 +33,7 @@ from pippin.engines.device import (
 from pippin.engines.language.diffusion import loading as diffusion
 from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import (
@@ -70,7 +70,7 @@ from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
-from pippin.engines.language.step.speculation.pace import WITH_AVX2, WITH_VNNI, Pace
+from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
@@ -115,7 +115,7 @@ def open_engine(
     )
     engine.renewed = preparer.renewed
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None
-    if drafts or not kernels.computes_all(model):  # else the BLAS has nothing to do
+    if drafts or not ways.computes_all(model):  # else the BLAS has nothing to do
         threads = open_blas_threads(spec.threads)
         engine.upkeep += [] if threads is None else [threads.look]
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
@@ -410,9 +410,8 @@ def _open_speculation(
     keeps_prefixes = options.prefix_cache and batching.shape is not None
     has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
-    pads = not getattr(model, "takes_padding", False)
-    costs = WITH_VNNI if pads or kernels.multiplies_int8_at_once() else WITH_AVX2
-    pace = Pace(most, overlaps=asked.plan.overlaps, pads=pads, costs=costs)
+    costs = asked.plan.product_costs if getattr(model, "takes_padding", False) else ()
+    pace = Pace(most, overlaps=asked.plan.overlaps, costs=costs)
     always = options.prompt_lookup or named is not None
     cores = time.process_time if asked.plan.shares_cores else None
     clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)

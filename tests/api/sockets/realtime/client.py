@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from openai.types.beta import realtime as beta
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 from websockets.sync.client import ClientConnection, connect
@@ -14,20 +13,12 @@ from websockets.sync.client import ClientConnection, connect
 from tests.api.live_server import MODEL
 
 EVENTS: TypeAdapter[RealtimeServerEvent] = TypeAdapter(RealtimeServerEvent)
-OLD_EVENTS: TypeAdapter[beta.RealtimeServerEvent] = TypeAdapter(beta.RealtimeServerEvent)
 Event = dict[str, Any]
 
 
-def validate_old(event: Event) -> None:
-    """The types of the beta know no models but OpenAI's, and forced tools by no name."""
-    session = {**event.get("session", {}), "model": None, "tool_choice": "auto"}
-    OLD_EVENTS.validate_python({**event, "session": session} if "session" in event else event)
-
-
 class Client:
-    def __init__(self, socket: ClientConnection, *, is_old: bool = False) -> None:
+    def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
-        self.validate = validate_old if is_old else EVENTS.validate_python
         self.session: Event = {}
 
     def send(self, type: str, **fields: Any) -> None:
@@ -35,7 +26,7 @@ class Client:
 
     def next(self, timeout: float = 60) -> Event:
         event: Event = json.loads(self.socket.recv(timeout=timeout))
-        self.validate(event)
+        EVENTS.validate_python(event)
         assert event["event_id"].startswith("event_")
         return event
 
@@ -82,14 +73,10 @@ class Client:
 
 
 @contextmanager
-def client_of(
-    address: str, query: str = f"model={MODEL}", *, is_old: bool = False, **fields: Any
-) -> Iterator[Client]:
-    """A connection, in the shape of the beta if `is_old`."""
-    headers = fields.pop("additional_headers", {}) | ({"openai-beta": "realtime=v1"} if is_old else {})
+def client_of(address: str, query: str = f"model={MODEL}", **fields: Any) -> Iterator[Client]:
     url = address.replace("http", "ws") + f"/v1/realtime?{query}"
-    with connect(url, additional_headers=headers, **fields) as socket:
-        client = Client(socket, is_old=is_old)
+    with connect(url, **fields) as socket:
+        client = Client(socket)
         created = client.next()
         assert created["type"] == "session.created"
         client.session = created["session"]

@@ -9,7 +9,6 @@ from tests.api.live_server import live_server
 
 @pytest.fixture(scope="module")
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Plays the `SCRIPT` of the file, as the server that its `COMPAT` names."""
-    compat = getattr(request.module, "COMPAT", None)
-    with live_server(tmp_path_factory.mktemp("live"), request.module.SCRIPT, compat=compat) as found:
+    """Plays the `SCRIPT` of the file."""
+    with live_server(tmp_path_factory.mktemp("live"), request.module.SCRIPT) as found:
         yield found

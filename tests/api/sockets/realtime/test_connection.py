@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from pippin.api.sockets.channel import Channel
 from pippin.api.sockets.realtime import connection
@@ -420,3 +421,44 @@ def test_each_response_has_a_line_in_the_log(talk: Client, caplog: pytest.LogCap
     [line] = [each.message for each in caplog.records if each.message.startswith("SEND /v1/realtime 200")]
     assert f"model={MODEL}" in line
     assert "completion=" in line
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"additional_headers": {"OpenAI-Beta": "realtime=v1"}},
+        {"subprotocols": ["realtime", "openai-beta.realtime-v1"]},
+    ],
+)
+def test_the_beta_is_refused_and_the_current_form_named(address: str, asked: dict[str, Any]) -> None:
+    url = address.replace("http", "ws") + f"/v1/realtime?model={MODEL}"
+    with connect(url, **asked) as socket:
+        event = json.loads(socket.recv(timeout=60))
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=60)
+    assert (event["type"], event["error"]["param"]) == ("error", "OpenAI-Beta")
+    assert "current events" in event["error"]["message"]
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
+
+
+@pytest.mark.parametrize(
+    ("type", "fields", "named"),
+    [
+        ("session.update", {"session": {"modalities": ["text"]}}, "session.modalities"),
+        ("session.update", {"session": {"system_prompt": "Be brief."}}, "session.system_prompt"),
+        (
+            "response.create",
+            {"response": {"max_response_output_tokens": 9}},
+            "response.max_response_output_tokens",
+        ),
+        ("transcription_session.update", {"session": {}}, "type"),
+        ("session.ping", {}, "type"),
+        ("input_audio_buffer.append", {"audio": "", "sample_rate": 16000}, "sample_rate"),
+        ("input_audio_buffer.commit", {"pad_partial": True}, "pad_partial"),
+    ],
+)
+def test_events_of_former_shapes_are_refused_by_name(
+    talk: Client, type: str, fields: dict[str, Any], named: str
+) -> None:
+    assert talk.refused(type, **fields)["param"] == named

@@ -115,9 +115,9 @@ def goes_on(talk: Client) -> None:
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-@given(st.lists(events, min_size=1, max_size=12), st.booleans())
-def test_no_event_ends_the_connection(address: str, sent: list[dict[str, Any]], is_old: bool) -> None:
-    with client_of(address, is_old=is_old) as talk:
+@given(st.lists(events, min_size=1, max_size=12))
+def test_no_event_ends_the_connection(address: str, sent: list[dict[str, Any]]) -> None:
+    with client_of(address) as talk:
         for event in sent:
             talk.socket.send(json.dumps(event))
         goes_on(talk)

@@ -21,7 +21,6 @@ from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from pippin.engines.language.vision.families import glm5_next, qwen4_exp
 from tests.engines.language.bench import (
     PLAN,
     Bench,
@@ -142,10 +141,9 @@ def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[i
     if isinstance(head, BlockHead):
         return drafted_block(head, hidden, tokens[-1])
     bound = dict(inner.__dict__)
-    theirs = {ours: own for family in (glm5_next, qwen4_exp) for own, ours in family.MENDED.items()}
-    mended = [(each, type(each)) for each in inner.modules() if type(each) in theirs]
+    mended = [(each, type(each)) for each in inner.modules() if "upstream" in type(each).__module__]
     for each, ours in mended:
-        each.__class__ = theirs[ours]
+        each.__class__ = ours.__base__
     inner._cache, inner._next_position = inner.make_cache(), 0
     inner._seed_token = inner._seed_hidden = None
     inner.prefill_from_target_hidden(mx.array([tokens[first:-1]]), hidden, tokens[-1], None, greedy=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
-from msgspec import Struct, json
+from msgspec import Struct
 from starlette.websockets import WebSocket
 
 from pippin.api.access.client_secrets import PREFIX, ClientSecret
@@ -16,7 +16,6 @@ from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
 from pippin.api.sockets.realtime import events as e
-from pippin.api.sockets.realtime import older
 from pippin.api.sockets.realtime.calls import OPERATION, Calls
 from pippin.api.sockets.realtime.conversation import Conversation, Entry, bytes_of, user_sound
 from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
@@ -37,6 +36,7 @@ from pippin.api.sockets.realtime.session import (
     SessionFields,
     Settings,
     bytes_per_ms,
+    refuse_former,
     shown,
     with_session,
     with_shared,
@@ -64,6 +64,13 @@ class Head(Struct):
     event_id: Any = None
 
 
+TOO_OLD: Final = 1008  # close code: policy violation
+NO_BETA: Final = ErrorReport(
+    kind="unsupported",
+    message="The Realtime API's beta is not spoken here: use the current events, without `OpenAI-Beta`.",
+    param="OpenAI-Beta",
+)
+
 LISTENERS: Final = 2
 """Connections whose sound is searched for speech in threads at the same time; others wait for milliseconds."""
 
@@ -79,9 +86,27 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     except ServerError as error:
         await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
         return
-    is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
     channel = Channel(socket, holds_back=True)
-    await Connection(calls, channel, settings, listening, hears=hears, is_old=is_old).serve()
+    if is_beta(socket):
+        await _refuse_beta(channel)
+        return
+    await Connection(calls, channel, settings, listening, hears=hears).serve()
+
+
+def is_beta(socket: WebSocket) -> bool:
+    """Whether the client asks for the beta version of the API: by a header, or, in a browser, by a subprotocol."""
+    in_header = "realtime=v1" in socket.headers.get("openai-beta", "")
+    return in_header or "openai-beta.realtime-v1" in socket.scope.get("subprotocols", [])
+
+
+async def _refuse_beta(channel: Channel) -> None:
+    """Accept the connection, as browsers can't read a refused one, and end it with an error."""
+    await channel.open()
+    try:
+        await channel.send(encoded(e.ErrorEvent(error=problem_of(NO_BETA))))
+        await channel.end(TOO_OLD, NO_BETA.message)
+    finally:
+        await channel.close()
 
 
 async def _asked_for(calls: Calls, socket: WebSocket) -> tuple[Settings, bool]:
@@ -121,12 +146,9 @@ class Connection:
         listening: asyncio.Semaphore,
         *,
         hears: bool,
-        is_old: bool,
     ) -> None:
-        """`listening` is that of `serve`. `hears`: the language model itself takes audio. `is_old`: the client uses the
-        beta version of the API."""
+        """`listening` is that of `serve`. `hears`: the language model itself takes audio."""
         self._listening = listening
-        self._is_old = is_old
         self._calls = calls
         self._channel = channel
         self._settings = settings
@@ -168,11 +190,6 @@ class Connection:
     async def _send(self, event: e.ServerEvent) -> None:
         self._active = time.monotonic()
         data = encoded(event)
-        if self._is_old:
-            translated = older.older(from_json(data))
-            if translated is None:
-                return
-            data = json.encode(translated)
         async with self._sending:
             await self._channel.send(data)
 
@@ -193,13 +210,12 @@ class Connection:
 
     def _read(self, data: bytes, head: Head) -> tuple[str, e.ClientEvent, tuple[str, ...]]:
         """The type of an event, the event, and the names of its unknown fields. Raises `ServerError`."""
-        if self._is_old:
-            data = json.encode(older.newer(decode_json(data, dict[str, Any])))
-            head = decode_json(data, Head)
         contract = e.CONTRACTS.get(head.type) if isinstance(head.type, str) else None
         if contract is None:
             raise invalid("type", f"must be one of {', '.join(e.CONTRACTS)}.")
-        return head.type, *contract.decode(data)
+        event, unknown = contract.decode(data)
+        refuse_former(unknown)
+        return head.type, event, unknown
 
     async def _refuse(self, report: ErrorReport, event_id: str | None = None) -> None:
         log.debug("Refused an event of %s: %r", self._id, report.message)

@@ -77,8 +77,12 @@ CONTRACTS: Final[dict[str, Contract[Any]]] = {
     "conversation.item.retrieve": Contract(ItemNamed),
     "conversation.item.delete": Contract(ItemNamed),
     "conversation.item.truncate": Contract(ItemTruncate),
-    "input_audio_buffer.append": Contract(SoundAppend),
-    "input_audio_buffer.commit": Contract(Plain),
+    "input_audio_buffer.append": Contract(
+        SoundAppend, refused={"sample_rate": "sound has the rate of the session's `audio.input.format`."}
+    ),
+    "input_audio_buffer.commit": Contract(
+        Plain, refused={"pad_partial": "sound of any length is taken; leave it out."}
+    ),
     "input_audio_buffer.clear": Contract(Plain),
     "response.create": Contract(ResponseCreate),
     "response.cancel": Contract(ResponseCancel),

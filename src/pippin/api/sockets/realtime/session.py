@@ -166,6 +166,31 @@ class SessionFields(SharedFields, kw_only=True):
     expires_at: Unused = None
 
 
+FORMER: Final = {
+    "modalities": "send `output_modalities`.",
+    "max_response_output_tokens": "send `max_output_tokens`.",
+    "voice": "send `audio.output.voice`.",
+    "speed": "send `audio.output.speed`.",
+    "input_audio_format": "send `audio.input.format`.",
+    "output_audio_format": "send `audio.output.format`.",
+    "input_audio_transcription": "send `audio.input.transcription`.",
+    "input_audio_noise_reduction": "send `audio.input.noise_reduction`.",
+    "turn_detection": "send `audio.input.turn_detection`.",
+    "system_prompt": "send `instructions`.",
+    "seed": "sessions have no seed; leave it out.",
+    "max_streaming_seconds": "a connection lasts an hour; leave it out.",
+}
+"""What to send instead of the fields of OpenAI's beta and of mlx-vlm's sessions."""
+
+
+def refuse_former(unknown: tuple[str, ...]) -> None:
+    """Raises `ServerError` if one of the unknown fields of an event is a session's or a response's of a former form."""
+    for path in unknown:
+        place, _, name = path.partition(".")
+        if place in ("session", "response") and name in FORMER:
+            raise unsupported(path, FORMER[name])
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of a session, or of one of its responses."""
 
@@ -175,7 +200,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     instructions: str = ""
     max_output_tokens: int | None = None
     temperature: float | None = None
-    seed: int | None = None
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -195,7 +219,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(temperature=self.temperature, seed=self.seed)
+        return Sampling(temperature=self.temperature)
 
     @property
     def thinking(self) -> Thinking:

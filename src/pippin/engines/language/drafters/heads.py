@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.upstream.mends import apply
 
 
 class Reading(NamedTuple):
@@ -155,10 +156,10 @@ class PooledHead(PredictionHead):
     """As GLM 5 Next has it: attention that takes tokens by an index of pooled keys."""
 
     def __init__(self, inner: Any) -> None:
-        from pippin.engines.language.vision.families import glm5_next
+        from pippin.engines.language.upstream.mlx_vlm import glm5_next
 
         super().__init__(inner)
-        glm5_next.mend(inner)
+        apply(glm5_next.MENDS, inner)
         self._new_cache = glm5_next.attention_cache
 
     def make_cache(self) -> PromptCache:
@@ -202,10 +203,10 @@ class StreamsHead(PredictionHead):
     that takes blocks of tokens by an index."""
 
     def __init__(self, inner: Any) -> None:
-        from pippin.engines.language.vision.families import qwen4_exp
+        from pippin.engines.language.upstream.mlx_vlm import qwen4_exp
 
         super().__init__(inner)
-        qwen4_exp.mend(inner)
+        apply(qwen4_exp.MENDS, inner)
         self._new_cache = qwen4_exp.attention_cache
         text = inner.config.text_config
         self.layers_read = (text.num_hidden_layers - 1,)

@@ -18,7 +18,7 @@ from pippin.core.safetensors import read_header
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.model import architectures
+from pippin.engines.language.upstream.mends import classes_of
 
 Config = Mapping[str, Any]
 Weights = dict[str, mx.array]
@@ -132,7 +132,7 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     `TypeError` or `OSError` for what does not fit together."""
     names, config = _storage_of(config)
     changed = {**config, "num_hidden_layers": 1, "first_k_dense_replace": 0}
-    made, arguments = architectures.classes_of(changed)
+    made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
     stored, mode = _read(folder, names, config)

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from pippin.core.errors import ServerError
-from pippin.engines.cpu import kernels
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.assistants import Assistant
@@ -29,6 +29,7 @@ from pippin.engines.language.drafters.heads import (
     PredictionHead,
     StreamsHead,
 )
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.vision.model import VisionModel
@@ -304,15 +305,15 @@ def _open_module(folder: Path, kind: HeadKind) -> Any:
 
 def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
     """The head with all that it does in one call of the kernels, where they can do that for this head and model."""
-    if kernels.why_missing() is not None:
+    if why_missing() is not None:
         return None
-    from pippin.engines.cpu import draft_head
-    from pippin.engines.cpu.agreement import OtherAnswer
+    from pippin.engines.language.drafters import fused_head
+    from pippin.engines.language.kernels.agreement import OtherAnswer
 
-    reason = draft_head.why_not(head.inner, model)
+    reason = fused_head.why_not(head.inner, model)
     if reason is None:
         try:
-            return draft_head.FusedHead(head.inner, model)
+            return fused_head.FusedHead(head.inner, model)
         except OtherAnswer as error:
             reason = str(error)
         except ValueError as error:
@@ -332,10 +333,10 @@ def _own_bytes(head: DraftHead, model: nn.Module) -> int:
 
 def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> None:
     """Put its weights where the model's lie, and in that form."""
-    way = kernels.way_of(head) if plan.kernels and kernel_threads is not None else None
+    way = ways.way_of(head) if plan.kernels and kernel_threads is not None else None
     if way is not None and kernel_threads is not None and way.means == "fused operations":
         mx.eval(head.parameters())
-        kernels.put_on(head, way, kernel_threads, whole=False)
+        ways.put_on(head, way, kernel_threads, whole=False)
         return
     cast_weights(head, plan)
     mx.eval(head.parameters())

@@ -11,6 +11,7 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
+from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.followers import Follower
@@ -300,14 +301,3 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
-
-
-MOST_PADDING = 1.5  # computed tokens, padding included, for each real one
-MOST_CONTEXT = 8192  # tokens of all prompts' caches together, which a joined pass copies side by side
-
-
-def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:
-    """Whether chunks of `counts` tokens, after `contexts` tokens each, are worth computing in one pass."""
-    width = max(counts)
-    longest = max(context + count for context, count in zip(contexts, counts, strict=True))
-    return width * len(counts) <= MOST_PADDING * sum(counts) and longest * len(counts) <= MOST_CONTEXT

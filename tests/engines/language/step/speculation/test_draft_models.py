@@ -17,9 +17,10 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.cpu import kernels
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language import loading
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
@@ -287,7 +288,7 @@ class OnKernels(Bench):
         return build_engine(self.model, self.tokenizer, *options, folder=self.folder, kernel_threads=2)
 
 
-@pytest.mark.skipif(kernels.why_missing() is not None, reason=str(kernels.why_missing()))
+@pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss", "qwen3_next"])
 def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
@@ -298,8 +299,8 @@ def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     plan = msgspec.structs.replace(PLAN, kernels=True, prefill_chunk=16)
     options = ModelOptions(draft_model_path=str(folder), cache_block_tokens=8, num_draft_tokens=4)
     bench = OnKernels(folder, options, plan)
-    whole = kernels.computes_all(drafter_of(bench)._model)
-    assert whole == kernels.computes_all(bench.model) == (architecture != "qwen3_next")
+    whole = ways.computes_all(drafter_of(bench)._model)
+    assert whole == ways.computes_all(bench.model) == (architecture != "qwen3_next")
     prompts = prompts_of(4)
 
     def run() -> None:

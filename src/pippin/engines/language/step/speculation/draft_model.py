@@ -21,7 +21,7 @@ from pippin.engines.language.kv_cache.layout import PADDING, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import weight_bytes
-from pippin.engines.language.step.prefill import fits
+from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
