@@ -244,7 +244,7 @@ def build_engine(
     followers: Many[Follower] = ()
     decoding: OpenDecoding = Decoding
     if speculation is not None:
-        limits.draft_bytes = speculation.sequence_bytes
+        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
         followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
     engine = LanguageEngine(
         loaded,

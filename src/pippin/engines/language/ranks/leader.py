@@ -90,8 +90,8 @@ class ToldSample(Sampled):
 
     telling: Telling | None = None
 
-    def read(self, tokenizer: Tokenizer, wanted: Any) -> list[SampledToken]:
-        chosen = super().read(tokenizer, wanted)
+    def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
+        chosen = super().read(tokenizer)
         if self.telling is not None:
             self.telling.send(Tokens([each.token for each in chosen]))
         return chosen

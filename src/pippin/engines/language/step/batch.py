@@ -43,7 +43,7 @@ class Batch:
         self._judge = Judge(sampler, model.tokenizer, self._mask_words)
         self._nothing_drawn = Sampled(mx.zeros((0,), mx.int32))
         self._drawn = self._nothing_drawn
-        self._unread: list[Running] = []  # for whom the last draw was, until it is read
+        self._drawn_for: list[Running] = []
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
         self._logits: list[mx.array] = []
         self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
@@ -83,13 +83,16 @@ class Batch:
     def forward(self) -> None:
         """Build the next pass, and have the device compute it."""
         self.groups.compact()
-        given = [each for each in self.running if each.next_token is not None]
         drawn = self._drawn.tokens.size
+        given: list[int] = []  # tokens that the last draw does not hold
+        for each in self.running:
+            if each.next_token is not None:
+                each.source = drawn + len(given)
+                given.append(each.next_token)
+                each.next_token = None
         inputs = [self._drawn.tokens] if drawn else []
         if given:
-            inputs.append(mx.array([each.next_token for each in given], dtype=mx.int32))
-            for index, each in enumerate(given):
-                each.source, each.next_token = drawn + index, None
+            inputs.append(mx.array(given, dtype=mx.int32))
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
@@ -106,11 +109,13 @@ class Batch:
         for group, slots in self._by_group():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
-            self._choose_adapters(group, slots)
+            if self._adapters.names:
+                self._choose_adapters(group, slots)
             results.append(group.forward(_pick(tokens, sources)))
             for told in self.followers:
                 told.passed(group)
-            self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
+            for slot, each in slots.items():
+                self._logits_at[each] = start + slot - group.low
             start += group.high - group.low
         return results
 
@@ -129,16 +134,15 @@ class Batch:
         return self.groups.fit(limit, count)
 
     def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
-        if self._adapters.names:
-            numbers = range(group.low, group.high)
-            self._adapters.choose(
-                [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
-            )
+        numbers = range(group.low, group.high)
+        self._adapters.choose(
+            [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
+        )
 
     def _in_order(self, parts: list[mx.array]) -> mx.array:
         """What was computed for each sequence, in the sampler's order."""
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
-        return _pick(whole, [self._logits_at[each] for each in self.running])
+        return _pick(whole, list(map(self._logits_at.__getitem__, self.running)))
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
@@ -147,7 +151,7 @@ class Batch:
         self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
-        self._unread = list(self.running)
+        self._drawn_for = list(self.running)
         for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
@@ -160,13 +164,8 @@ class Batch:
         return masks
 
     def read(self) -> list[tuple[Running, SampledToken]]:
-        """The last draw on the host, of the sequences that are still here; each draw is read once."""
-        if not self._unread:
-            return []
-        drawn_for, self._unread = self._unread, []
-        sampled = self._drawn.read(self._tokenizer, [each.sequence.logprobs for each in drawn_for])
-        here = set(self.running)
-        return [pair for pair in zip(drawn_for, sampled, strict=True) if pair[0] in here]
+        """The last draw on the host, with the sequences that it was for."""
+        return list(zip(self._drawn_for, self._drawn.read(self._tokenizer), strict=True))
 
     def check(self, proposals: list[Proposal]) -> list[list[SampledToken]]:
         """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
@@ -193,13 +192,14 @@ class Batch:
             each.next_token = sampled[-1].token
         self._rewind({each: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
-        self._drawn, self._unread = self._nothing_drawn, []
+        self._drawn, self._drawn_for = self._nothing_drawn, []
         self._logits_at = {}
 
     def _rewind(self, counts: Mapping[Running, int]) -> None:
         """Each sequence forgets its last so many tokens. Layers may be computed again for that, with their adapters."""
         for group, slots in self._by_group():
-            self._choose_adapters(group, slots)
+            if self._adapters.names:
+                self._choose_adapters(group, slots)
             group.rewind({slot: counts[each] for slot, each in slots.items()})
 
 

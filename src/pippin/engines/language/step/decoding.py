@@ -33,11 +33,7 @@ class Turn:
     timed: bool = False  # its time tells whether proposals pay
     looked: bool = False  # proposals were looked for
     judged: Judged = NOTHING_JUDGED
-
-    @property
-    def checked(self) -> bool:
-        """Whether the sequences have their tokens of this step: proposals were judged."""
-        return bool(self.judged.proposals)
+    checked: bool = False  # proposals were judged, so that the sequences have their tokens of this step
 
 
 class Decoding:
@@ -56,7 +52,10 @@ class Decoding:
     def begin(self) -> Turn:
         """Begin a step for which no pass is under way."""
         self.fit()
-        return self._forward(self._turn())
+        turn = self._turn()
+        if turn.sequences and not turn.checked:
+            self.batch.forward()
+        return turn
 
     def resume(self, *, admitted: bool) -> Turn:
         """Begin a step whose pass is under way. `admitted`: prompts have been, which take memory."""
@@ -66,11 +65,6 @@ class Decoding:
 
     def _turn(self) -> Turn:
         return Turn(len(self.batch.running))
-
-    def _forward(self, turn: Turn) -> Turn:
-        if turn.sequences:
-            self.batch.forward()
-        return turn
 
     def draw(self) -> None:
         """Draw a token for each sequence, those that have joined since the pass was built among them."""
@@ -90,7 +84,7 @@ class Decoding:
                 self.lifecycle.accept(each, sampled)
 
     def learn(self, turn: Turn) -> None:
-        """A step that only decoded is done."""
+        """A step that was timed has only decoded, and is done."""
 
 
 class SpeculativeDecoding(Decoding):
@@ -116,25 +110,25 @@ class SpeculativeDecoding(Decoding):
         self._looks = self._looks and self.batch.fit(left, 1 + self.speculation.most)
         return self._looks or self.batch.fit(left)
 
-    def begin(self) -> Turn:
-        self.fit()
-        turn = self._turn()
-        # Prompts that are computed join first: whoever waits for a first token is served before others get several.
-        judged = (
-            self._check() if self._looks and turn.sequences and not self.scheduler.done() else NOTHING_JUDGED
-        )
-        return replace(turn, judged=judged) if judged.proposals else self._forward(turn)
-
     def _turn(self) -> Turn:
-        if not self._may_propose():
-            return super()._turn()
-        return Turn(len(self.batch.running), self.speculation.clock.now(), timed=True, looked=self._looks)
+        sequences = len(self.batch.running)
+        if not sequences or not self._may_propose():
+            return Turn(sequences)
+        turn = Turn(sequences, self.speculation.clock.now(), timed=True, looked=self._looks)
+        # Prompts that are computed join first: whoever waits for a first token is served before others get several.
+        if not self._looks or self.scheduler.done():
+            return turn
+        judged = self._check()
+        return replace(turn, judged=judged, checked=bool(judged.proposals))
 
     def _may_propose(self) -> bool:
         """Whether any sequence can have proposals: without options, those alone whose client predicts the answer."""
         if self.speculation.always:
             return True
-        return any(each.sequence.request.job.prediction for each in self.batch.running)
+        for each in self.batch.running:  # noqa: SIM110 # in each step
+            if each.sequence.request.job.prediction:
+                return True
+        return False
 
     def _check(self) -> Judged:
         """Let the model check proposals, if there are any that may pay."""
@@ -174,8 +168,7 @@ class SpeculativeDecoding(Decoding):
             super().build_ahead()
 
     def learn(self, turn: Turn) -> None:
-        if turn.timed:
-            self.speculation.learn(turn.began, turn.sequences, turn.judged, looked=turn.looked)
+        self.speculation.learn(turn.began, turn.sequences, turn.judged, looked=turn.looked)
 
     def _forget(self, sequence: Sequence) -> None:
         """A sequence has left the batch."""

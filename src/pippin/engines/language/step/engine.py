@@ -154,7 +154,7 @@ class LanguageEngine:
         decoding, completed = turn.sequences, self.lifecycle.completion_tokens
         self.scheduler.observe(seconds, prefilled, decoding)
         self.counters.step_done(seconds, prefilled, completed, decoded=decoding > 0)
-        if decoding and not prefilled:
+        if turn.timed and not prefilled:
             self.decoding.learn(turn)
 
     def stats(self) -> EngineStats:

@@ -263,9 +263,12 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-        ascending = sorted(self.running, key=lambda each: each.length)
-        longest = {each.length_class: each.length + 1 for each in ascending}
-        return left - sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
+        longest: dict[int, int] = {}
+        for each in self.running:
+            longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
+        for each in self.running:
+            left -= self._draft_bytes(longest[each.length_class])
+        return left
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded."""
@@ -291,10 +294,9 @@ class Scheduler:
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
             reckoned.append((each, padded_as))
-        one = {
-            name: limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
-            for name, tokens in longest.items()
-        }
+        one: dict[int, int] = {}
+        for name, tokens in longest.items():
+            one[name] = limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
         size = 0
         for each, padded_as in reckoned:
             own = each.count * one[padded_as]

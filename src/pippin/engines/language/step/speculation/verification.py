@@ -167,10 +167,6 @@ class Speculation:
         for each in self.followers:
             each.rests = self.pace.rests
 
-    def sequence_bytes(self, capacity: int) -> int:
-        """Bytes of what is kept for a sequence with so many tokens, by which it is charged at its admission."""
-        return self.proposer.sequence_bytes(capacity) if self.always else 0
-
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that has left the batch."""
         for known in (self._seen, self._overall, self._grounds):
