@@ -122,7 +122,8 @@ class EmbeddingPreparer:
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._default_prompt = self._prompts.get(str(settings.get("default_prompt_name")), "")
         self.conversations: ConversationPreparer | None = None
-        if takes_media(self.tokenizer.config):
+        encoder = self.tokenizer.config.get("model_type") in ENCODERS
+        if not encoder and takes_media(self.tokenizer.config):
             self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
             self.info = self.conversations.described(self.info)
 
@@ -245,12 +246,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         refuse_unknown(spec.info.id, "late interaction")
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
-    conversations = preparer.conversations
-    return (
-        EncodingEngine(forward)
-        if conversations is None
-        else EncodingEngine(forward, check=conversations.check)
-    )
+    return EncodingEngine(forward)
 
 
 def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
@@ -386,10 +382,10 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
 def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> ConversationStates | None:
     """The forward pass for conversations with media, or None if the model takes none; tests which media it takes."""
     conversations = preparer.conversations
-    if conversations is None or not isinstance(model, VisionModel):
+    if conversations is None:
         return None
-    states = ConversationStates(model, preparer.options)
-    conversations.try_media(model)
+    states = ConversationStates(model, preparer.options) if isinstance(model, VisionModel) else None
+    conversations.loaded(model)
     preparer.info = conversations.described(preparer.info)
     return states
 

@@ -117,11 +117,8 @@ class EncodingEngine(CachelessEngine):
         forward: Forward,
         *,
         batch_tokens: int = BATCH_TOKENS,
-        check: Callable[[EncodingJob], None] = lambda _: None,
     ) -> None:
-        """`check` raises `ServerError` for a job that the loaded model cannot run."""
         self._forward = forward
-        self._check = check
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
@@ -131,7 +128,6 @@ class EncodingEngine(CachelessEngine):
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, EncodingJob)
-        self._check(job)
         self._running[job.id] = _Running(job, [None] * len(job.sequences), len(job.sequences))
         self._queue.extend((job.id, index) for index in range(len(job.sequences)))
 

@@ -239,12 +239,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     forward = _classifier(preparer) if preparer.is_classifier else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
-    conversations = preparer.conversations
-    return (
-        EncodingEngine(forward)
-        if conversations is None
-        else EncodingEngine(forward, check=conversations.check)
-    )
+    return EncodingEngine(forward)
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
@@ -287,6 +282,9 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     plan = decide(find_facts(), preparer.options)
     configure(plan)
     model, _ = load_weights(preparer.info, plan, progress, use=KernelUse(threads=preparer.threads))
+    if preparer.conversations is not None:
+        preparer.conversations.loaded(model)
+        preparer.info = preparer.conversations.described(preparer.info)
     if isinstance(model, VisionModel):
         return _sees(preparer, model, yes, no)
     pad = preparer.tokenizer.pad
@@ -308,9 +306,6 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
 def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:
     """The same score from a vision-language model, one pair at a time."""
     passes = ConversationStates(model, preparer.options)
-    if preparer.conversations is not None:
-        preparer.conversations.try_media(model)
-        preparer.info = preparer.conversations.described(preparer.info)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         scores = []

@@ -30,8 +30,6 @@ from pippin.engines.device import (
     kernels_read_cache,
     share_memory,
 )
-from pippin.engines.language.diffusion import loading as diffusion
-from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
@@ -40,9 +38,11 @@ from pippin.engines.language.kv_cache.probe import (
     Batching,
     can_rewind,
     choose_batching,
-    one_at_a_time,
 )
-from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
+from pippin.engines.language.kv_cache.slots import unmarked
+from pippin.engines.language.library.autoregressive import AutoregressiveModel
+from pippin.engines.language.library.engine import LibraryEngine
+from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
@@ -75,19 +75,11 @@ from pippin.engines.language.step.speculation.proposers import Either, Lookup, P
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.joint import find_tokens
-from pippin.engines.language.vision.media import WholePrompt
-from pippin.engines.language.vision.model import FAILURES, VisionModel
-from pippin.engines.language.vision.trial import is_faithful, runs
-from pippin.engines.language.vision.whole import (
-    WholeEncoder,
-    WholeModel,
-    computed_whole,
-    evaluated,
-    text_prompt,
-)
+from pippin.engines.language.vision.encoder import NoEncoder, Vision, VisionEncoder
+from pippin.engines.language.vision.media import TEXT_ONLY
+from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.warm_prompts import warm
+from pippin.engines.language.ways import choose_way
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +88,16 @@ FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 def open_engine(
     spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
-) -> LanguageEngine | DiffusionEngine:
+) -> LanguageEngine | LibraryEngine:
     if preparer.diffusion is not None:
-        return diffusion.open_engine(spec, preparer, progress)
+        return open_diffusion_engine(spec, preparer, preparer.diffusion, progress)
     options = convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     warn_of_slow_cache(plan, options)
     configure(plan)
     model = _load_model(spec, preparer, options, plan, progress)
+    if isinstance(model, AutoregressiveModel):
+        return open_autoregressive_engine(model, preparer, options, plan)
     engine = build_engine(
         model,
         preparer.tokenizer,
@@ -113,7 +107,6 @@ def open_engine(
         progress=progress,
         kernel_threads=_kernel_threads(spec),
     )
-    engine.renewed = preparer.renewed
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None
     if drafts or not ways.computes_all(model):  # else the BLAS has nothing to do
         threads = open_blas_threads(spec.threads)
@@ -135,7 +128,7 @@ def _load_model(
     options: ModelOptions,
     plan: DevicePlan,
     progress: LoadProgress,
-) -> nn.Module:
+) -> nn.Module | AutoregressiveModel:
     """The model with its weights, in the way in which it runs; tells the preparer which media it takes."""
     experts = memory_for_experts(spec.info, options.expert_cache_gb, plan.memory_limit)
     reading = Reading(
@@ -150,10 +143,11 @@ def _load_model(
     if experts is not None:
         kept = experts.kept / 1e9
         log.info("the model reads its experts from the disk; %.3g GB of them stay", kept)
+    media = TEXT_ONLY
     if not isinstance(model, VisionModel):
-        preparer.try_media(lambda _: False)
+        pass
     elif (way := choose_way(model, preparer)) is not None:
-        model = way
+        model, media = way.model, way.media
     elif experts is not None:
         message = f"The model {spec.info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
         raise ServerError("load_failed", message)
@@ -161,48 +155,8 @@ def _load_model(
         log.warning("the model is served for text only: mlx-vlm's model does not run")
         as_text = Reading(trust_remote_code=options.trust_remote_code, text_only=True)
         model, _ = load_weights(spec.info, plan, progress, as_text)
-    preparer.media_known = True
+    preparer.loaded(media)
     return model
-
-
-def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | WholeModel | None:
-    """How a model of mlx-vlm runs: in the engine's batches; or else one prompt at a time, computed whole; None where
-    it does not run at all. Tells the preparer which media it takes."""
-    in_batches = runs(model)
-    if in_batches and preparer.try_media(partial(is_faithful, model)):
-        return model
-    whole = WholeModel(model.inner, model.unused)
-    if preparer.takes_whole_prompts(partial(evaluated, whole)):
-        # Sequences that run one at a time gain nothing by joint media, and some of their caches depend on how a prompt
-        # is cut.
-        if in_batches and _batches(model) and preparer.joins_media(partial(find_tokens, model)):
-            return model
-        log.warning("the model runs as mlx-vlm runs it, one request at a time: its media cannot be batched")
-        preparer.needs_media = not _runs_whole(whole)
-        return whole
-    if in_batches:
-        log.warning("the model is served for text only: none of its media are taken by the installed mlx-vlm")
-        return model
-    if not _runs_whole(whole):
-        preparer.try_media(lambda _: False)
-        return None
-    log.warning("the model runs as mlx-vlm runs it, one request at a time")
-    return whole
-
-
-def _batches(model: VisionModel) -> bool:
-    """Whether sequences of text run together."""
-    return choose_batching(model, ModelOptions()).shape is not None
-
-
-def _runs_whole(model: WholeModel) -> bool:
-    """Whether the model computes a prompt of text."""
-    try:
-        evaluated(model, text_prompt((1, 2, 3)))
-    except FAILURES as error:
-        log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
-        return False
-    return True
 
 
 def build_engine(
@@ -221,7 +175,7 @@ def build_engine(
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     batching = _choose_batching(model, options, plan, adapters)
-    head = Head(model, batching.vocabulary, narrows=not batching.alone)
+    head = Head(model, batching.vocabulary)
     looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
     remembered = RememberedText() if looks_back else None
     asked = _Asked(options, plan, tokenizer, folder, kernel_threads, remembered)
@@ -264,11 +218,8 @@ def build_engine(
 def _choose_batching(
     model: nn.Module, options: ModelOptions, plan: DevicePlan, adapters: Adapters
 ) -> Batching:
-    if isinstance(model, WholeModel):
-        batching = _whole_batching(model, options)
-    else:
-        batching = choose_batching(model, options, _mark_constant(plan))
-    if adapters.names and batching.shape is None and not batching.alone:
+    batching = choose_batching(model, options, _mark_constant(plan))
+    if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
@@ -279,21 +230,6 @@ def _choose_batching(
 def _mark_constant(plan: DevicePlan) -> Callable[[mx.array], mx.array]:
     """Rotary positions that are promised not to change are only remembered by what stands in for slow functions."""
     return steady if plan.slow_functions else unmarked
-
-
-def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
-    """Raises `ServerError("load_failed")` for options that such a model cannot run with."""
-    if cache_bits(options) != (None, None):
-        message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
-        raise ServerError("load_failed", message, "kv_bits")
-    samples = [*model.samples.values()] or [text_prompt((1, 2, 3))]
-    cache, logits = computed_whole(model, samples[0])
-    prompts = [partial(_cache_of, model, each) for each in samples]
-    return one_at_a_time(model, cache, logits.shape[-1], prompts)
-
-
-def _cache_of(model: WholeModel, prompt: WholePrompt) -> PromptCache:
-    return computed_whole(model, prompt)[0]
 
 
 def _limits(
@@ -307,7 +243,7 @@ def _limits(
     prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
     aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
     return StepLimits(
-        max_sequences=1 if batching.alone else options.max_num_seqs,
+        max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         longest_chunk=plan.longest_chunk,
@@ -321,13 +257,9 @@ def _limits(
     )
 
 
-def _open_vision(
-    model: nn.Module, options: ModelOptions, plan: DevicePlan
-) -> VisionEncoder | WholeEncoder | None:
-    if isinstance(model, WholeModel):
-        return WholeEncoder()
+def _open_vision(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Vision:
     if not isinstance(model, VisionModel):
-        return None
+        return NoEncoder()
     return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
@@ -450,13 +382,6 @@ def _open_drafter(
     check_draft_kind(named, kind, options.draft_kind)
     if kind == "model":
         return _open_draft_model(named, asked, progress), ()
-    if batching.alone:
-        option = _drafting_option(options, named)
-        message = (
-            f"{option} cannot be used: this model runs whole prompts, and shows no states of them to a draft head. "
-            "Take prompt_lookup or a draft model."
-        )
-        raise ServerError("load_failed", message, option)
     follower = _open_follower(named, kind, asked, model, head, batching)
     return follower, (follower,)
 

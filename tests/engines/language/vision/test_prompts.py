@@ -11,7 +11,7 @@ from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.prompt import rendering
+from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
 from tests.engines.language.bench import Eager, watch
@@ -46,7 +46,6 @@ def test_several_pictures_are_answered_as_mlx_vlm_does(family: str, tmp_path: Pa
 
 def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     opened = (
         Message("user", (Image(Inline(WIDE)), Text("What is it?"))),
         Message("assistant", (Text("A dog."),)),
@@ -65,7 +64,6 @@ def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: Visio
 
 def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     for name, system in (("a", "Be brief."), ("b", "Answer at length, in rhyme.")):
         messages = (Message("system", (Text(system),)), Message("user", (Image(Inline(WIDE)), Text("?"))))
         job = bench.prepare(name, messages)
@@ -87,7 +85,6 @@ def test_the_cache_of_features_is_bounded_and_may_be_off(folder: Path) -> None:
     for size, encoded in ((0, 3), (1, 2), (2, 2)):
         bench = VisionBench(folder, vision_cache_size=size, prefix_cache=False)
         engine = bench.engine
-        assert engine.vision is not None
         answers = [
             bench.run(bench.job("a", shown, "?"), engine=engine)[0]["a"] for shown in (WIDE, TALL, TALL)
         ]
@@ -168,7 +165,7 @@ def test_media_of_one_request_are_bounded_together(
     bench: VisionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = bench.job("a", WIDE).media.placed[0].medium.bytes  # type: ignore[union-attr]
-    monkeypatch.setattr(rendering, "MOST_MEDIA_BYTES", 2 * size)
+    monkeypatch.setattr(processing, "MOST_MEDIA_BYTES", 2 * size)
     assert bench.job("a", WIDE, WIDE)
     with pytest.raises(ServerError, match=r"'messages\[0\]\.content\[2\]' are too large together"):
         bench.job("a", WIDE, WIDE, WIDE)
@@ -178,8 +175,8 @@ def test_pictures_beyond_the_context_window_are_not_processed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = VisionBench(folder, context_length=20)
-    media = bench.preparer._media
-    assert media is not None
+    media = bench.preparer.media
+    assert isinstance(media, MediaProcessor)
     processed: list[str] = []
 
     def process(part: Any, param: str) -> Any:
@@ -194,7 +191,6 @@ def test_pictures_beyond_the_context_window_are_not_processed(
 
 def test_features_are_kept_within_their_bytes(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     features = engine.vision.model.encode(bench.job("a", WIDE).media.placed[0].medium)  # type: ignore[union-attr]
     cache = FeatureCache(20, 2 * features.bytes)
     for name in (b"a", b"b", b"c"):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from pippin.engines.language.kv_cache.slots import (
     unmarked,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from pippin.engines.language.kv_cache.solo_trial import takes_back, takes_back_alone
+from pippin.engines.language.kv_cache.solo_trial import takes_back
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ class Batching:
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
     rewinds: bool = False  # sequences can forget tokens of their last step
-    alone: bool = False  # a sequence must end before the next prompt begins
 
     @property
     def joint_prompts(self) -> bool:
@@ -114,24 +113,6 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
         rewinds=takes_back(model, layout),
-    )
-
-
-def one_at_a_time(
-    model: nn.Module, cache: PromptCache, vocabulary: int, prompts: Sequence[Callable[[], PromptCache]]
-) -> Batching:
-    """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
-    its prompt, and the next begins after its end. `prompts` each compute one."""
-    layout = CacheLayout.learn(model, cache)
-    return Batching(
-        new_group=lambda: SoloGroup(model, layout, shares=True),
-        vocabulary=vocabulary,
-        layout=layout,
-        shape=None,
-        slack=sizes.CAPACITY_STEP,
-        slot_bytes=layout.prompt_bytes,
-        rewinds=takes_back_alone(model, layout, prompts),
-        alone=True,
     )
 
 

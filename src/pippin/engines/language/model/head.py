@@ -30,17 +30,13 @@ class Head:
     the last token of a prompt has to be computed by itself.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int, *, narrows: bool = True) -> None:
-        """`narrows`: false for a model that gives the logits of the last position alone."""
+    def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
         self._watched = False
         self._classes: list[
             tuple[nn.Module, type, type]
         ] = []  # a module, its own class, and the one that narrows
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
-        self.works = not narrows
-        if not narrows:
-            return
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
                 self._narrow(module, "__call__")

@@ -64,11 +64,9 @@ class LanguageEngine:
         self.upkeep = prefixes.upkeep  # called between two steps
         self._options, self._steering, self.share = options, steering, share
         self._advance = self._one_step_ahead if overlaps else self._in_order
-        # Prepares a job again if it was prepared before the model was loaded.
-        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: job
 
     def submit(self, job: LanguageJob) -> None:
-        self.lifecycle.submit(self.renewed(job))
+        self.lifecycle.submit(job)
 
     def cancel(self, id: str) -> None:
         self.lifecycle.cancel(id)
@@ -166,8 +164,7 @@ class LanguageEngine:
         if prefixes_only:
             self.warm_again()
         else:
-            if self.vision is not None:
-                self.vision.cache.clear()
+            self.vision.clear()
             mx.clear_cache()
 
     def warm_again(self) -> None:

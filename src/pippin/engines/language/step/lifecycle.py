@@ -23,9 +23,8 @@ from pippin.engines.language.step.sequences import (
     identity_of,
 )
 from pippin.engines.language.step.steering import ALONE, Steering
-from pippin.engines.language.vision.encoder import MediaInputs, VisionEncoder
-from pippin.engines.language.vision.media import PromptMedia, WholePrompt
-from pippin.engines.language.vision.whole import WholeEncoder, WholeInputs
+from pippin.engines.language.vision.encoder import MediaInputs
+from pippin.engines.language.vision.media import PromptMedia
 
 
 class Lifecycle:
@@ -98,19 +97,11 @@ class Lifecycle:
         self._live[job.id] = request
         _move(waiting.sequences, waiting)
 
-    def _open_media(self, job: LanguageJob) -> MediaInputs | WholeInputs | None:
-        match self._model.vision, job.media:
-            case WholeEncoder() as whole, None:
-                return _open_whole(whole, job)
-            case WholeEncoder() as whole, WholePrompt() as media:
-                return whole.open(job.prompt, media)
-            case _, None:
-                return None
-            case VisionEncoder() as encoder, PromptMedia() as media:
-                return encoder.open(job.prompt, media)
-            case _:
-                message = "This model was loaded for text only, and 'messages' holds more: leave it out."
-                raise ServerError("unsupported", message, "messages")
+    def _open_media(self, job: LanguageJob) -> MediaInputs | None:
+        if job.media is None:
+            return None
+        assert isinstance(job.media, PromptMedia)
+        return self._model.vision.open(job.prompt, job.media)
 
     def admit(self, now: float) -> bool:
         """Let prompts out of the queue; return whether there were any."""
@@ -352,16 +343,6 @@ class Lifecycle:
                     running.slot.view(length),
                     sequence.state_node,
                 )
-
-
-def _open_whole(whole: WholeEncoder, job: LanguageJob) -> WholeInputs:
-    """Open a text prompt of a model that computes prompts whole. Raises `ServerError` if the request forbids it."""
-    asked = job.request
-    by_name = asked.prompt_logprobs is not None
-    if by_name or (asked.echo and asked.logprobs is not None):
-        message = "This model computes prompts at once and gives no logprobs of their tokens: leave them out."
-        raise ServerError("unsupported", message, "prompt_logprobs" if by_name else "echo")
-    return whole.open(job.prompt, None)
 
 
 def _move(sequences: Iterable[Sequence], stage: Waiting | Prefilling | None) -> None:

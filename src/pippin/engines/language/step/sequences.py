@@ -24,7 +24,6 @@ from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
-from pippin.engines.language.vision.whole import WholeInputs
 
 
 @dataclass(eq=False, kw_only=True)
@@ -33,7 +32,7 @@ class Request:
 
     job: LanguageJob
     adapter: int = 0  # index among the model's adapters, 0 for none
-    media: MediaInputs | WholeInputs | None = None
+    media: MediaInputs | None = None
 
     # Written by the lifecycle; times are monotonic seconds.
     sequences: list["Sequence"] = field(default_factory=list)  # those that have not ended

@@ -14,8 +14,7 @@ from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling, Request
-from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.whole import WholeEncoder
+from pippin.engines.language.vision.encoder import Vision
 
 
 def engine_stats(
@@ -25,7 +24,7 @@ def engine_stats(
     batch: Batch,
     model: nn.Module,
     prefixes: Prefixes,
-    vision: VisionEncoder | WholeEncoder | None,
+    vision: Vision,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(
@@ -46,8 +45,8 @@ def engine_stats(
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
         draft_seconds=counters.draft_seconds,
-        media_encoded=0 if vision is None else vision.encoded,
-        media_reused=0 if vision is None else vision.reused,
+        media_encoded=vision.encoded,
+        media_reused=vision.reused,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
         cache=prefixes.stats(),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from pippin.core.errors import ServerError
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import (
     FAILURES,
@@ -57,6 +58,28 @@ class VisionEncoder:
         return MediaInputs(
             self, media, self.model.positions(tokens, media), media.spans(self.model.bidirectional)
         )
+
+    def clear(self) -> None:
+        """Forget the features of all media."""
+        self.cache.clear()
+
+
+class NoEncoder:
+    """Stands where a model takes text alone."""
+
+    encoded = reused = 0
+
+    def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "MediaInputs":
+        """Raises `ServerError`: nothing that is prepared for such a model has media."""
+        message = "This model was loaded for text only, and 'messages' holds more: leave it out."
+        raise ServerError("unsupported", message, "messages")
+
+    def clear(self) -> None:
+        pass
+
+
+Vision = VisionEncoder | NoEncoder
+"""What an engine has for media in prompts."""
 
 
 @dataclass(eq=False)

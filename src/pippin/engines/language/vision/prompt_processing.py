@@ -1,5 +1,5 @@
-"""The processor of a model that computes prompts whole: turns messages into text as mlx-vlm does, and the text with all
-its media into arrays."""
+"""The processor of a model whose media are prepared with the whole prompt: turns messages into text as mlx-vlm does,
+and the text with all its media into arrays."""
 
 import hashlib
 import logging
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 import numpy as np
@@ -18,11 +18,24 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
+from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.joint import JointTokens
-from pippin.engines.language.vision.media import MediaPart, Modality, PromptMedia, WholePrompt, modality_of
+from pippin.engines.language.vision.media import (
+    TEXT_ONLY,
+    MediaPart,
+    Medium,
+    Modality,
+    Parts,
+    PlacedPrompt,
+    SampleRenderer,
+    TextOnly,
+    WholePrompt,
+    modality_of,
+)
+from pippin.engines.language.vision.placeholders import require_text_after
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
@@ -116,20 +129,20 @@ class LibraryStyle:
 class _ShieldedTokenizer:
     """A processor's tokenizer that reads markers spelled by clients as text: shielded ones, see `Literals`."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, encode_shielded: Callable[[str], list[int]]) -> None:
         self._tokenizer = tokenizer
-        self.encode_shielded: Callable[[str], list[int]] | None = None
+        self._encode_shielded = encode_shielded
 
     def __call__(self, text: Any = None, **settings: Any) -> Any:
         pieces = [text] if isinstance(text, str) else text
         shielded = isinstance(pieces, list) and any(
             isinstance(piece, str) and BREAK in piece for piece in pieces
         )
-        if not shielded or self.encode_shielded is None:
+        if not shielded:
             return self._tokenizer(text, **settings)
         from transformers import BatchEncoding
 
-        ids = [self.encode_shielded(piece) for piece in pieces]
+        ids = [self._encode_shielded(piece) for piece in pieces]
         if settings.get("add_special_tokens", True):
             start = list(self._tokenizer("")["input_ids"])  # what is put before every text
             ids = [[*start, *each] for each in ids]
@@ -141,7 +154,7 @@ class _ShieldedTokenizer:
         return BatchEncoding(made, tensor_type=settings.get("return_tensors"))
 
     def encode(self, text: str, **settings: Any) -> Any:
-        if BREAK in text and self.encode_shielded is not None:
+        if BREAK in text:
             return self(text, **settings)["input_ids"]
         return self._tokenizer.encode(text, **settings)
 
@@ -152,10 +165,10 @@ class _ShieldedTokenizer:
         return len(self._tokenizer)
 
 
-class WholeProcessor:
+class PromptProcessor(TextOnly):
     """A model's processor, given whole prompts. Several threads may use it at once."""
 
-    def __init__(self, folder: Path, options: ModelOptions) -> None:
+    def __init__(self, folder: Path, options: ModelOptions, tokenizer: Tokenizer) -> None:
         """Raises what mlx-vlm and transformers raise for a folder that they can't read."""
         import mlx_vlm.utils
 
@@ -173,22 +186,34 @@ class WholeProcessor:
                 folder, trust_remote_code=options.trust_remote_code
             )
         cut_into_tiles(self._processor, config)
-        self._shielded: _ShieldedTokenizer | None = None
         if hasattr(self._processor, "tokenizer"):
-            self._shielded = _ShieldedTokenizer(self._processor.tokenizer)
-            self._processor.tokenizer = self._shielded
+            encode = tokenizer.literals.encode
+            self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)
         self._rate = rate_of(self._processor)
         self._frame_rate = frame_rate(self._processor)
-        self._tokenizer: Tokenizer | None = None
-        self._adds_tokens = False
-        self.style = LibraryStyle(str(config.get("model_type", "")).lower())
-        self.modalities: frozenset[Modality] = frozenset()  # found by testing
+        own = self._own_template()
+        # A model's own template writes all special tokens.
+        self._adds_tokens = not tokenizer.chat_templates and own is None
+        self._templates = {"default": own or PLAIN_TEMPLATE}
+        self.writing = LibraryStyle(str(config.get("model_type", "")).lower())
+        self.found: frozenset[Modality] = frozenset()  # the modalities that the model takes, found by testing
         self.takes_several = False  # whether a prompt may have several pictures, found by testing
         self.joint: JointTokens | None = None  # set if prompts run in batches, found by testing
 
     @property
+    def modalities(self) -> frozenset[Modality]:
+        return self.found
+
+    @property
+    def templates(self) -> dict[str, str]:
+        return self._templates
+
+    def style(self, template: ChatTemplate) -> LibraryStyle:
+        return self.writing
+
+    @property
     def frames(self) -> FrameRate | None:
-        """The rate at which videos are shown as pictures; None for a model that takes video, or one picture at most."""
+        # Not for a model that takes one picture at most.
         seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
         return self._frame_rate if seen else None
 
@@ -197,8 +222,7 @@ class WholeProcessor:
         """Whether the processor takes no video, even if it accepts it silently."""
         return self._frame_rate is not None
 
-    @property
-    def chat_template(self) -> str | None:
+    def _own_template(self) -> str | None:
         """The processor's own template, which some models have instead of their tokenizer's."""
         found = getattr(self._processor, "chat_template", None)
         if isinstance(found, str) and "{" not in found:
@@ -222,14 +246,28 @@ class WholeProcessor:
         begins_alike = named[0].startswith(bare[0]) and named[1:] == bare[1:]
         return named[0].removeprefix(bare[0]) if begins_alike else ""
 
-    def use(self, tokenizer: Tokenizer, *, templated: bool) -> None:
-        """`templated`: prompts are rendered by the model's own chat template, which writes all special tokens."""
-        self._tokenizer = tokenizer
-        self._adds_tokens = not templated
-        if self._shielded is not None:
-            self._shielded.encode_shielded = tokenizer.literals.encode
+    def placed(
+        self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
+    ) -> PlacedPrompt:
+        if not parts:
+            return encode(text), None
+        made = self.prompt(text, parts)
+        if self.joint is None:
+            # Some processors number media with ids below 0, which are no tokens.
+            return [max(int(each), 0) for each in made.ids[0]], made
+        tokens, found = self.joint.place(made, modality_of(parts[0][1]), self._digest(parts))
+        return tokens, require_text_after(found, len(tokens))
 
-    def prompt(self, text: str, media: Sequence[tuple[str, MediaPart]]) -> WholePrompt:
+    def _digest(self, parts: Parts) -> bytes:
+        sources = ((part, part.source) for _, part in parts)
+        digests = (
+            digest_of(part, source.data, self._options)
+            for part, source in sources
+            if isinstance(source, Inline)
+        )
+        return hashlib.blake2b(b"".join(digests)).digest()
+
+    def prompt(self, text: str, media: Parts) -> WholePrompt:
         """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
         given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
         for where, part in media:
@@ -245,26 +283,18 @@ class WholeProcessor:
                 where,
             ) from error
 
-    def joined(self, text: str, media: Sequence[tuple[str, MediaPart]]) -> tuple[list[int], PromptMedia]:
-        """Like `prompt`, for batches: the tokens, one for each embedding, and the media as one. Raises
-        `ServerError`."""
-        assert self.joint is not None
-        made = self.prompt(text, media)
-        sources = ((part, part.source) for _, part in media)
-        digests = (
-            digest_of(part, source.data, self._options)
-            for part, source in sources
-            if isinstance(source, Inline)
-        )
-        return self.joint.place(made, modality_of(media[0][1]), hashlib.blake2b(b"".join(digests)).digest())
-
-    def made(self, media: PromptMedia | WholePrompt) -> bool:
-        """Whether the media of a prompt were prepared in the form that the loaded model takes."""
-        return (
-            isinstance(media, WholePrompt)
-            if self.joint is None
-            else isinstance(media, PromptMedia) and media.joint
-        )
+    def joined(
+        self, renderer: SampleRenderer, find: Callable[[Sequence[WholePrompt]], JointTokens | None]
+    ) -> TextOnly:
+        try:
+            samples = [list(_samples(self, renderer, modality)) for modality in sorted(self.modalities)]
+        except (*FAILURES, ServerError) as error:
+            log.info("its media can't be joined: a sample fails: %s: %s", type(error).__name__, error)
+            return TEXT_ONLY
+        found = [tokens for each in samples if (tokens := find(each)) is not None]
+        # One set of tokens for all modalities: a prompt may have several.
+        self.joint = JointTokens.union(found) if len(found) == len(samples) else None
+        return TEXT_ONLY if self.joint is None else self
 
     def _check(self, part: MediaPart, where: str) -> None:
         modality = modality_of(part)
@@ -370,18 +400,12 @@ def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
 
 
 Evaluate = Callable[[WholePrompt], mx.array]
-"""Returns the logits [vocabulary] of the loaded model after a prompt."""
-
-
-class SampleRenderer(Protocol):
-    """Renders a message with media and a word. Raises `ServerError`."""
-
-    def sample(self, modality: Modality, count: int = 1) -> str: ...
+"""Returns what the loaded model gives after a prompt [vocabulary]: logits, or log-probabilities."""
 
 
 def try_modalities(
-    processor: WholeProcessor,
-    open_renderer: "Callable[[WholeProcessor], SampleRenderer]",
+    processor: PromptProcessor,
+    open_renderer: "Callable[[PromptProcessor], SampleRenderer]",
     evaluate: Evaluate,
 ) -> bool:
     """Find out, by testing, which modalities the model takes and how its messages are written; return whether any.
@@ -392,39 +416,19 @@ def try_modalities(
     tried = [each for each in MODALITIES if each != "video" or not processor.drops_video]
     for writing in get_args(Writing):
         markers = processor.markers() if writing == "as text" else {}
-        processor.style = replace(processor.style, writing=writing, markers=markers)
+        processor.writing = replace(processor.writing, writing=writing, markers=markers)
         renderer = open_renderer(processor)
         found = {each for each in tried if _sees_a_difference(processor, renderer, each, evaluate)}
         if found:
             break
-    processor.modalities = frozenset(found)
+    processor.found = frozenset(found)
     if "image" in found:
         processor.takes_several = _sees_a_difference(processor, renderer, "image", evaluate, count=2)
     return bool(found)
 
 
-def try_joint(
-    processor: WholeProcessor,
-    renderer: SampleRenderer,
-    find: Callable[[Sequence[WholePrompt]], JointTokens | None],
-) -> bool:
-    """Find out, by testing, whether the engine computes prompts with these media in its batches.
-
-    `find` returns the tokens that features replace in samples, as `find_tokens` does.
-    """
-    try:
-        samples = [list(_samples(processor, renderer, modality)) for modality in sorted(processor.modalities)]
-    except (*FAILURES, ServerError) as error:
-        log.info("its media can't be joined: a sample fails: %s: %s", type(error).__name__, error)
-        return False
-    found = [tokens for each in samples if (tokens := find(each)) is not None]
-    # One set of tokens for all modalities: a prompt may have several.
-    processor.joint = JointTokens.union(found) if len(found) == len(samples) else None
-    return processor.joint is not None
-
-
 def _samples(
-    processor: WholeProcessor, renderer: SampleRenderer, modality: Modality
+    processor: PromptProcessor, renderer: SampleRenderer, modality: Modality
 ) -> Iterator[WholePrompt]:
     """Prompts with media of a modality: two that differ in the medium only, and pictures of other sizes and number."""
     asked = [(0, 1), (1, 1)]
@@ -435,15 +439,15 @@ def _samples(
 
 
 def _sees_a_difference(
-    processor: WholeProcessor,
+    processor: PromptProcessor,
     renderer: SampleRenderer,
     modality: Modality,
     evaluate: Evaluate,
     count: int = 1,
 ) -> bool:
-    """Whether the model runs a prompt with samples of the modality, and its logits change with the last sample.
+    """Whether the model runs a prompt with samples of the modality, and what it gives changes with the last sample.
 
-    A family that leaves the medium out of the prompt would give the same logits for both.
+    A family that leaves the medium out of the prompt would give the same for both.
     """
     try:
         text = renderer.sample(modality, count)

@@ -1,15 +1,14 @@
-"""The engine of diffusion language models: a queue, and one request at a time, written by mlx-vlm's loop.
+"""The engine of models that mlx-vlm's loops run: a queue, and one request at a time.
 
-The loop runs on a thread of its own (`engines/blocking.py`), which also reads the tokens of each block; the engine's
-next step returns the block's events. A request that is cancelled or fails leaves the loop before its next pass through
-the model.
+The loop runs on a thread of its own (`engines/blocking.py`), which also reads the tokens; the engine's next step
+returns their events. A request that is cancelled or fails leaves the loop before its next pass through the model.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -17,10 +16,11 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho, merged
 from pippin.core.models import EngineStats
+from pippin.core.requests import AskedDiffusion, Sampling
 from pippin.engines.base import Emission
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
-from pippin.engines.language.diffusion.model import COPIES, DiffusionModel, Writing
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prompt.loops import Loop
 from pippin.engines.language.sampling.sampler import choice_seed
 from pippin.engines.language.step.changes import changed
 from pippin.engines.language.step.decoder import SequenceDecoder
@@ -28,41 +28,63 @@ from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
 from pippin.engines.language.step.statistics import request_status
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.media import PromptMedia
-from pippin.engines.language.vision.whole import text_prompt
+from pippin.engines.language.vision.media import WholePrompt, text_prompt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """The inputs of one answer."""
+
+    prompt: WholePrompt
+    max_tokens: int
+    ends: frozenset[int]  # tokens that end the answer
+    seed: int
+    sampling: Sampling
+    settings: AskedDiffusion
+
+
+class Writer(Protocol):
+    """A loaded model, and the loop of mlx-vlm that writes with it."""
+
+    def write(
+        self, writing: Writing, tell: Callable[[Sequence[int]], bool], check: Callable[[], None]
+    ) -> None:
+        """Write an answer. `tell` takes tokens as they are written, and returns whether to go on; `check` may raise,
+        and is called at each pass through the model."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """Bytes that bound the length of a request."""
 
     weights: int
-    token: int  # of the KV cache
-    scores: int  # besides, for each pair of prompt tokens
+    token: int  # of the KV cache, with its copies
+    scores: int = 0  # besides, for each pair of prompt tokens
     memory: int  # that the weights leave
 
     def most_tokens(self, prompt: int) -> int:
         """The most tokens of prompt and answer together, for a prompt of `prompt` tokens."""
-        return max(self.memory - self.scores * prompt * prompt, 0) // (COPIES * max(self.token, 1))
+        return max(self.memory - self.scores * prompt * prompt, 0) // max(self.token, 1)
 
 
-class DiffusionEngine:
+class LibraryEngine:
     """Answers requests one at a time; of those that wait, the most urgent first."""
 
     def __init__(
         self,
-        calls: BlockingEngine[DiffusionModel],
+        calls: BlockingEngine[Writer],
         tokenizer: Tokenizer,
         options: ModelOptions,
         sizes: Sizes,
-        renewed: Callable[[LanguageJob], LanguageJob] = lambda job: job,
+        loop: Loop,
     ) -> None:
-        """`calls` has loaded the model; `renewed` prepares a job again if it was prepared before that."""
+        """`calls` has the model, and `loop` says what of a request its loop follows."""
         self._calls = calls
         self._tokenizer = tokenizer
         self._options = options
         self._sizes = sizes
-        self._renewed = renewed
+        self._loop = loop
         self._waiting: list[Request] = []  # in the order of their arrival
         self._running: Request | None = None
         self._events: list[Emission] = []
@@ -71,7 +93,8 @@ class DiffusionEngine:
         self._completion_tokens = 0
 
     def submit(self, job: LanguageJob) -> None:
-        job = self._fitted(self._renewed(job))
+        self._loop.check(job.request, self._options, has_media=job.media is not None)
+        job = self._fitted(job)
         if len(self._waiting) >= self._options.queue_size:
             raise ServerError(
                 "overloaded",
@@ -90,9 +113,6 @@ class DiffusionEngine:
         """The job, with an answer no longer than memory allows. Raises `ServerError` for a job that can never run."""
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        if isinstance(job.media, PromptMedia):
-            message = "This model was loaded for text only, and 'messages' holds more: leave it out."
-            raise ServerError("unsupported", message, "messages")
         prompt = len(job.prompt)
         room = self._sizes.most_tokens(prompt) - prompt
         if room < min(1, job.max_tokens):
@@ -155,7 +175,7 @@ class DiffusionEngine:
 
     # On the model's thread
 
-    def _answer(self, request: Request, model: DiffusionModel, call: Call) -> None:
+    def _answer(self, request: Request, model: Writer, call: Call) -> None:
         """Write all choices of a request, one after the other."""
         for choice in list(request.sequences):
             if choice.decoder.finished is None:
@@ -163,17 +183,15 @@ class DiffusionEngine:
             self._tell_prompt(request, call)  # if only the prompt was asked for
             call.emit(choice.finished(choice.decoder.finished or "length"))
 
-    def _write(self, choice: Choice, model: DiffusionModel, call: Call) -> None:
+    def _write(self, choice: Choice, model: Writer, call: Call) -> None:
         request, decoder = choice.request, choice.decoder
-        job, sampling = request.job, request.job.request.sampling
+        job = request.job
         writing = Writing(
             prompt=job.media or text_prompt(job.prompt),  # type: ignore[arg-type]
             max_tokens=job.max_tokens,
             ends=job.eos,
             seed=choice_seed(job.seed, choice.choice),
-            temperature=sampling.temperature or 0.0,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
+            sampling=job.request.sampling,
             settings=job.request.diffusion,
         )
 
@@ -196,7 +214,7 @@ class DiffusionEngine:
             call.emit(event)
 
     def _tell_prompt(self, request: Request, call: Call) -> None:
-        """Report the prompt once, with the first block: the loop does not tell when the prompt is computed."""
+        """Report the prompt once, with the first tokens: a loop does not tell when the prompt is computed."""
         if request.prefilled is not None:
             return
         now, job = time.monotonic(), request.job

@@ -1,4 +1,4 @@
-"""Which models of mlx-vlm are diffusion language models, and which fields of a request each of them supports."""
+"""What of requests and options the loops of mlx-vlm follow, and which models are diffusion language models."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +13,87 @@ from pippin.engines.language.vision.checkpoint import configuration_of, family_o
 
 EVERYWHERE = ("temperature", "seed")
 NUCLEUS = ("top_p", "top_k")
-"""Fields of `Sampling` that a family's loop may support."""
+"""Fields of `Sampling` that a loop may follow."""
+WITHOUT = (
+    *("adapter_path", "adapters", "adapter_dir", "draft_model_path", "mtp", "prompt_lookup", "specprefill"),
+    *("kv_bits", "kv_key_bits", "kv_value_bits", "warm_prompts", "thinking_budget"),
+)
+"""Options that no loop follows."""
 
 
 @dataclass(frozen=True)
-class Family:
-    """What the loop of a family supports."""
+class Loop:
+    """What a loop of mlx-vlm follows."""
 
     settings: frozenset[str]  # fields of `AskedDiffusion`
     sampling: tuple[str, ...] = EVERYWHERE  # fields of `Sampling`
+    model: str = "a diffusion language model, which writes many tokens at once"
+    without: tuple[str, ...] = (*WITHOUT, "expert_cache_gb", "moe_top_k")  # options
+    needs_media: bool = False  # the model computes no prompt of text alone
 
     def defaults(self, checkpoint: Sampling) -> Sampling:
         """The sampling of requests that name none: the checkpoint's, as far as the loop supports it. Without a
         temperature, decoding is greedy, as in mlx-vlm."""
         named = {name: getattr(checkpoint, name) for name in self.sampling}
         return Sampling(**named | {"temperature": named["temperature"] or 0.0})
+
+    def ignored(self, options: ModelOptions) -> list[str]:
+        """The operator's sampling defaults that the loop does not follow."""
+        return [
+            each.public_name
+            for each in PARAMETERS
+            if each.name not in self.sampling and each.acts(getattr(options, each.public_name, None))
+        ]
+
+    def refuse_options(self, options: ModelOptions) -> None:
+        """Raises `ServerError("load_failed")` naming an option that the loop does not follow."""
+        for name in self.without:
+            if getattr(options, name):
+                message = f"{name} cannot be used with {self.model}, in mlx-vlm's own loop. Start without it."
+                raise ServerError("load_failed", message, name)
+
+    def check(self, request: GenerationRequest, options: ModelOptions, *, has_media: bool) -> None:
+        """Raises `ServerError` naming a field that the loop cannot honour.
+
+        Values equal to the operator's or the profile's defaults pass: no client asked for them, and they were logged
+        when the model was loaded.
+        """
+        if self.needs_media and not has_media:
+            message = "This model reads pictures and takes no request without one: add one to a message of the user."
+            raise ServerError("unsupported", message, "messages" if request.prompt is None else "prompt")
+        for name, asked in _beyond(request):
+            if asked:
+                raise _refused(name, f"cannot be had of {self.model}")
+        self._check_sampling(request.sampling, options)
+        self._check_settings(request.diffusion)
+
+    def _check_sampling(self, sampling: Sampling, options: ModelOptions) -> None:
+        for each in PARAMETERS:
+            value = getattr(sampling, each.name)
+            default = value in (
+                getattr(options, each.public_name, None),
+                getattr(options.fallbacks, each.name),
+            )
+            if each.name not in self.sampling and each.acts(value) and not default:
+                why = f"is not among what this model's loop follows ({_listed(self.sampling)})"
+                raise _refused(each.public_name, why)
+
+    def _check_settings(self, asked: AskedDiffusion) -> None:
+        for name, value in msgspec.structs.asdict(asked).items():
+            if value is not None and name not in self.settings:
+                others = _listed(sorted(self.settings)) or "none of these settings"
+                raise _refused(name, f"does nothing in this model's loop, which follows {others}")
+        if asked.diffusion_sampler == "entropy-bound" and asked.threshold is not None:
+            raise _refused("threshold", "does nothing with the sampler 'entropy-bound'")
+
+
+AUTOREGRESSIVE = Loop(
+    settings=frozenset(),
+    sampling=(*EVERYWHERE, *NUCLEUS, "min_p"),
+    model="a model that answers one request at a time",
+    without=WITHOUT,
+)
+"""mlx-vlm's own `generate`."""
 
 
 _MASKED = frozenset({"max_denoising_steps", "block_length", "threshold"})
@@ -54,7 +120,7 @@ _CANVAS = _MASKED | {
 }
 
 
-def find_family(config: dict[str, Any]) -> Family | None:
+def find_family(config: dict[str, Any]) -> Loop | None:
     """What a checkpoint with this config.json supports as a diffusion language model; None if it is none.
 
     It is one if its configuration has mlx-vlm's own signs (`is_diffusion_model`): a canvas, or a token that masks text
@@ -70,14 +136,14 @@ def find_family(config: dict[str, Any]) -> Family | None:
         return None
     match name:
         case "diffusion_gemma":
-            return Family(_CANVAS)
+            return Loop(_CANVAS)
         case "llada2_moe":
-            return Family(_LLADA, (*EVERYWHERE, *NUCLEUS))
+            return Loop(_LLADA, (*EVERYWHERE, *NUCLEUS))
         case "nemotron_labs_diffusion":
             sampler = str(getattr(settings, "default_diffusion_sampler", "native")).lower()
-            return Family(_NEMOTRON.get(sampler, _MASKED), (*EVERYWHERE, *NUCLEUS))
+            return Loop(_NEMOTRON.get(sampler, _MASKED), (*EVERYWHERE, *NUCLEUS))
         case _:  # a family of a newer mlx-vlm
-            return Family(frozenset())
+            return Loop(frozenset())
 
 
 def refuse_diffusion(asked: AskedDiffusion) -> None:
@@ -87,44 +153,8 @@ def refuse_diffusion(asked: AskedDiffusion) -> None:
             raise _refused(name, "is for diffusion language models, and this one writes token by token")
 
 
-def ignored(family: Family, options: ModelOptions) -> list[str]:
-    """The operator's sampling defaults that this family's loop does not support."""
-    return [
-        each.public_name
-        for each in PARAMETERS
-        if each.name not in family.sampling and each.acts(getattr(options, each.public_name, None))
-    ]
-
-
-def check_request(family: Family, request: GenerationRequest, options: ModelOptions) -> None:
-    """Raises `ServerError` naming a field that the loop of this family cannot honour.
-
-    Values equal to the operator's or the profile's defaults pass: no client asked for them, and they were logged when
-    the model was loaded.
-    """
-    for name, asked in _beyond(request):
-        if asked:
-            raise _refused(
-                name, "cannot be had of a diffusion language model, which writes many tokens at once"
-            )
-    for each in PARAMETERS:
-        value = getattr(request.sampling, each.name)
-        default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
-        if each.name not in family.sampling and each.acts(value) and not default:
-            raise _refused(
-                each.public_name, f"is not among what this model's loop follows ({_listed(family.sampling)})"
-            )
-    for name, value in msgspec.structs.asdict(request.diffusion).items():
-        if value is not None and name not in family.settings:
-            others = _listed(sorted(family.settings)) or "none of these settings"
-            raise _refused(name, f"does nothing in this model's loop, which follows {others}")
-    asked_sampler = request.diffusion.diffusion_sampler
-    if asked_sampler == "entropy-bound" and request.diffusion.threshold is not None:
-        raise _refused("threshold", "does nothing with the sampler 'entropy-bound'")
-
-
 def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
-    """Fields that need one token to be chosen after the other, and whether the request asks for them."""
+    """Fields that need the engine's own choice of each token, and whether the request asks for them."""
     choice = request.tool_choice
     return (
         ("response_format", request.output_format is not None),
@@ -146,32 +176,3 @@ def _refused(name: str, why: str) -> ServerError:
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:
     return ", ".join(names)
-
-
-WITHOUT: tuple[str, ...] = (
-    "adapter_path",
-    "adapters",
-    "adapter_dir",
-    "draft_model_path",
-    "mtp",
-    "prompt_lookup",
-    "kv_bits",
-    "kv_key_bits",
-    "kv_value_bits",
-    "warm_prompts",
-    "thinking_budget",
-    "expert_cache_gb",
-    "moe_top_k",
-)
-"""Options that these models do not support."""
-
-
-def refuse_options(options: ModelOptions) -> None:
-    """Raises `ServerError("load_failed")` naming an option that such a model cannot run with."""
-    for name in WITHOUT:
-        if getattr(options, name):
-            message = (
-                f"{name} cannot be used with a diffusion language model: it writes many tokens at once, in mlx-vlm's "
-                "own loop. Start without it."
-            )
-            raise ServerError("load_failed", message, name)

@@ -9,7 +9,7 @@ import mlx.nn as nn
 import msgspec
 from mlx.utils import tree_flatten
 
-from pippin.core.requests import AskedDiffusion
+from pippin.engines.language.library.engine import Writing
 from pippin.engines.language.vision.media import WholePrompt
 from pippin.engines.language.vision.model import on_device
 
@@ -84,20 +84,6 @@ class Record:
         """Do nothing: no text is held back."""
 
 
-@dataclass(frozen=True)
-class Writing:
-    """The inputs of one answer."""
-
-    prompt: WholePrompt
-    max_tokens: int
-    ends: frozenset[int]  # tokens that end the answer
-    seed: int
-    temperature: float
-    top_p: float | None
-    top_k: int | None
-    settings: AskedDiffusion
-
-
 class DiffusionModel:
     """A model of mlx-vlm. To be used on the thread that loaded it."""
 
@@ -157,9 +143,9 @@ class DiffusionModel:
             least = min(asked.get("max_denoising_steps", STEPS), asked.get("block_length", BLOCK))
         return {
             "max_tokens": max(writing.max_tokens, least),
-            "temperature": writing.temperature,
-            "top_p": writing.top_p,
-            "top_k": writing.top_k,
+            "temperature": writing.sampling.temperature or 0.0,
+            "top_p": writing.sampling.top_p,
+            "top_k": writing.sampling.top_k,
             "seed": writing.seed,
             "eos_id": sorted(writing.ends),
             **asked,
