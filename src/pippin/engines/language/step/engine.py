@@ -91,7 +91,7 @@ class LanguageEngine:
         self._observe(time.monotonic() - started, prefilled, turn)
         return self.lifecycle.take_events()
 
-    def _in_order(self, admitted: bool) -> tuple[Turn, int]:
+    def _in_order(self, _: bool) -> tuple[Turn, int]:
         """A step on a CPU, where host and device are the same: its pass is built, computed and drawn from within it.
         Returns how it began, and how many prompt tokens were computed."""
         # Before a pass is built: views of sequences that have left still refer to the arrays of the KV cache. MLX
