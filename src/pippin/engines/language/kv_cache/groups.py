@@ -288,7 +288,8 @@ class BatchedGroup:
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
-        return len(self._table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
+        size = self._shape.layout.slot_bytes(self._capacity_after(count), self._shape.slack)
+        return len(self._table.lengths) * size
 
     def _capacity_after(self, count: int) -> int:
         table = self._table

@@ -75,7 +75,7 @@ def choose_batching(
         layout=layout,
         shape=shape,
         slack=slack,
-        slot_bytes=shape.slot_bytes,
+        slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
         rewinds=rewinds,
     )
 

@@ -146,7 +146,10 @@ class Batch:
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
-        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        masked: list[int] = []
+        for index, each in enumerate(self.running):
+            if each.sequence.decoder.needs_mask:
+                masked.append(index)
         masks = self._masks(masked) if masked else None
         self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
