@@ -43,7 +43,7 @@ class Batch:
         self._judge = Judge(sampler, model.tokenizer, self._mask_words)
         self._nothing_drawn = Sampled(mx.zeros((0,), mx.int32))
         self._drawn = self._nothing_drawn
-        self._drawn_for: list[Running] = []
+        self._drawn_for: list[Running] = []  # until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
         self._logits: list[mx.array] = []
         self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
@@ -168,7 +168,8 @@ class Batch:
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, with the sequences that it was for."""
-        return list(zip(self._drawn_for, self._drawn.read(self._tokenizer), strict=True))
+        drawn_for, self._drawn_for = self._drawn_for, []
+        return list(zip(drawn_for, self._drawn.read(self._tokenizer), strict=True))
 
     def check(self, proposals: list[Proposal]) -> list[list[SampledToken]]:
         """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
