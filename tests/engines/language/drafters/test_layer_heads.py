@@ -22,7 +22,7 @@ from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
 from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import Bench, Eager, follower_of, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, checkpoint
 from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 
@@ -60,10 +60,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def heads_of(bench: Bench) -> Heads:
-    speculation = bench.engine.speculation
-    assert speculation is not None
-    assert speculation.heads is not None
-    return speculation.heads
+    found: Heads = follower_of(bench.engine)
+    return found
 
 
 def test_a_head_gives_the_models_own_answer(made: Made) -> None:

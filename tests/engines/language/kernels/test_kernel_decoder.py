@@ -30,7 +30,7 @@ from pippin.engines.language.model.lora import AdaptedLinear, Adapters
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import KernelUse, load_weights, weight_bytes
 from tests.engines.driving import no_progress
-from tests.engines.language.bench import PLAN, TIE, Bench, Eager, run_all
+from tests.engines.language.bench import PLAN, TIE, Bench, Eager, follower_of, run_all
 from tests.engines.language.tiny_heads import dflash_head, eagle3_head, eagle3_model, qwen_with_head
 from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, VOCABULARY, tiny_model
 
@@ -446,6 +446,6 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
         assert len(answers[name, 0]) == count
         bench.judge(prompt, answers[name, 0])
     assert bench.engine.stats().draft_tokens > 0
-    drafter = bench.engine.speculation.heads._head  # type: ignore[union-attr]
+    drafter = follower_of(bench.engine)._head
     # What a head of EAGLE-3's kind does is one call; of the others, the kernels compute single operations.
     assert drafter.in_one_call if kind == "eagle3" else type(drafter.inner.fc).__name__ == "KernelLinear"

@@ -22,7 +22,14 @@ from pippin.engines.language.kv_cache.layout import PADDING
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
-from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import (
+    PLAN,
+    Bench,
+    Eager,
+    follower_of,
+    judge_others_of_one_that_leaves,
+    run_all,
+)
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
@@ -104,8 +111,7 @@ def bench(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def heads_of(bench: Bench) -> Any:
-    assert bench.engine.speculation is not None
-    return bench.engine.speculation.heads
+    return follower_of(bench.engine)
 
 
 def plain_head(bench: Bench, folder: Path) -> nn.Module:

@@ -12,13 +12,12 @@ from pippin.engines.language.kernels.places import fill_in_place
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters, adapters_in
-from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
-from pippin.engines.language.step.speculation.verification import Speculation
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +35,11 @@ def find_batching(asked: Asked, adapters: Adapters) -> Batching:
 
 def open_prefixes(
     asked: Asked, batching: Batching, remembered: RememberedText | None, limit: int
-) -> PrefixCache | None:
-    """The prefix cache with a limit of so many bytes; None if there is none."""
+) -> Prefixes:
+    """The prefix cache with a limit of so many bytes."""
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
-        return None
+        return NoPrefixes()
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=remembered)
     blocks = BlockLayout(batching.shape.layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
@@ -82,7 +81,7 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
-def limits_of(asked: Asked, batching: Batching, speculation: Speculation | None, memory: int) -> StepLimits:
+def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     options, plan = asked.options, asked.plan
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
@@ -92,11 +91,10 @@ def limits_of(asked: Asked, batching: Batching, speculation: Speculation | None,
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
-        longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
+        longest_chunk=plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=prompt_bytes,
-        draft_bytes=speculation.proposer.sequence_bytes if speculation and speculation.always else None,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,

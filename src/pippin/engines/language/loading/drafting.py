@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence as Many
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -45,14 +46,14 @@ def open_speculation(
         if not wanted:
             return None
         raise _no_proposals(_drafting_option(options, named), batching)
-    proposer, follower = _open_proposer(named, asked, head, batching, remembered)
+    proposer, followers = _open_proposer(named, asked, head, batching, remembered)
     return Speculation(
         proposer,
         _pace_of(asked),
         most=options.num_draft_tokens,
         block=_state_block(asked, batching),
         always=wanted,
-        heads=follower,
+        followers=followers,
         clock=_clock_of(asked),
     )
 
@@ -76,14 +77,14 @@ def _state_block(asked: Asked, batching: Batching) -> int | None:
 
 def _open_proposer(
     named: Path | None, asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
-) -> tuple[Proposer, Follower | None]:
+) -> tuple[Proposer, Many[Follower]]:
     """What proposes tokens, and what of it follows the model's passes."""
     lookup = Lookup(in_text=asked.options.prompt_lookup, remembered=remembered)
     if named is None:
-        return lookup, None
+        return lookup, ()
     with drafters.refusals_name(_drafting_option(asked.options, named)):
-        drafter, follower = _open_drafter(named, asked, head, batching)
-    return Either(lookup, drafter), follower
+        drafter, followers = _open_drafter(named, asked, head, batching)
+    return Either(lookup, drafter), followers
 
 
 def _drafting_option(options: ModelOptions, named: Path | None) -> str:
@@ -103,15 +104,15 @@ def _no_proposals(option: str, batching: Batching) -> ServerError:
 
 def _open_drafter(
     named: Path, asked: Asked, head: Head, batching: Batching
-) -> tuple[Proposer, Follower | None]:
-    """What drafts, twice where it follows the model's passes."""
+) -> tuple[Proposer, Many[Follower]]:
+    """What drafts, and the same again where it follows the model's passes."""
     options = asked.options
     kind = drafters.find_kind(named, own=options.mtp)
     check_draft_kind(named, kind, options.draft_kind)
     if kind == "model":
-        return open_draft_model(named, asked), None
+        return open_draft_model(named, asked), ()
     follower = _open_follower(named, kind, asked, head, batching)
-    return follower, follower
+    return follower, (follower,)
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:

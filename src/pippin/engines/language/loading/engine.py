@@ -3,6 +3,8 @@
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Sequence as Many
+from functools import partial
 from pathlib import Path
 
 import mlx.nn as nn
@@ -42,7 +44,9 @@ from pippin.engines.language.model.weights import drop_unused_arrays, weight_byt
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.decoding import Decoding, OpenDecoding, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import open_encoder
@@ -80,7 +84,7 @@ def open_engine(
     )
     drafts = drafter_of(options, folder) is not None
     if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
-        engine.before_step = blas_watch(spec.threads)
+        engine.upkeep += [blas_watch(spec.threads)]
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     _warm(engine, preparer, spec.info.id, options)
     return engine
@@ -135,22 +139,23 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     speculation = open_speculation(asked, loaded.head, batching, remembered) if alone else None
     size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
     shares = share_memory(plan, options, size)
-    batch = Batch(
-        CacheGroups(batching.layout, batching.new_group),
-        loaded,
-        steering.sampler(asked.tokenizer, plan.sorts_slowly),
-        overlaps=plan.overlaps,
-        heads=None if speculation is None else speculation.heads,
-    )
+    limits = limits_of(asked, batching, shares.sequences)
+    followers: Many[Follower] = ()
+    decoding: OpenDecoding = Decoding
+    if speculation is not None:
+        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
+        followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
+    groups = CacheGroups(batching.layout, batching.new_group)
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=limits_of(asked, batching, speculation, shares.sequences),
+        limits=limits,
         share=_shares(plan, options, size),
-        batch=batch,
+        batch=Batch(groups, loaded, steering.sampler(asked.tokenizer, plan.sorts_slowly), followers),
         prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
-        speculation=speculation,
+        decoding=decoding,
         steering=steering,
+        overlaps=plan.overlaps,
     )
     engine.counters.weight_bytes = size
     return engine

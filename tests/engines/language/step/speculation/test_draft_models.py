@@ -28,7 +28,14 @@ from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.architectures import any_architecture
-from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import (
+    PLAN,
+    Bench,
+    Eager,
+    judge_others_of_one_that_leaves,
+    run_all,
+    speculation_of,
+)
 from tests.engines.language.drafting import PHRASE, Prompts
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.vision import any_family
@@ -184,8 +191,7 @@ def test_sequences_that_leave_are_suspended_and_come_change_nothing(
 
 
 def drafter_of(bench: Bench) -> Any:
-    assert bench.engine.speculation is not None
-    proposer: Any = bench.engine.speculation.proposer
+    proposer: Any = speculation_of(bench.engine).proposer
     return proposer._other
 
 
