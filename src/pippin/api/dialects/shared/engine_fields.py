@@ -339,6 +339,8 @@ Verbosity = Literal["low", "medium", "high"]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Marker = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+MostTokens = Annotated[int, Meta(ge=-1, le=100_000_000)]
+"""A limit of new tokens; -1 is none, as in LM Studio and llama.cpp."""
 
 
 class ReasoningOptions(Struct, kw_only=True):
