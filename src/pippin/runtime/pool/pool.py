@@ -88,6 +88,9 @@ class Pool:
             if slot.closing:
                 await self._changes.until(lambda: not slot.closing)
                 continue
+            if slot.lost is not None:
+                await self._changes.until(lambda: slot.lost is None or slot.closing)
+                continue
             slot.check_failure(self._clock.now())
             slot.check_queue()
             worker = await self._claimed(slot)

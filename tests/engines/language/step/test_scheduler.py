@@ -288,9 +288,8 @@ def test_no_mix_of_requests_exceeds_the_memory(plan: list[tuple[int, int, int, i
             queue.drop(running)
         while (victim := queue.victim()) is not None:
             queue.drop(victim)
-            queue.requeue(preempted(victim))
-        if (lone := queue.overgrown()) is not None:
-            queue.drop(lone)
+            if queue.fits_alone(victim.length, victim.count):
+                queue.requeue(preempted(victim))
         assert bytes_of([*queue.prefilling, *queue.running]) <= memory
     raise AssertionError(f"{queue.waiting} and {queue.prefilling} are left")
 

@@ -34,7 +34,7 @@ from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.upstream.reading import reading_spelled_out
-from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.model import inner_of
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
 """The heads of `heads.py`, those of `layers.py`, and the drafters of `blocks.py`; but for "layer" the names are
@@ -235,7 +235,7 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
     cast_weights(inner, plan)
     mx.eval(inner.parameters())
     assistant = Assistant(inner)
-    whole = model.inner if isinstance(model, VisionModel) else model
+    whole = inner_of(model)
     try:
         assistant.share(whole, _layer_types(whole))
         caches = probe_prompt(model, TRIED)
@@ -377,7 +377,7 @@ def _check_words(folder: Path, inner: Any) -> None:
 
 def hidden_size(model: nn.Module) -> int | None:
     """Numbers in a model's states, where its configuration tells."""
-    inner = model.inner if isinstance(model, VisionModel) else model
+    inner = inner_of(model)
     for holder in (inner, getattr(inner, "language_model", None)):
         args = getattr(holder, "args", None) or getattr(holder, "config", None)
         for told in (args, getattr(args, "text_config", None)):
@@ -392,7 +392,7 @@ def _bind(head: DraftHead, model: nn.Module) -> None:
     if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
         head.share_parts(model.embed, model.lm_head)
         return
-    head.share(model.inner if isinstance(model, VisionModel) else model)
+    head.share(inner_of(model))
 
 
 def _check_library(option: str) -> None:

@@ -5,7 +5,7 @@ import pkgutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import mlx.core as mx
@@ -33,8 +33,7 @@ def padded(tokens: NDArray[np.int32], proposals: Sequence[Sequence[int]]) -> mx.
 def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
     """The tokens [sequences, count] as the model is to be given them. One that says so (`takes_padding`) computes
     nothing for padding, others compute any token, which nobody reads."""
-    plain = tokens.shape[1] == 1 or getattr(model, "takes_padding", False)
-    return tokens if plain else mx.maximum(tokens, 0)
+    return tokens if getattr(model, "takes_padding", False) else mx.maximum(tokens, 0)
 
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
@@ -144,12 +143,15 @@ class CacheLayout:
     def __init__(self, model: nn.Module, kinds: Sequence[CacheKind]) -> None:
         self._model = model
         self.kinds = tuple(kinds)  # of the leaves of the model's caches
+        # Each step asks for the same few sizes.
+        self.slot_bytes = lru_cache(self._slot_bytes)
         self.reckon_as(self.kinds)
 
     def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
         """Give bytes as if these were the kinds: those of the whole model, where other ranks have a part of it."""
         self._counts = Counter(kinds)
         self._aside = Counter(kind for kind in kinds if not kind.in_slots)
+        self.slot_bytes.cache_clear()
 
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
@@ -190,7 +192,7 @@ class CacheLayout:
         if states:
             tell_calls(self._model, caches, states)
 
-    def slot_bytes(self, capacity: int, slack: int = 0) -> int:
+    def _slot_bytes(self, capacity: int, slack: int = 0) -> int:
         """Bytes of one sequence in a slot with such a capacity."""
         return sum(count * kind.slot_bytes(capacity, slack) for kind, count in self._counts.items())
 

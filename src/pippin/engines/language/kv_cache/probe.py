@@ -69,7 +69,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         layout=layout,
         shape=shape,
         slack=slack,
-        slot_bytes=shape.slot_bytes,
+        slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
         rewinds=rewinds,
     )
 
