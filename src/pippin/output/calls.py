@@ -4,10 +4,10 @@ Text is a call only if it is a complete call of an offered tool, with arguments 
 held back until its end. Only a very long one is begun earlier: clients give up streams that stay silent for minutes.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from pippin.core.conversation import Tool
-from pippin.output.notations.arguments import object_text
 from pippin.output.stream import Malformed, Put, Source, Writer
 
 HELD_LIMIT: Final = 4096
@@ -21,10 +21,19 @@ class Calls:
     call becomes text if it raises `Malformed`.
     """
 
-    def __init__(self, source: Source, writer: Writer, tools: tuple[Tool, ...], put_text: Put) -> None:
+    def __init__(
+        self,
+        source: Source,
+        writer: Writer,
+        tools: tuple[Tool, ...],
+        *,
+        put_text: Put,
+        object_text: Callable[[str], str | None],
+    ) -> None:
+        """`put_text` writes what turns out to be no call; `object_text` makes one JSON object of arguments, or None."""
         self.source = source
         self.tools = tools
-        self._writer, self._put_text = writer, put_text
+        self._writer, self._put_text, self._object_text = writer, put_text, object_text
         self._opener = ""  # markup before the call, already taken
         self._name = ""
         self._id: str | None = None
@@ -73,7 +82,7 @@ class Calls:
         """End the call: send it, or make text of it if it is not a call of an offered tool with an object."""
         if not self._sent:
             written = "".join(self._pieces)
-            arguments = object_text(written)
+            arguments = self._object_text(written)
             if arguments is None or self.schema(self._name) is None:
                 self._refuse()
                 return

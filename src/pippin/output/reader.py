@@ -18,6 +18,7 @@ from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
 from pippin.output.calls import Calls
 from pippin.output.channels import Channels
+from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_message_call
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
@@ -102,7 +103,9 @@ class OutputReader:
             parallel=use.parallel,
         )
         self._writer.silent = use.choice.mode == "none"
-        self._calls = Calls(self._source, self._writer, use.tools, self._write)
+        self._calls = Calls(
+            self._source, self._writer, use.tools, put_text=self._write, object_text=object_text
+        )
         self._reread = REREAD_LIMIT  # characters that may still be read again
         self._channel: Literal["text", "reasoning"] = "text"
         self._may_think = thinking == "possible"

@@ -48,9 +48,8 @@ class ToolFormat(ABC):
     leading: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()  # also dropped after a malformed call
     signs: tuple[tuple[str, ...], ...] = ()  # a template that contains all signs of a group uses this format
-    architectures: frozenset[str] = (
-        frozenset()
-    )  # model architectures that write this format although their templates do not show it
+    # Model architectures that write this format although their templates do not show it.
+    architectures: frozenset[str] = frozenset()
     priority: int = 0  # if several formats match a template, the highest wins
     channels: Channels | None = None  # the format structures the whole answer
     stops: tuple[str, ...] = ()

@@ -89,7 +89,7 @@ def _next_steps(joined: str | None, host: str, port: int, token: Path | None) ->
 
 
 def _say_when_ready(sentences: list[str]) -> None:
-    """From now on a process of its own reads what this one prints. It says the sentences once Ray is ready, and shows
+    """A process of its own reads from now on what this one prints. It says the sentences once Ray is ready, and shows
     what Ray has printed only if Ray ends before."""
     reading, writing = os.pipe()
     if os.fork():

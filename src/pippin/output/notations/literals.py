@@ -82,7 +82,7 @@ def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: st
 
 
 class _PythonString(StringDecoder):
-    """As in Python, a backslash of an unknown escape is kept, and a backslash before a line break joins the lines."""
+    """Reads strings as Python does: an unknown escape is kept, and a backslash before a line break joins the lines."""
 
     digits: ClassVar[Mapping[str, int]] = {"x": 2, "u": 4, "U": 8}
 

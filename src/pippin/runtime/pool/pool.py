@@ -88,6 +88,9 @@ class Pool:
             if slot.closing:
                 await self._changes.until(lambda: not slot.closing)
                 continue
+            if slot.lost is not None:
+                await self._changes.until(lambda: slot.lost is None or slot.closing)
+                continue
             slot.check_failure(self._clock.now())
             slot.check_queue()
             worker = await self._claimed(slot)
@@ -157,11 +160,11 @@ class Pool:
 
         A scripted model counts as every kind.
         """
+        # A copy: names are also looked up in threads, and the dict may grow.
+        slots = list(self._slots.values())
         loaded = [
             slot
-            for slot in list(
-                self._slots.values()
-            )  # a copy: names are also looked up in threads, and the dict may grow
+            for slot in slots
             if slot.worker is not None and (kind is None or slot.info.kind in (kind, "scripted"))
         ]
         return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None

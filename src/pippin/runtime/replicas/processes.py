@@ -223,7 +223,7 @@ class Replicas:
         )
 
     async def stop(self, deadline: float) -> None:
-        """As a worker's `stop`, for all replicas at once."""
+        """Stop all replicas at once, each as a worker stops."""
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)

@@ -43,17 +43,15 @@ def cells() -> dict[str, dict[str, str]]:
 
 
 def table() -> str:
-    rows = ["| Template | As they are | Changed or refused |", "|---|---|---|"]
-    whole = 0
+    """A line for each outcome, with the templates that have it."""
+    templates: dict[str, list[str]] = {}
     for file, row in cells().items():
-        changes = Counter(change for change in row.values() if change)
-        if not changes:
-            whole += 1
-            continue
-        said = "; ".join(f"{count} {change}" for change, count in changes.most_common())
-        rows.append(f"| `{file}` | {len(row) - changes.total()} | {said} |")
-    rows.append(f"| {whole} others | {len(HISTORIES)} | |")
-    return "\n".join(rows)
+        changes = Counter(change for change in row.values() if change).most_common()
+        templates.setdefault("; ".join(f"{count} {change}" for change, count in changes), []).append(file)
+    return "\n".join(
+        f"- {said}: {', '.join(f'`{file}`' for file in files)}" if said else f"- none: {len(files)} templates"
+        for said, files in templates.items()
+    )
 
 
 def with_table(page: str) -> str:
