@@ -1,4 +1,4 @@
-"""Codings of bodies: compressed requests are decoded within their limit; HTTP/1.0 clients get answers without chunks."""
+"""Codings of bodies: compressed requests are decoded within their limit; HTTP/1.0 clients get whole answers."""
 
 import zlib
 from collections.abc import Callable
