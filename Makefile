@@ -40,7 +40,6 @@ TO_TEST := .venv/.to-test-$(DEVICE)
 KERNELS := .venv/.kernels
 KERNEL_LIBRARY := kernels/pippin_kernels/libpippin_kernels.so
 ORACLE := .venv-oracle/.ready
-IMAGES := .venv-images/.ready
 
 .PHONY: help
 help: ## Show this
@@ -64,6 +63,10 @@ kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as th
 .PHONY: prepare
 prepare: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) ## Install, compile and fetch what the tests need
 
+.PHONY: test-fast
+test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process, in less than a minute
+	$(BIN)/pytest --fast -n 2 --dist loadfile $(ARGS)
+
 .PHONY: test
 test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.
@@ -75,8 +78,8 @@ collect: $(TO_TEST) $(TEST_MODELS) ## Import every test, which keeps what the pr
 	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
 .PHONY: test-all
-test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too
-	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python PIPPIN_IMAGES_PYTHON=$(CURDIR)/.venv-images/bin/python \
+test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too
+	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python \
 	  $(BIN)/pytest -m '' --timeout=1800 --hypothesis-profile=thorough $(ARGS)
 
 .PHONY: schedules
@@ -118,7 +121,7 @@ soak: $(TO_TEST) $(TEST_MODELS) ## Serve mixed work for MINUTES=60 and show that
 
 .PHONY: clean
 clean: ## Remove the environments and what was fetched
-	rm -rf .venv .venv-oracle .venv-images .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-oracle .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Making the environment
 
@@ -167,11 +170,4 @@ $(TEST_MODELS): scripts/fetch_test_models.py scripts/fetch_templates.py | $(UV)
 $(ORACLE): $(UV) tests/oracles/requirements.txt
 	@$(PYTHON) -m venv .venv-oracle
 	@.venv-oracle/bin/python -m pip install --quiet --requirement tests/oracles/requirements.txt
-	@touch $@
-
-$(IMAGES): $(UV) tests/oracles/images_requirements.txt tests/oracles/images_overrides.txt
-	@$(PYTHON) -m venv .venv-images
-	@.venv-images/bin/python -m pip install --quiet torch==2.13.0
-	@$(BIN)/uv pip install --quiet --python .venv-images/bin/python \
-	  --override tests/oracles/images_overrides.txt --requirement tests/oracles/images_requirements.txt
 	@touch $@

@@ -189,3 +189,18 @@ def test_examples_in_documents_run(block: Block, address: str, tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+
+
+def test_a_benchmark_is_named_by_a_page_or_imported_by_one_that_is() -> None:
+    texts = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("[!_]*.py")}
+    named = "".join(path.read_text() for path in [*PAGES, ROOT / "Makefile"])
+    found: set[str] = set()
+    while added := {
+        name
+        for name in texts.keys() - found
+        if re.search(
+            rf"benchmarks(\.|/| import .*\b){name}\b", "".join([named, *(texts[each] for each in found)])
+        )
+    }:
+        found |= added
+    assert texts.keys() == found

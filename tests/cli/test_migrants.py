@@ -38,9 +38,8 @@ MLX_OPENAI_SERVER = [
     "--model-path mlx-community/Qwen3-4B-4bit --model-type lm",
     "--model-path p --model-type lm --reasoning-parser qwen3 --tool-call-parser qwen3 --enable-auto-tool-choice",
     "--model-path p --model-type multimodal --context-length 8192 --disable-auto-resize --port 8001",
-    "--model-type image-generation --model-path f --config-name flux-krea-dev --quantize 8 "
-    "--lora-paths /a.safetensors,/b.safetensors --lora-scales 0.8,0.6",
-    "--model-type image-edit --model-path q --config-name qwen-image-edit --quantize 4",
+    "--model-type image-generation --model-path f",
+    "--model-type image-edit --model-path q",
     "--model-type embeddings --model-path mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ",
     "--model-type whisper --model-path mlx-community/whisper-large-v3-mlx --queue-size 50 --queue-timeout 600",
     "--model-path p --served-model-name local --prompt-cache-size 8 --max-bytes 9223372036854775808 "
@@ -110,8 +109,7 @@ def test_kinds_of_launch_become_kinds_here() -> None:
     [entry] = settings("--model-type whisper --model-path w", compat="mlx-openai-server").server.models
     assert (entry.path, entry.kind) == ("w", "transcription")
     [entry] = settings(MLX_OPENAI_SERVER[3], compat="mlx-openai-server").server.models
-    assert (entry.kind, entry.options.config_name, entry.options.quantize) == ("images", "flux-krea-dev", 8)
-    assert entry.options.lora_scales == (0.8, 0.6)
+    assert (entry.path, entry.kind) == ("f", "images")
 
 
 def test_models_of_every_kind_are_served_beside_the_main_one() -> None:
@@ -158,12 +156,8 @@ models:
 
   - model_path: black-forest-labs/FLUX.2-klein-4B
     model_type: image-generation
-    config_name: flux2-klein-4b
-    quantize: 4
     served_model_name: flux2-klein-4b
     on_demand: true
-    lora_paths: [/loras/a.safetensors]
-    lora_scales: [0.8]
 
   - model_path: mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ
     model_type: embeddings
@@ -187,7 +181,6 @@ def test_the_file_of_launch_is_read_as_it_is(tmp_path: Path) -> None:
     assert (vision.kind, vision.preload, vision.options.idle_timeout) == ("language", False, 120)
     assert vision.options.context_length == 8192
     assert (images.kind, images.preload, images.options.idle_timeout) == ("images", False, 60)
-    assert images.options.lora_paths == ("/loras/a.safetensors",)
     assert (embeddings.kind, embeddings.options.queue_size) == ("embeddings", 50)
     again = settings(f"--config {file} --port 9000")
     assert (again.server.port, len(again.server.models)) == (9000, 4)

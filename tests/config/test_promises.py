@@ -157,13 +157,6 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`--reasoning-parser qwen3_next`": (
             "output/test_formats.py::test_a_replaced_systems_reasoning_parser_is_known",
         ),
-        "images and edits, all twelve config names": (
-            "engines/images/test_images.py::test_every_preset_of_mlx_openai_server_is_there",
-            "engines/images/test_images_mflux.py::test_all_that_is_asked_for_changes_the_picture",
-        ),
-        "the default of `--config-name`": (
-            "engines/images/test_images.py::test_a_preset_is_found_by_the_folders_pipeline_or_must_be_named",
-        ),
         "chat with pictures and sound, `video_url`": (
             C + "test_vision",
             C + "test_audio_notebook",
@@ -178,8 +171,8 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "an omitted `model`": (
             "service/test_names.py::test_no_models_name_means_the_first_served_model_of_the_kind_that_is_asked",
         ),
-        "fields of images that a preset lacks": (
-            "engines/images/test_images.py::test_what_a_model_cannot_do_is_refused_by_name",
+        "fields of images that a model lacks": (
+            "engines/images/test_library_images.py::test_what_it_cannot_do_is_refused_by_name",
         ),
         "fields of transcriptions that Whisper lacks": (
             "api/clients/test_kinds_client.py::test_forms_that_cannot_be_honoured_are_refused_by_name",

@@ -1,7 +1,7 @@
 """mlx-openai-server: the examples of its README and its notebooks, in their order, under their headings.
 
 The document is that of version 1.8. Where an example needs a model that calls a tool or writes JSON to an end, and
-where it needs mflux, a scripted model stands for the example's.
+where it paints, a scripted model stands for the example's.
 """
 
 import base64
@@ -14,6 +14,7 @@ import openai
 import pytest
 from PIL import Image
 
+from pippin.config.errors import ConfigError
 from tests.drop_in.examples import Reader, reading, settings_of, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
 from tests.engines.language.vision.tiny_vision_models import picture
@@ -81,16 +82,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         "mlx-openai-server launch --model-path Darwin-36B-Opus-mlx-text-only-8bit --reasoning-parser qwen3_moe "
         "--tool-call-parser qwen3_coder --debug --served-model-name Darwin-36B-Opus",
         """mlx-openai-server launch \\
-  --model-type image-generation \\
-  --model-path some/flux \\
-  --config-name flux-dev \\
-  --quantize 8""",
-        """mlx-openai-server launch \\
-  --model-type image-edit \\
-  --model-path some/flux-edit \\
-  --config-name flux-kontext-dev \\
-  --quantize 8""",
-        """mlx-openai-server launch \\
   --model-type whisper \\
   --model-path mlx-community/whisper-large-v3-mlx""",
         """mlx-openai-server launch \\
@@ -125,6 +116,28 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def test_other_starts_are_understood(typed: str) -> None:
     assert warnings_of(typed) == []
     assert settings_of(typed).server.port == 8000
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        """mlx-openai-server launch \\
+  --model-type image-generation \\
+  --model-path some/flux \\
+  --config-name flux-dev \\
+  --quantize 8""",
+        """mlx-openai-server launch \\
+  --model-type image-edit \\
+  --model-path some/flux-edit \\
+  --config-name flux-kontext-dev \\
+  --quantize 8""",
+    ],
+)
+def test_presets_of_image_models_are_refused_by_name(typed: str) -> None:
+    with pytest.raises(ConfigError, match="the model's folder tells which image model it is"):
+        settings_of(typed)
+    [entry] = settings_of(typed.partition("--config-name")[0].rstrip(" \\\n")).server.models
+    assert entry.kind == "images"
 
 
 def test_start_a_server(text: Reader) -> None:
@@ -462,8 +475,6 @@ models:
   - model_path: black-forest-labs/FLUX.2-klein-4B
     model_type: image-generation
     served_model_name: flux2-klein-4b
-    config_name: flux2-klein-4b
-    quantize: 4
     on_demand: true
     on_demand_idle_timeout: 120
 """
@@ -471,7 +482,8 @@ models:
 
 @pytest.mark.long
 def test_multi_model_config(tmp_path: Path) -> None:
-    """Flux is not on the disk here: it is known, and its download is what is missing."""
+    """Without `config_name` and `quantize`, which are refused. Flux is not on the disk: it is known, and its download
+    is what is missing."""
     TinyCache(tmp_path).language("mlx-community/MiniMax-M2.5-4bit", "org/something-else")
     (tmp_path / "config.yaml").write_text(CONFIG)
     typed = f"mlx-openai-server launch --config {tmp_path}/config.yaml"
@@ -689,7 +701,7 @@ for chunk in completion:
 
 
 def test_images(text: Reader) -> None:
-    """A scripted model paints: the pipelines themselves are compared with mflux in `tests/engines/images`."""
+    """A scripted model paints: the pipelines themselves are compared with mlx-vlm in `tests/engines/images`."""
     text.python("""
 import base64
 from io import BytesIO

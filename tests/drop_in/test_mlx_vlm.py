@@ -6,7 +6,6 @@ Where an example has a file (`/path/to/image.jpg`), the folder is inside `--medi
 """
 
 import base64
-import importlib.util
 import io
 import json
 from collections.abc import Iterator
@@ -36,7 +35,6 @@ CACHED = "Qwen/Qwen3-VL-4B-Instruct"
 HEARS = "mlx-community/gemma-3n-E2B-it-4bit"
 EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 PAINTER = "Qwen/Qwen-Image"
-EDITOR = "black-forest-labs/FLUX.1-Kontext-dev"
 RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
 SPEAKER = "mlx-community/pocket-tts"
 HEARER = "mlx-community/whisper-tiny"
@@ -57,7 +55,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     cache.encoder(EMBEDDER)
     cache.encoder(RANKER, ranks=True)
     cache.images(PAINTER, "QwenImagePipeline")
-    cache.images(EDITOR, "FluxKontextPipeline")
     write_model(cache.place(SPEAKER))
     images = home / "repo" / "examples" / "images"
     images.mkdir(parents=True)
@@ -382,18 +379,11 @@ curl -s --get "http://localhost:8080/v1/models" \\
 
 
 def test_image_defaults(page: Reader) -> None:
-    """`/images/defaults` of its newest version, known without loading anything. mflux has its own, where it paints."""
-    by_mflux = importlib.util.find_spec("mflux") is not None
-    painted = {"steps": 20, "guidance": 4.0} if by_mflux else {"steps": 30, "guidance": 1.0}
+    """`/images/defaults` of its newest version, known without loading anything."""
     asked = "curl -s 'http://localhost:8080{}/images/defaults?model={}&task={}'"
     for version in ("", "/v1"):
-        assert page.json(asked.format(version, PAINTER, "generate")) == painted
-    assert page.json(asked.format("", EDITOR, "edit")) == {"steps": 28, "guidance": 2.5}
-    for model, task, named in (
-        (EDITOR, "generate", "task"),
-        (PAINTER, "draw", "task"),
-        (PRELOADED, "edit", "model"),
-    ):
+        assert page.json(asked.format(version, PAINTER, "generate")) == {"steps": 30, "guidance": 1.0}
+    for model, task, named in ((PAINTER, "draw", "task"), (PRELOADED, "edit", "model")):
         assert page.json(asked.format("", model, task))["error"]["param"] == named
     assert "image_generation" not in page.json("curl http://localhost:8080/health")["loaded_models"]
 

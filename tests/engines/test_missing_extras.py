@@ -41,7 +41,6 @@ def test_a_model_that_mlx_audio_has_no_code_for_is_told_in_a_sentence(
         ("transcription", "av", 'pip install "pippin[audio]"'),
         ("speech", "mlx_audio", 'pip install "pippin[audio]"'),
         ("speech", "av", 'pip install "pippin[audio]"'),
-        ("images", "mflux", 'pip install "pippin[images]"'),
     ],
 )
 def test_a_model_whose_extra_is_missing_does_not_load(
@@ -53,7 +52,7 @@ def test_a_model_whose_extra_is_missing_does_not_load(
     monkeypatch.setitem(sys.modules, missing, None)
     doors = importlib.import_module(f"pippin.engines.{kind}")
     info = ModelInfo(id="model", kind=kind, path=str(tmp_path / "model"))
-    spec = WorkerSpec(info=info, options={"config_name": "flux-dev"})
+    spec = WorkerSpec(info=info, options={})
     with pytest.raises(ServerError) as caught:
         doors.open_engine(spec, doors.open_preparer(spec), no_progress)
     assert caught.value.report.kind == "load_failed"

@@ -1,10 +1,8 @@
 """No engine wires memory, and no library does behind its back, on a machine that says it has Metal."""
 
 import importlib
-import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,9 +13,8 @@ from pippin.core.events import Event
 from pippin.core.models import ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Embed, Generate, GenerateImages, Rerank, RerankDocument, Speak, Task, Transcribe
-from pippin.engines.images import painting
 from tests.engines.driving import no_progress, run
-from tests.engines.images.test_images import Drawing
+from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.speech.test_speech_models import write_model as write_speech_model
 from tests.engines.tiny_models import tiny_model
@@ -110,20 +107,7 @@ def test_a_speech_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
     assert wired == []
 
 
-def test_an_image_model_wires_nothing(wired: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mflux can't be installed beside this MLX on Linux; one that wires memory stands in for it."""
-
-    class Wiring(Drawing):
-        def generate_image(self, **asked: Any) -> Any:
-            mx.set_wired_limit(1 << 34)
-            return super().generate_image(**asked)
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(
-        painting, "load_pipeline", lambda folder, preset, _: painting.Pipeline(Wiring(), preset, None)
-    )
-    (tmp_path / "flux-dev").mkdir()
-    mx.save_safetensors(str(tmp_path / "flux-dev" / "model.safetensors"), {"weight": mx.zeros(1)})
-    (tmp_path / "flux-dev" / "config.json").write_text("{}")
-    drive(tmp_path / "flux-dev", "images", GenerateImages(prompt="a red fish", width=64, height=64, steps=1))
+def test_an_image_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
+    tiny_z_image(tmp_path / "z-image", turbo=True)
+    drive(tmp_path / "z-image", "images", GenerateImages(prompt="a red fish", width=32, height=32, steps=1))
     assert wired == []

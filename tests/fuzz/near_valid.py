@@ -73,7 +73,7 @@ RIGHT: Final = (
     Right(
         "/v1/images/edits",
         {"model": MODEL, "prompt": "a b"},
-        {"image": PICTURE, "mask": PICTURE},
+        {"image": PICTURE},
         known=(*IMAGE_FIELDS, "strength", "input_fidelity", "image"),
     ),
     Right("/v1/audio/speech", {"model": MODEL, "input": "a b", "voice": "alba"}, known=SPEECH_FIELDS),

@@ -1,88 +1,48 @@
-"""A worker that makes pictures with mflux beside one that generates text: at once, and within one budget.
-
-mflux runs in an environment of its own (`PIPPIN_IMAGES_PYTHON`), because it pins another MLX on Linux.
-"""
+"""A worker that makes pictures beside one that generates text: at once, and within one budget."""
 
 import asyncio
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.events import Event, Picture, PicturesDone, Progress
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate, GenerateImages
 from pippin.runtime.pool.pool import Pool
 from pippin.runtime.workers.supervisor import WorkerProcess
-from pippin.runtime.workers.worker import Worker
 from pippin.service import Service
+from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.service.doubles import MIB, StaticCatalog, scripted
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-ROOT = Path(__file__).parent.parent.parent
-SCRIPT = "tests/oracles/image_worker.py"
-PRESET = "flux2-klein-4b"
 BUDGET = 4096 * MIB
 
 
 @pytest.fixture(scope="module")
-def images_python() -> Path:
-    python = Path(os.environ.get("PIPPIN_IMAGES_PYTHON", ROOT / ".venv-images" / "bin" / "python"))
-    if not python.is_file():
-        pytest.fail(f"There is no {python}: make it with `make .venv-images/.ready`.", pytrace=False)
-    return python
-
-
-@pytest.fixture(scope="module")
-def infos(images_python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelInfo, ModelInfo]:
+def infos(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelInfo, ModelInfo]:
     folder = tmp_path_factory.mktemp("models")
-    subprocess.run(
-        [images_python, SCRIPT, "write", folder / "painter", PRESET],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"src{os.pathsep}."},
-        check=True,
-    )
+    painter = tiny_z_image(folder / "painter", turbo=True)
     text = tiny_vision_model("llava", folder / "writer")
     return (
-        ModelInfo(id="painter", kind="images", path=str(folder / "painter")),
+        ModelInfo(id="painter", kind="images", path=str(painter)),
         ModelInfo(id="writer", kind="language", path=str(text), architecture="llava"),
     )
 
 
-@pytest.fixture
-def launcher_python(images_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Takes the arguments of the project's own Python when it starts a worker."""
-    launcher = tmp_path / "python"
-    launcher.write_text(f'#!/bin/sh\nexec "{images_python}" "{ROOT / SCRIPT}" serve "$3" "$4"\n')
-    launcher.chmod(0o755)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    return launcher
-
-
 @asynccontextmanager
-async def serving(infos: tuple[ModelInfo, ...], launcher: Path) -> AsyncIterator[Service]:
-    async def launch(spec: WorkerSpec) -> Worker:
-        with pytest.MonkeyPatch.context() as patch:
-            if spec.info.kind == "images":
-                patch.setattr(sys, "executable", str(launcher))
-            return await WorkerProcess.launch(spec)
-
+async def serving(infos: tuple[ModelInfo, ...]) -> AsyncIterator[Service]:
     options = ServerOptions()
-    named = {"painter": ModelOptions(config_name=PRESET)}
     # The third is only there to need more room than the others leave.
-    catalog = StaticCatalog(*infos, scripted("large"), options=named, sizes={"large": BUDGET - 64 * MIB})
-    service = Service(options, catalog, Pool(options, catalog, catalog.footprint, BUDGET, launch))
+    catalog = StaticCatalog(*infos, scripted("large"), sizes={"large": BUDGET - 64 * MIB})
+    service = Service(
+        options, catalog, Pool(options, catalog, catalog.footprint, BUDGET, WorkerProcess.launch)
+    )
     try:
         yield service
     finally:
@@ -114,11 +74,9 @@ def drawn(events: list[Event]) -> list[str]:
     return [hashlib.sha256(event.data).hexdigest() for event in events if isinstance(event, Picture)]
 
 
-def test_pictures_and_texts_are_made_at_once_and_as_alone(
-    infos: tuple[ModelInfo, ModelInfo], launcher_python: Path
-) -> None:
+def test_pictures_and_texts_are_made_at_once_and_as_alone(infos: tuple[ModelInfo, ModelInfo]) -> None:
     async def scene() -> None:
-        async with serving(infos, launcher_python) as service:
+        async with serving(infos) as service:
             alone, picture = await write(service, "text"), drawn(await paint(service, "picture", steps=40))
             begun = asyncio.Event()
             painting = asyncio.create_task(paint(service, "both", begun, steps=40))
@@ -133,9 +91,9 @@ def test_pictures_and_texts_are_made_at_once_and_as_alone(
     asyncio.run(scene())
 
 
-def test_both_count_in_one_budget(infos: tuple[ModelInfo, ModelInfo], launcher_python: Path) -> None:
+def test_both_count_in_one_budget(infos: tuple[ModelInfo, ModelInfo]) -> None:
     async def scene() -> None:
-        async with serving(infos, launcher_python) as service:
+        async with serving(infos) as service:
             await write(service, "text")
             picture = drawn(await paint(service, "picture"))
             states = {state.id: state for state in service.pool.states()}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from pippin.api.context import DocumentedRoute
+from pippin.api.routing import DocumentedRoute
 from pippin.core.tasks import GenerateImages, Transcribe
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.security.numbers import HERE, places

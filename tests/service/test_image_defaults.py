@@ -1,12 +1,11 @@
-"""Steps and guidance of image models, by mflux's presets and by what mlx-vlm says of a folder."""
+"""Steps and guidance of image models, as mlx-vlm says of a folder."""
 
 from pathlib import Path
 
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.core.image_presets import ImageDefaults, LibraryDefaults
-from pippin.core.models import ModelInfo
+from pippin.core.models import FolderDefaults, ImageDefaults, ModelInfo
 from pippin.service import image_defaults
 from pippin.service.image_defaults import ImageDefaultsReader
 from tests.engines.images.tiny_families import tiny_flux2
@@ -19,12 +18,12 @@ def model(name: str, folder: str | None = "/models/x") -> ModelInfo:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that mlx-vlm was asked for, which only generates by them. mflux is not installed."""
+    """The folders that mlx-vlm was asked for, which only generates by them."""
     folders: list[str] = []
 
-    def told(folder: str) -> LibraryDefaults | None:
+    def told(folder: str) -> FolderDefaults | None:
         folders.append(folder)
-        return LibraryDefaults(ImageDefaults(20, 7.0), None) if folder == "/models/x" else None
+        return FolderDefaults(ImageDefaults(20, 7.0), None) if folder == "/models/x" else None
 
     monkeypatch.setattr(image_defaults, "_told_of", told)
     monkeypatch.setattr(image_defaults, "_installed", lambda name: name == "mlx_vlm")
@@ -34,42 +33,29 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_folder_that_mlx_vlm_knows_has_its_defaults_and_is_asked_once(asked: list[str]) -> None:
     reader = ImageDefaultsReader()
     for _ in range(2):
-        assert reader.find(model("ideogram-4-fp8"), None, "generate") == ImageDefaults(20, 7.0)
+        assert reader.find(model("ideogram-4-fp8"), "generate") == ImageDefaults(20, 7.0)
     assert asked == ["/models/x"]
 
 
 def test_a_task_that_the_folder_cannot_do_is_refused(asked: list[str]) -> None:
     with pytest.raises(ServerError, match="must be generate") as caught:
-        ImageDefaultsReader().find(model("ideogram-4-fp8"), None, "edit")
+        ImageDefaultsReader().find(model("ideogram-4-fp8"), "edit")
     assert (caught.value.report.status, caught.value.report.param) == (400, "task")
 
 
-def test_what_mlx_vlm_does_not_know_has_its_presets(asked: list[str]) -> None:
-    reader = ImageDefaultsReader()
-    assert reader.find(model("flux-schnell", "/models/y"), None, "generate") == ImageDefaults(4, None)
-    assert reader.find(model("qwen-image", None), None, "generate") == ImageDefaults(20, 4.0)
-    with pytest.raises(ServerError, match="--config-name"):
-        reader.find(model("unknown", "/models/y"), None, "generate")
-
-
-def test_a_named_preset_and_an_installed_mflux_come_first(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = ImageDefaultsReader()
-    assert reader.find(model("x"), "flux-dev", "generate") == ImageDefaults(25, 3.5)
-    monkeypatch.setattr(image_defaults, "_installed", lambda _: True)
-    assert reader.find(model("z-image-turbo"), None, "generate") == ImageDefaults(9, None)
-    assert reader.find(model("ideogram-4-fp8"), None, "generate") == ImageDefaults(20, 7.0)
-    assert asked == ["/models/x"]
+@pytest.mark.parametrize("folder", ["/models/y", None])
+def test_what_mlx_vlm_does_not_know_has_no_defaults(asked: list[str], folder: str | None) -> None:
+    with pytest.raises(ServerError, match="pull it first"):
+        ImageDefaultsReader().find(model("unknown", folder), "generate")
 
 
 @pytest.mark.long
 def test_mlx_vlm_is_asked_in_a_process_of_its_own(tmp_path: Path) -> None:
     reader = ImageDefaultsReader()
     painter = tiny_z_image(tmp_path / "z-image", turbo=True)
-    assert reader.find(model("x", str(painter)), None, "edit") == ImageDefaults(8, 0.0)
+    assert reader.find(model("x", str(painter)), "edit") == ImageDefaults(8, 0.0)
     other = tiny_flux2(tmp_path / "flux2-klein-base-9b")
-    assert reader.find(model("x", str(other)), None, "generate") == ImageDefaults(50, 4.0)
+    assert reader.find(model("x", str(other)), "generate") == ImageDefaults(50, 4.0)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ServerError, match="--config-name"):
-        reader.find(model("x", str(tmp_path / "empty")), None, "generate")
+    with pytest.raises(ServerError, match="pull it first"):
+        reader.find(model("x", str(tmp_path / "empty")), "generate")

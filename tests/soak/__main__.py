@@ -201,7 +201,7 @@ def main() -> int:
         folder = Path(place)
         served = make_models(folder)
         print(f"Kinds: {', '.join(sorted(served.kinds))}", flush=True)
-        with running_server(folder, *served.words, module="tests.soak.server") as address:
+        with running_server(folder, *served.words) as address:
             soak = Soak(address, Mix(served.kinds, given.seed))
             asyncio.run(soak.run(given.minutes, length))
         faults = [line for line in (folder / "server.log").read_text().splitlines() if "Traceback" in line]

@@ -5,8 +5,6 @@ server that people run.
 """
 
 import json
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,11 +18,8 @@ VISION: Final = "qwen2_5_vl"
 HEARING: Final = "whisper"
 SPEAKING: Final = "soprano"
 PAINTING: Final = "painter"
-PRESET: Final = "flux2-klein-4b"
 ADAPTERS: Final = {"one": 4, "two": 8}  # ranks
 WHISPER: Final = ROOT / ".cache" / "faster-whisper-base"
-IMAGES_PYTHON: Final = ROOT / ".venv-images" / "bin" / "python"
-IMAGE_WORKER: Final = "tests/oracles/image_worker.py"
 NARROWER: Final = {512: 64, 2048: 256, 1536: 192, 448: 64}  # sizes of Whisper base, and what they become
 
 
@@ -37,18 +32,19 @@ class Served:
 
 
 def make_models(folder: Path) -> Served:
-    """Write the models and adapters into `folder`. Sound and images are left out where their parts are not fetched."""
+    """Write the models and adapters into `folder`. Sound is left out where its parts are not fetched."""
     from pippin.config.options.model import ModelOptions
     from pippin.engines.cpu.blas import accelerate_blas
 
     accelerate_blas(ModelOptions(), 1)
-    from tests.engines.language.model.test_lora import adapter  # these import mlx
+    from tests.engines.images.tiny_pipelines import tiny_z_image  # these import mlx
+    from tests.engines.language.model.test_lora import adapter
     from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
     from tests.engines.speech.test_speech_models import write_model
     from tests.engines.tiny_models import tiny_model
 
     place = folder / "models"
-    kinds = {"chat", "embeddings", "vision", "speech"}
+    kinds = {"chat", "embeddings", "vision", "speech", "images"}
     for name in LANGUAGE:
         tiny_model(name, place / name)
     tiny_model("qwen3", place / EMBEDDER)
@@ -61,15 +57,14 @@ def make_models(folder: Path) -> Served:
         f"    adapters: {json.dumps(adapters)}",
         f"  - path: {place / EMBEDDER}",
         "    kind: embeddings",
+        f"  - path: {place / PAINTING}",
+        "    kind: images",
     ]
     if WHISPER.is_dir():
         write_whisper(place / HEARING)
         lines.append(f"  - path: {place / HEARING}")
         kinds.add("transcription")
-    if IMAGES_PYTHON.is_file():
-        write_painter(place / PAINTING)
-        lines += [f"  - path: {place / PAINTING}", "    kind: images", f"    config_name: {PRESET}"]
-        kinds.add("images")
+    tiny_z_image(place / PAINTING, turbo=True)
     file = folder / "pippin.yaml"
     file.write_text("\n".join(["max_models: 3", "contention_wait: 240", "models:", *lines]) + "\n")
     return Served(("--config", str(file)), frozenset(kinds))
@@ -98,14 +93,3 @@ def write_whisper(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"d_model": 64, "max_target_positions": 64}))
     generation = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(generation | {"alignment_heads": [[0, 0]]}))
-
-
-def write_painter(folder: Path) -> None:
-    """A tiny model of mflux, written where mflux is: it pins another MLX on Linux."""
-    subprocess.run(
-        [IMAGES_PYTHON, IMAGE_WORKER, "write", folder, PRESET],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"src{os.pathsep}."},
-        check=True,
-    )
-    (folder / "model_index.json").write_text('{"_class_name": "Flux2KleinPipeline"}')

@@ -1,7 +1,6 @@
 """Tells what to install if this installation lacks parts that a replaced server served."""
 
 import importlib.util
-import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,15 +9,14 @@ from pippin.config.options.start import Compat
 SERVED_WITH: Final = (
     ("mlx_vlm", "pictures, embeddings and rerankers"),
     ("mlx_audio", "speech"),
-    ("mflux", "pictures from text"),
     ("mcp", "MCP servers"),
 )
 """Libraries, and what each of them serves."""
 
 PARTS: Final[dict[Compat, frozenset[str]]] = {
-    "mlx-vlm": frozenset({"mlx_vlm", "mlx_audio", "mflux"}),
+    "mlx-vlm": frozenset({"mlx_vlm", "mlx_audio"}),
     "mlx-server": frozenset({"mlx_vlm"}),
-    "mlx-openai-server": frozenset({"mlx_vlm", "mlx_audio", "mflux"}),
+    "mlx-openai-server": frozenset({"mlx_vlm", "mlx_audio"}),
     "vllm-mlx": frozenset({"mlx_vlm", "mlx_audio", "mcp"}),
     "mlx-lm": frozenset(),
 }
@@ -37,8 +35,5 @@ def missing_parts(compat: Compat | None) -> str | None:
 
 def _missing(parts: frozenset[str]) -> Iterator[str]:
     for library, served in SERVED_WITH:
-        off_the_mac = (
-            library == "mflux" and sys.platform != "darwin"
-        )  # docs/images.md describes the alternative
-        if library in parts and not off_the_mac and importlib.util.find_spec(library) is None:
+        if library in parts and importlib.util.find_spec(library) is None:
             yield served

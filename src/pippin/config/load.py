@@ -18,9 +18,6 @@ OF_NAMED_MODELS = (
     "adapter_path",
     "draft_model_path",
     "draft_kind",
-    "config_name",
-    "lora_paths",
-    "lora_scales",
 )
 """Model options that apply to the models named beside them, not to all models."""
 

@@ -79,6 +79,7 @@ class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     name: str | None = None  # of a tool call
     server: str | None = None  # the tool's server, where Pippin calls the tool
     is_error: bool = False  # of a result
+    gap: str = ""  # whitespace between this part and the last one of its kind, where both make one text
 
 
 class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
@@ -251,14 +252,13 @@ class Voices(Ending, frozen=True, tag=True):
 
 
 class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
-    """An encoded picture. `partial` numbers its previews from 0 and is None for the finished picture."""
+    """An encoded picture."""
 
     index: int
     data: bytes
     width: int
     height: int
     seed: int | None = None
-    partial: int | None = None
 
 
 class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):

@@ -250,3 +250,17 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sheds: int = 0  # times it shed its caches for using more memory than planned
     renewals: int = 0  # restarts because shedding did not help
     error: ErrorReport | None = None  # why the last load or the last worker failed
+
+
+class ImageDefaults(Struct, frozen=True):
+    """Steps and guidance for a request that leaves them out; `guidance` is None for a model that takes none."""
+
+    steps: int
+    guidance: float | None
+
+
+class FolderDefaults(Struct, frozen=True):
+    """The defaults of one image model; None for a task that it cannot do."""
+
+    generate: ImageDefaults | None
+    edit: ImageDefaults | None

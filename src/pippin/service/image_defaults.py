@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
-from pippin.core.image_presets import ImageDefaults, ImagePreset, LibraryDefaults, preset_of
-from pippin.core.models import ModelInfo
+from pippin.core.models import FolderDefaults, ImageDefaults, ModelInfo
 
 Task = Literal["generate", "edit"]
 LIBRARY: Final = "pippin.engines.images.defaults"
@@ -18,35 +17,30 @@ SECONDS: Final = 60.0
 
 
 class ImageDefaultsReader:
-    """Knows mflux's presets, and asks mlx-vlm once per folder."""
+    """Asks mlx-vlm once per folder."""
 
     def __init__(self) -> None:
-        self._told: dict[str, LibraryDefaults | None] = {}
+        self._told: dict[str, FolderDefaults | None] = {}
         self._asking = threading.Lock()
 
-    def find(self, info: ModelInfo, config_name: str | None, task: Task) -> ImageDefaults:
-        """The defaults of the library that runs this model. Blocks while a process is asked.
+    def find(self, info: ModelInfo, task: Task) -> ImageDefaults:
+        """The defaults of a model. Blocks while a process is asked.
 
-        Raises `ServerError("load_failed")` if neither the operator nor the model identifies the image model, and
+        Raises `ServerError("load_failed")` for a model that is not on the disk or that mlx-vlm does not paint with, and
         `ServerError("invalid_request")` for a task that it cannot do.
         """
-        try:
-            preset: ImagePreset | ServerError = preset_of(info, config_name)
-        except ServerError as error:
-            preset = error
-        by_preset = isinstance(preset, ImagePreset) and (_installed("mflux") or config_name is not None)
-        if not by_preset and config_name is None and info.path and (told := self._ask(info.path)) is not None:
-            found = told.generate if task == "generate" else told.edit
-            if found is None:
-                raise _other_task(info, task)
-            return found
-        if isinstance(preset, ServerError):
-            raise preset
-        if preset.edits and task == "generate":
+        told = self._ask(info.path) if info.path else None
+        if told is None:
+            raise ServerError(
+                "load_failed",
+                f"Nothing here tells the defaults of {info.id!r}: pull it first, with mlx-vlm installed.",
+            )
+        found = told.generate if task == "generate" else told.edit
+        if found is None:
             raise _other_task(info, task)
-        return ImageDefaults(preset.steps, preset.guidance)
+        return found
 
-    def _ask(self, folder: str) -> LibraryDefaults | None:
+    def _ask(self, folder: str) -> FolderDefaults | None:
         with self._asking:
             if folder not in self._told:
                 self._told[folder] = _told_of(folder) if _installed("mlx_vlm") else None
@@ -61,13 +55,13 @@ def _other_task(info: ModelInfo, task: Task) -> ServerError:
     return ServerError("invalid_request", why, "task")
 
 
-def _told_of(folder: str) -> LibraryDefaults | None:
+def _told_of(folder: str) -> FolderDefaults | None:
     command = [sys.executable, "-m", LIBRARY, folder]
     try:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return None
-    return from_json(done.stdout, LibraryDefaults) if done.returncode == 0 else None
+    return from_json(done.stdout, FolderDefaults) if done.returncode == 0 else None
 
 
 def _installed(name: str) -> bool:

@@ -11,7 +11,7 @@ import cohere
 import httpx
 import openai
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from tests.api.live_server import MODEL, live_server
 from tests.clients import openai_of
@@ -483,29 +483,23 @@ def test_an_address_leads_to_the_picture(client: OpenAI) -> None:
     assert httpx.get((reply.data[0].url or "") + "x").status_code == 404
 
 
-def test_a_stream_of_previews(client: OpenAI) -> None:
-    events = list(
-        client.images.generate(model=MODEL, prompt="a fish", stream=True, partial_images=2, size="64x64")
-    )
-    assert [event.type for event in events] == [
-        "image_generation.partial_image",
-        "image_generation.partial_image",
-        "image_generation.completed",
-    ]
-    assert [event.partial_image_index for event in events[:2]] == [0, 1]  # type: ignore[union-attr]
-    assert events[2].usage.total_tokens > 0  # type: ignore[union-attr]
+def test_pictures_are_streamed_when_they_are_ready(client: OpenAI) -> None:
+    events = list(client.images.generate(model=MODEL, prompt="a fish", stream=True, n=2, size="64x64"))
+    assert [event.type for event in events] == ["image_generation.completed"] * 2
+    assert events[1].usage.total_tokens > 0  # type: ignore[union-attr]
 
 
-def test_edits_take_one_picture_or_several_and_a_mask(client: OpenAI) -> None:
-    one = client.images.edit(model=MODEL, image=PICTURE, prompt="bluer", size="1024x1024", mask=PICTURE)
+def test_edits_take_one_picture_or_several_and_no_mask(client: OpenAI) -> None:
+    one = client.images.edit(model=MODEL, image=PICTURE, prompt="bluer", size="1024x1024")
     several = client.images.edit(model=MODEL, image=[PICTURE, PICTURE], prompt="bluer", n=2)
     assert one.data is not None
     assert several.data is not None
     assert (len(one.data), len(several.data)) == (1, 2)
-    events = list(
-        client.images.edit(model=MODEL, image=PICTURE, prompt="bluer", stream=True, partial_images=1)
-    )
-    assert [event.type for event in events] == ["image_edit.partial_image", "image_edit.completed"]
+    events = list(client.images.edit(model=MODEL, image=PICTURE, prompt="bluer", stream=True))
+    assert [event.type for event in events] == ["image_edit.completed"]
+    with pytest.raises(BadRequestError) as refused:
+        client.images.edit(model=MODEL, image=PICTURE, prompt="bluer", mask=PICTURE)
+    assert refused.value.param == "mask"
 
 
 def test_edits_as_json(address: str) -> None:
@@ -535,7 +529,7 @@ def test_edits_as_json(address: str) -> None:
         ({"prompt": "a", "response_format": "path"}, "response_format"),
         ({"prompt": "a", "output_path": "/tmp/x.png"}, "output_path"),
         ({"prompt": "a", "background": "transparent"}, "background"),
-        ({"prompt": "a", "partial_images": 2}, "partial_images"),
+        ({"prompt": "a", "stream": True, "partial_images": 2}, "partial_images"),
         ({"prompt": "a", "stream": True, "response_format": "url"}, "response_format"),
         ({"prompt": "a", "output_compression": 50}, "output_compression"),
         ({"prompt": "a", "style": "vivid"}, "style"),

@@ -14,7 +14,7 @@ from pippin.core.events import Event, Picture
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import GenerateImages
 from pippin.engines import images
-from pippin.engines.images.library import LibraryImagePreparer
+from pippin.engines.images.painting import ImagePreparer
 from tests.engines.driving import no_progress, run
 
 Pixels = np.ndarray[Any, Any]
@@ -27,7 +27,7 @@ class Painter:
         self.folder = folder
         spec = WorkerSpec(info=read_info(folder, kind="images"), options=options)
         self.preparer = images.open_preparer(spec)
-        assert isinstance(self.preparer, LibraryImagePreparer)
+        assert isinstance(self.preparer, ImagePreparer)
         self.engine = images.open_engine(spec, self.preparer, no_progress)
 
     def events(self, **asked: Any) -> list[Event]:

@@ -17,8 +17,8 @@ from pippin.core.events import Failed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages
 from pippin.engines.blocking import BlockingJob
-from pippin.engines.images import bonsai, library
-from pippin.engines.images.library import LibraryImagePreparer
+from pippin.engines.images import bonsai, painting
+from pippin.engines.images.painting import ImagePreparer
 from tests.engines.images import tiny_families as tiny
 from tests.engines.images.library_bench import SMALL, Painter, Pixels, edited, generated, png
 from tests.engines.images.tiny_pipelines import Json, write_json
@@ -208,7 +208,7 @@ def test_a_folder_has_the_classes_of_its_own_tasks(
             (folder / part / file).touch()
     write_json(folder / "vae" / "config.json", {"_class_name": "AutoencoderKLFlux2"})
     write_json(folder / "model_index.json", {"_class_name": pipeline})
-    found = library.find_classes(folder)
+    found = painting.find_classes(folder)
     assert found is not None
     assert (found.generation is not None, found.edit is not None) == (generates, edits)
 
@@ -230,9 +230,9 @@ def test_an_edit_without_a_size_has_one_that_the_family_takes(
     class Editor:
         model_type = family
 
-    monkeypatch.setattr(library, "painter", lambda task, *_: task)
+    monkeypatch.setattr(painting, "painter", lambda task, *_: task)
     spec = WorkerSpec(info=ModelInfo(id="editor", kind="images", path="/nowhere"), options={})
-    preparer = LibraryImagePreparer(spec, library.Classes(None, Editor))
+    preparer = ImagePreparer(spec, painting.Classes(None, Editor))
     job = preparer.prepare("a", GenerateImages(prompt="x", images=(png((1, 2, 3), *given),)))
     assert isinstance(job, BlockingJob)
     task = cast(GenerateImages, job.run)
@@ -244,14 +244,14 @@ def test_sides_that_a_pipeline_would_round_unasked_are_refused(monkeypatch: pyte
         model_type = "qwen_image"
 
     spec = WorkerSpec(info=ModelInfo(id="editor", kind="images", path="/nowhere"), options={})
-    preparer = LibraryImagePreparer(spec, library.Classes(None, Editor))
+    preparer = ImagePreparer(spec, painting.Classes(None, Editor))
     with pytest.raises(ServerError, match="multiples of 32"):
         preparer.prepare("a", GenerateImages(prompt="x", images=(png(),), width=48, height=64))
 
 
 def test_a_pipeline_keeps_few_prompts() -> None:
     """Those of FLUX.2, Bonsai and Mage-Flow keep all that were ever asked."""
-    pipeline = object.__new__(library.LibraryPipeline)
+    pipeline = object.__new__(painting.Pipeline)
     kept = {str(number): number for number in range(20)}
     pipeline._held = SimpleNamespace(pipeline=SimpleNamespace(prompt_cache=kept))
     pipeline.forget()
@@ -282,7 +282,7 @@ def test_no_language_model_is_fetched_to_rewrite_a_prompt() -> None:
             asked.append(request)
             return SimpleNamespace(image=None)
 
-    library._painted(cast(library.LibraryPipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
+    painting._painted(cast(painting.Pipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
     assert asked[0].extra == {"upsample_prompt": False}
 
 

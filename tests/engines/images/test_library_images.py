@@ -93,10 +93,8 @@ def test_a_cancelled_picture_ends_with_its_step(painter: Painter) -> None:
 @pytest.mark.parametrize(
     ("param", "asked"),
     [
-        ("mask", {"images": (png(),), "mask": png()}),
         ("strength", {"strength": 0.5}),
         ("image", {"images": (png(), png())}),
-        ("partial_images", {"partial_images": 1}),
         ("negative_prompt", {"negative_prompt": "blue", "guidance": 1.0}),
     ],
 )
@@ -107,12 +105,6 @@ def test_what_it_cannot_do_is_refused_by_name(painter: Painter, param: str, aske
 def test_it_paints_and_nothing_else(painter: Painter) -> None:
     with pytest.raises(ServerError, match="makes pictures"):
         painter.preparer.prepare("a", Embed(inputs=("x",)))
-
-
-@pytest.mark.parametrize("option", [{"quantize": 8}, {"lora_paths": ["a"]}])
-def test_options_of_mflux_are_refused_at_the_load(painter: Painter, option: dict[str, Any]) -> None:
-    with pytest.raises(ServerError, match=next(iter(option))):
-        Painter(painter.folder, **option)
 
 
 def test_pictures_come_from_the_addresses_of_openai(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pippin.core.image_presets import ImageDefaults
+from pippin.core.models import ImageDefaults
 from pippin.engines.images.defaults import find_defaults
-from pippin.engines.images.library import find_classes
 from pippin.engines.images.mage_flow import variant_of
+from pippin.engines.images.painting import find_classes
 from tests.engines.images.tiny_pipelines import write_json
 
 

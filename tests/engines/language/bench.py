@@ -14,10 +14,10 @@ from pippin.core.events import Accepted, Failed, Finished
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
-from pippin.engines.language import loading
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.step.decoding import Decoding, SpeculativeDecoding
@@ -171,7 +171,7 @@ def judge_others_of_one_that_leaves(
 
 def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """Have the sequences of models run one at a time, but for those of draft models."""
-    in_batches, open_draft_model = probe._plain, loading._open_draft_model
+    in_batches, open_draft_model = probe._plain, drafting.open_draft_model
     patch.setattr(probe, "_plain", lambda *_, **__: None)
 
     def with_draft_in_batches(*given: Any) -> DraftModel:
@@ -179,4 +179,4 @@ def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
             inner.setattr(probe, "_plain", in_batches)
             return open_draft_model(*given)
 
-    patch.setattr(loading, "_open_draft_model", with_draft_in_batches)
+    patch.setattr(drafting, "open_draft_model", with_draft_in_batches)

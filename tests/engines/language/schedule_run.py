@@ -19,12 +19,12 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Failed, PromptEcho
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
-from pippin.engines.language import loading
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
@@ -52,7 +52,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.object(loading, "Pace", Eager))
+            stack.enter_context(patch.object(drafting, "Pace", Eager))
         yield
 
 

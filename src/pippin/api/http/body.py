@@ -16,7 +16,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
 
@@ -256,15 +255,14 @@ class EventStream(Response):
     """Sends pieces as they come. `leave` is awaited at the end, whatever caused it.
 
     `cut` is called at the end: if true, the last chunk is not sent, so that the client sees a broken reply.
-    Server-sent events ignore `cut`, because a stream of them can report its failure.
     """
 
     def __init__(
         self,
         pieces: AsyncIterator[bytes],
         leave: Callable[[], Awaitable[None]],
+        media: str,
         *,
-        media: str = EVENTS,
         cut: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(status_code=200)
@@ -272,7 +270,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._pieces = pieces
         self._leave = leave
-        self._cut = cut if media != EVENTS else lambda: False
+        self._cut = cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

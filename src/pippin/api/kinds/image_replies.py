@@ -67,7 +67,7 @@ def draw(
     address: Callable[[bytes], str] | None,
 ) -> ImagesReply:
     """A whole reply. `address` stores a picture and returns its URL; if None, the reply contains the pictures."""
-    pictures = [event for event in events if isinstance(event, Picture) and event.partial is None]
+    pictures = [event for event in events if isinstance(event, Picture)]
     pictures.sort(key=lambda picture: picture.index)
     data = [
         ImageItem(b64_json=base64.b64encode(picture.data).decode(), seed=picture.seed)
@@ -85,7 +85,7 @@ def draw(
 
 
 class ImageEvents(NamedEvents):
-    """Encodes OpenAI's events: previews, then each picture. Steps are comments, or events if the client asked."""
+    """Encodes OpenAI's events: each picture when it is ready. Steps are comments, or events if the client asked."""
 
     def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
         self._prefix = "image_edit" if edit else "image_generation"
@@ -100,11 +100,9 @@ class ImageEvents(NamedEvents):
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
-            case Picture(partial=None):
+            case Picture():
                 usage = usage_of(self._prompt_tokens, [event])
                 return self._frame("completed", {**self._body(event), "usage": usage})
-            case Picture(partial=partial):
-                return self._frame("partial_image", {**self._body(event), "partial_image_index": partial})
             case Progress(done=done, total=total) if self._progress:
                 return self._frame("progress", {"step": done, "steps": total})
             case Progress(done=done, total=total):

@@ -55,9 +55,6 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
         Literal["auto", "opaque", "transparent"] | None, Meta(description="Only auto or opaque.")
     ] = None
     stream: Annotated[bool | None, Meta(description="Send pictures as events when they are ready.")] = None
-    partial_images: Annotated[
-        Annotated[int, Meta(ge=0, le=3)] | None, Meta(description="Previews of each, with `stream`.")
-    ] = None
     progress: Annotated[bool | None, Meta(description="Events for each step too, with `stream`.")] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=200)] | None,
@@ -89,16 +86,13 @@ class ImageAddress(Struct, kw_only=True):
 
 
 class ImageEditRequest(ImageFields, kw_only=True, omit_defaults=True):
-    """A picture from pictures: as a form with files `image` (or `image[]`) and `mask`, or as JSON."""
+    """A picture from pictures: as a form with files `image` (or `image[]`), or as JSON."""
 
     image: Annotated[
         str | tuple[str, ...] | None, Meta(description="In JSON: data URIs or addresses of pictures.")
     ] = None
     images: Annotated[
         tuple[ImageAddress, ...] | None, Meta(description="In JSON, as OpenAI has it: `image_url` of each.")
-    ] = None
-    mask: Annotated[
-        str | ImageAddress | None, Meta(description="Where it is clear, the picture may change.")
     ] = None
     strength: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="How much of the picture may stay.")
@@ -113,13 +107,16 @@ ACCEPTED: Final = {
     "safety_identifier": BOOKKEEPING,
     "moderation": "Nothing judges pictures here.",
 }
+NO_MASK: Final = "say in `prompt` what is to change."
 REFUSED: Final = {
     "style": "describe the style in `prompt`.",
     "complexity": "use `quality` or `steps`.",
     "svg": "pictures are made of pixels.",
     "frame_count": "moving pictures are not made.",
     "frame_duration_ms": "moving pictures are not made.",
-    "markup": "use `mask`.",
+    "mask": NO_MASK,
+    "markup": NO_MASK,
+    "partial_images": "there are no previews; with `stream`, finished pictures are sent one by one.",
     "output_path": "the server writes no files; take the picture from the answer.",
     "output_dir": "the server writes no files; take the picture from the answer.",
     "auto_json_caption": "write the whole `prompt`.",
@@ -133,15 +130,13 @@ GENERATIONS: Final = Contract(ImageRequest, ACCEPTED, REFUSED)
 EDITS: Final = Contract(ImageEditRequest, ACCEPTED, REFUSED)
 CONTRACTS: Final = {
     "POST /v1/images/generations": GENERATIONS,
-    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": EDITS,
+    "POST /v1/images/edits (form with `image`, or JSON)": EDITS,
 }
 
 
-def task_of(fields: ImageFields, images: Sequence[bytes] = (), mask: bytes | None = None) -> GenerateImages:
+def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages:
     if fields.background == "transparent":
         raise unsupported("background", "pictures are opaque; leave it out.")
-    if fields.partial_images and not fields.stream:
-        raise invalid("partial_images", "needs `stream`.")
     if fields.stream and fields.response_format == "url":
         raise invalid("response_format", "must be b64_json with `stream`.")
     if len(images) > MOST_INPUTS:
@@ -161,12 +156,10 @@ def task_of(fields: ImageFields, images: Sequence[bytes] = (), mask: bytes | Non
         seed=fields.seed,
         negative_prompt=fields.negative_prompt or None,
         images=tuple(images),
-        mask=mask,
         strength=fields.strength if isinstance(fields, ImageEditRequest) else None,
         format=output,
         quality=fields.output_compression,
         effort=EFFORT.get(fields.quality),
-        partial_images=fields.partial_images or 0,
     )
 
 
@@ -192,15 +185,14 @@ def size_of(fields: ImageFields) -> tuple[int | None, int | None]:
     return width, height
 
 
-def addresses_of(fields: ImageEditRequest) -> tuple[list[str], str | None]:
-    """The URLs of the pictures in a JSON body, and of its mask. Raises `ServerError`."""
+def addresses_of(fields: ImageEditRequest) -> list[str]:
+    """The URLs of the pictures in a JSON body. Raises `ServerError`."""
     given = [fields.image] if isinstance(fields.image, str) else list(fields.image or ())
     for place, item in enumerate(fields.images or ()):
         given.append(_address(item, f"images[{place}]"))
     if not given:
         raise invalid("image", "is required.")
-    mask = fields.mask
-    return given, _address(mask, "mask") if isinstance(mask, ImageAddress) else mask
+    return given
 
 
 def _address(item: ImageAddress, path: str) -> str:

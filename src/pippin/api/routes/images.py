@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute
 from pippin.api.access.errors import not_found
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import VERSION, Api, both, json_reply
-from pippin.api.dialects.shared.fields import invalid
+from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.http.forms import is_form
 from pippin.api.kinds import image_replies, images
+from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
 from pippin.core.models import ModelInfo
@@ -52,14 +52,15 @@ class ImageRoutes:
             form = await handler.form_of(request)
             fields, unknown = images.EDITS.decode_form(form.fields)
             found = [upload.data for upload in form.files.get("image", [])]
-            mask = form.only_file("mask").data if "mask" in form.files else None
+            if "mask" in form.files:
+                raise unsupported("mask", images.NO_MASK)
             if not found:
                 raise ServerError(
                     "invalid_request", "`image` is required: send it as a file of the form.", "image"
                 )
         else:
             fields, unknown = await handler.json_of(request, images.EDITS.decode)
-            given, mask_address = images.addresses_of(fields)
+            given = images.addresses_of(fields)
             if len(given) > images.MOST_INPUTS:
                 raise ServerError(
                     "invalid_request",
@@ -69,15 +70,12 @@ class ImageRoutes:
             found = [
                 (await media.fetch(address, f"image[{place}]")).data for place, address in enumerate(given)
             ]
-            mask = None if mask_address is None else (await media.fetch(mask_address, "mask")).data
         handler.note_unknown("image edits", unknown)
-        for name, datum in [
-            *((f"image[{place}]", datum) for place, datum in enumerate(found)),
-            ("mask", mask),
-        ]:
-            if datum is not None and not datum:
+        for place, datum in enumerate(found):
+            if not datum:
+                name = f"image[{place}]"
                 raise ServerError("invalid_request", f"`{name}` is empty; send a picture.", name)
-        return await self._answer(request, fields, images.task_of(fields, found, mask), "image_edits")
+        return await self._answer(request, fields, images.task_of(fields, found), "image_edits")
 
     async def defaults(self, request: Request) -> Response:
         """What a model does where a request leaves it out, as mlx_vlm.server has it; loads nothing.
@@ -125,8 +123,12 @@ class ImageRoutes:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
             events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
-            return await handler.stream(request, task, events, model=model, operation=operation)
-        found = await handler.perform(request, task, model=model, operation=operation, admitted=True)
+            exchange = exchange_of(request.scope)
+            streamed = await handler.prepare_task(
+                exchange, task, model=model, operation=operation, encoder=events
+            )
+            return await handler.answers.reply(request, exchange, streamed)
+        found = await handler.task(request, task, model=model, operation=operation, admitted=True)
         done = found[-1]
         assert isinstance(done, PicturesDone)
         base = str(request.base_url).rstrip("/")

@@ -6,6 +6,13 @@ from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import QUANTIZED_FROM_THE_START, Server, equivalent, needless, refused, same
 
 RESIZED = "images keep their size within `min_pixels` and `max_pixels`"
+AS_STORED = (
+    "image models run with the bits that they are stored with: leave it out, or fetch one of fewer bits"
+)
+BY_FOLDER = (
+    "the model's folder tells which image model it is: leave it out, and see docs/images.md for the families"
+)
+NO_LORA = "the pipelines of image models take no LoRA files: merge them into the checkpoint"
 TOOL_CHOICE = "tools are honoured wherever the model's template knows them"
 
 FLAGS = (
@@ -18,10 +25,10 @@ FLAGS = (
     same("--host", "host", "0.0.0.0"),
     same("--queue-timeout", "queue_timeout", "300"),
     same("--queue-size", "queue_size", "100"),
-    same("--quantize", "quantize", "-"),
-    same("--config-name", "config_name", "-"),
-    same("--lora-paths", "lora_paths", "-", takes="list"),
-    same("--lora-scales", "lora_scales", "-", takes="list"),
+    refused("--quantize", "-", AS_STORED),
+    refused("--config-name", "-", BY_FOLDER),
+    refused("--lora-paths", "-", NO_LORA),
+    refused("--lora-scales", "-", NO_LORA),
     needless("--disable-auto-resize", "off", RESIZED, "switch"),
     same("--log-file", "log_file", "logs/app.log", "no file unless one is named"),
     equivalent("--no-log-file", "log_file", "off", "there is none by default", to.no_log_file, "switch"),
@@ -88,10 +95,10 @@ KEYS = (
     same("models[].context_length", "context_length", "-", "held for every request"),
     same("models[].queue_timeout", "queue_timeout", "300"),
     same("models[].queue_size", "queue_size", "100"),
-    same("models[].quantize", "quantize", "-"),
-    same("models[].config_name", "config_name", "-"),
-    same("models[].lora_paths", "lora_paths", "-"),
-    same("models[].lora_scales", "lora_scales", "-"),
+    refused("models[].quantize", "-", AS_STORED),
+    refused("models[].config_name", "-", BY_FOLDER),
+    refused("models[].lora_paths", "-", NO_LORA),
+    refused("models[].lora_scales", "-", NO_LORA),
     equivalent(
         "models[].on_demand",
         "preload",

@@ -1,7 +1,7 @@
 """The defaults of mlx-vlm's pipelines for a model: `python -m pippin.engines.images.defaults FOLDER`.
 
 A server runs this in a process of its own, since mlx-vlm imports MLX. It reads the folder's JSON files and no weights,
-and writes `LibraryDefaults` as JSON; the exit status is 1 if mlx-vlm does not know the model.
+and writes `FolderDefaults` as JSON; the exit status is 1 if mlx-vlm does not know the model.
 """
 
 import os
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pippin.core.image_presets import ImageDefaults, LibraryDefaults
+from pippin.core.models import FolderDefaults, ImageDefaults
 
 if TYPE_CHECKING:
-    from pippin.engines.images.library import Classes
+    from pippin.engines.images.painting import Classes
 
 
-def find_defaults(folder: Path) -> LibraryDefaults | None:
+def find_defaults(folder: Path) -> FolderDefaults | None:
     """Raises what mlx-vlm raises for a folder whose files it cannot read."""
-    from pippin.engines.images.library import find_classes
+    from pippin.engines.images.painting import find_classes
 
     found = find_classes(folder)
     if found is None:
         return None
-    return LibraryDefaults(_of(found, found.generation, folder), _of(found, found.edit, folder))
+    return FolderDefaults(_of(found, found.generation, folder), _of(found, found.edit, folder))
 
 
 def _of(classes: "Classes", wanted: Any, folder: Path) -> ImageDefaults | None:

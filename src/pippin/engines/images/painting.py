@@ -1,30 +1,34 @@
-"""Pictures by mflux's pipelines, one after the other."""
+"""Pictures by mlx-vlm's pipelines, one after the other.
 
-import importlib
+One call of the library makes one picture. It evaluates its latents after each step, where a cancelled call ends.
+"""
+
+import dataclasses
 import inspect
-import json
 import secrets
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import mlx.core as mx
 import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Progress, Usage
-from pippin.core.image_presets import ImagePreset, preset_of
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.images.mflux_classes import CLASSES, MFLUX
+from pippin.engines.images import bonsai, mage_flow
 from pippin.engines.images.requests import (
+    SIDE_STEP,
     STEPS_FACTOR,
     at_most,
     decoded,
@@ -37,137 +41,241 @@ from pippin.engines.images.requests import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+MOST_PICTURES: Final = 10
+"""The most pictures that a request may give to a family that takes several."""
+READS_ENCODER_ONCE: Final = ("ming_image",)
+"""Families whose pipeline drops its text encoder after the first picture and never reads it again (mlx-vlm 0.7.10).
+Other families read theirs again for each picture, so that it takes no memory while the rest computes."""
 
-@dataclass(frozen=True)
-class Pipeline:
-    """A loaded model of mflux, and the function that decodes its latents to a picture."""
+EDITS_BY_ANOTHER_PIPELINE: Final = ("flux2",)
+"""Families whose class for editing needs a pipeline of another kind than the one for generating."""
 
-    model: Any
-    preset: ImagePreset
-    preview: "Callable[[Any, int, int], Image]"  # latents, height, width
+CHOOSES_ITS_SIZE: Final = ("ernie_image", "flux2", "flux3", "llada_image", "qwen_image")
+"""Families that choose a size that they support from the given pictures if an edit names none. Others would take the
+first picture's own, however large or small."""
+
+LEAST_SIDE: Final = {"mage_flow": 512}
+MOST_SIDE: Final = {"mage_flow": 2048}
+"""The sides that a family supports, for sizes that are chosen here."""
+
+EDIT_STEP: Final = {"qwen_image": 32}
+"""The step of the sides of an edited picture, where the pipeline would silently round others down."""
+
+MOST_PROMPTS: Final = 4
+"""How many encoded prompts a pipeline keeps from one request to the next. Those of FLUX.2, Bonsai and Mage-Flow would
+keep all of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """mlx-vlm's classes that generate and edit pictures with one model folder; None for what it cannot do."""
+
+    generation: Any
+    edit: Any
+    variant: str | None = None
+    """The name of the model in mlx-vlm, if the library would derive it from the folder's whole path."""
+
+    @property
+    def either(self) -> Any:
+        return self.generation or self.edit
+
+    @property
+    def family(self) -> str:
+        found: str = self.either.model_type
+        return found
+
+    def defaults(self, wanted: Any, folder: Path) -> Any:
+        """Steps and guidance of one of the two classes, for requests that name none."""
+        if self.variant is not None:
+            return wanted.resolve_defaults(self.variant)
+        return wanted.resolve_defaults(str(folder), model_path=folder)
+
+    def can(self, word: str) -> bool:
+        """Whether the family's classes read this setting from the extra fields of a request."""
+        return any(
+            f'"{word}"' in inspect.getsource(inspect.getmodule(each) or each)
+            for each in (self.generation, self.edit)
+            if each is not None
+        )
+
+
+def find_classes(folder: Path) -> Classes | None:
+    """The installed mlx-vlm's classes for a folder, or None if it knows none. They read no weights."""
+    from mlx_vlm.generate.edit_image import image_edit_model_class
+    from mlx_vlm.generate.image import image_generation_model_class
+
+    generation, edit = image_generation_model_class(str(folder)), image_edit_model_class(str(folder))
+    if generation is None and edit is None:
+        return None
+    if generation is None or edit is None:
+        return Classes(generation, edit)
+    if generation.model_type != edit.model_type:
+        # mlx-vlm also looks for an editing class in the folder's parts: the decoder of an Ideogram 4 is FLUX.2's.
+        return Classes(generation, None)
+    variant = mage_flow.variant_of(folder) if generation.model_type == "mage_flow" else None
+    # The search does not ask whether a class supports this very model: a Mage-Flow either generates or edits.
+    generates, edits = (each.supports_model(variant or str(folder)) for each in (generation, edit))
+    if not (generates or edits):
+        return Classes(generation, edit, variant)
+    return Classes(generation if generates else None, edit if edits else None, variant)
 
 
 class ImagePreparer:
     """Checks the fields of an image request, and decodes the pictures that it starts from."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
-        options = convert(spec.options, ModelOptions)
+    def __init__(self, spec: WorkerSpec, classes: Classes) -> None:
         self.info: ModelInfo = spec.info
-        self.options = options
-        self.preset = preset_of(spec.info, options.config_name)
+        self.options = convert(spec.options, ModelOptions)
+        self.classes = classes
+        self._negative = classes.can("negative_prompt")
+        self._strength = classes.can("strength")
+        self._several = classes.edit is not None and not self._strength and classes.family != "llada_image"
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         wanted = request_of(task, self.info)
         self._check(wanted)
         given, words = decoded(wanted)
-        width, height = size_of(wanted, given)
-        wanted = msgspec.structs.replace(wanted, width=width, height=height)
-        return BlockingJob[Pipeline](id, Accepted(words), painter(wanted, given, words))
+        sized = self._sized(wanted, given)
+        return BlockingJob[Pipeline](id, Accepted(words), painter(sized, given, words))
+
+    def _sized(self, task: GenerateImages, given: "list[Image]") -> GenerateImages:
+        """The task with a size, unless it is an edit whose size the family chooses itself."""
+        family = self.classes.family
+        if task.width is None and given and family in CHOOSES_ITS_SIZE:
+            return task
+        sides = size_of(task, given)
+        if task.width is None:
+            least, most = LEAST_SIDE.get(family, SIDE_STEP), MOST_SIDE.get(family, max(sides))
+            sides = min(max(sides[0], least), most), min(max(sides[1], least), most)
+        return msgspec.structs.replace(task, width=sides[0], height=sides[1])
 
     def _check(self, task: GenerateImages) -> None:
         """Raises `ServerError` naming the field that this model can't honour."""
-        name, preset = self.info.id, self.preset
-        if preset.edits and not task.images:
-            raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
-        if task.images and not preset.edits and len(task.images) > 1:
-            raise ServerError("unsupported", f"{name} starts from one picture; send one.", "image")
-        if len(task.images) > preset.pictures:
-            raise ServerError("unsupported", f"{name} takes {at_most(preset.pictures)}.", "image")
-        if task.mask is not None:
+        name, most = self.info.id, MOST_PICTURES if self._several else 1
+        if task.images and self.classes.edit is None:
             raise ServerError(
-                "unsupported", f"{name} has no masks; say in `prompt` what is to change.", "mask"
+                "unsupported", f"{name} edits no pictures: use /v1/images/generations.", "image"
             )
-        if task.strength is not None and (preset.edits or not task.images):
+        if not task.images and self.classes.generation is None:
+            raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
+        if len(task.images) > most:
+            raise ServerError("unsupported", f"{name} takes {at_most(most)}.", "image")
+        if task.strength is not None and not (self._strength and task.images):
             raise ServerError("unsupported", f"{name} has no `strength` here; leave it out.", "strength")
-        if task.negative_prompt and not preset.negative:
+        if task.negative_prompt and not self._negative:
             raise ServerError(
                 "unsupported", f"{name} has no negative prompt; leave it out.", "negative_prompt"
             )
-        if task.guidance is not None and preset.guidance is None:
+        if task.negative_prompt and self._guidance(task) <= 1:
             raise ServerError(
-                "unsupported", f"{name} was distilled to need no guidance; leave it out.", "guidance"
+                "unsupported",
+                f"{name} reads `negative_prompt` with a `guidance` above 1 alone; leave it out, or set that.",
+                "negative_prompt",
             )
+        step = EDIT_STEP.get(self.classes.family, 1)
+        if task.images and any(side is not None and side % step for side in (task.width, task.height)):
+            raise ServerError(
+                "invalid_request", f"{name} edits pictures whose sides are multiples of {step}.", "size"
+            )
+
+    def _guidance(self, task: GenerateImages) -> float:
+        """The request's guidance, or else that of the model's configuration."""
+        if task.guidance is not None:
+            return task.guidance
+        wanted = self.classes.edit if task.images else self.classes.generation
+        found: float = self.classes.defaults(wanted, Path(self.info.path or "")).guidance
+        return found
+
+
+class Pipeline:
+    """A loaded pipeline of mlx-vlm. To be used on the thread that loaded it."""
+
+    def __init__(self, folder: Path, classes: Classes) -> None:
+        self._folder = folder
+        self._classes = classes
+        self._held: Any = self._read(classes.either)
+
+    @property
+    def family(self) -> str:
+        return self._classes.family
+
+    def generator(self) -> Any:
+        return self._as(self._classes.generation)
+
+    def editor(self) -> Any:
+        return self._as(self._classes.edit)
+
+    def _as(self, wanted: Any) -> Any:
+        """The pipeline as the class for a task, around the same weights if both classes hold the same."""
+        # Not by `isinstance`: one of the classes may descend from the other, and have other defaults.
+        if type(self._held) is wanted:
+            return self._held
+        held, self._held = self._held, None
+        names = {each.name for each in dataclasses.fields(wanted)}
+        transformer = None
+        if held is not None and self.family in EDITS_BY_ANOTHER_PIPELINE:
+            transformer = held.pipeline.transformer
+        elif held is not None and names <= {each.name for each in dataclasses.fields(held)}:
+            self._held = wanted(**{name: getattr(held, name) for name in names})
+            return self._held
+        del held  # before the other is read, so that the weights of both are never in memory together
+        mx.clear_cache()
+        made = self._read(wanted)
+        if transformer is not None:
+            made.pipeline.transformer = transformer
+        self._held = made
+        return made
+
+    def forget(self) -> None:
+        """Drop all prompts that the pipeline keeps but the last `MOST_PROMPTS`."""
+        kept = getattr(getattr(self._held, "pipeline", None), "prompt_cache", {})
+        while len(kept) > MOST_PROMPTS:
+            del kept[next(iter(kept))]
+
+    def _read(self, wanted: Any) -> Any:
+        kept = {"evict_text_encoder": False} if self._classes.family in READS_ENCODER_ONCE else {}
+        name = self._classes.variant or str(self._folder)
+        made = wanted.from_model_id(name, model_path=self._folder, **kept)
+        if self._classes.family == "bonsai":
+            made.pipeline.vae = bonsai.load_decoder(self._folder)
+        return made
 
 
 def open_engine(
     spec: WorkerSpec, preparer: ImagePreparer, progress: LoadProgress
 ) -> BlockingEngine[Pipeline]:
     def load() -> Pipeline:
-        configure(decide(find_facts(), preparer.options))
+        facts = find_facts()
+        configure(decide(facts, preparer.options))
+        if preparer.classes.family == "bonsai":
+            bonsai.check(spec.info, facts.accelerator)
         progress(0, spec.info.size_bytes, "weights")
-        pipeline = load_pipeline(Path(spec.info.path or ""), preparer.preset, preparer.options)
+        try:
+            pipeline = Pipeline(Path(spec.info.path or ""), preparer.classes)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+            message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
+            raise ServerError("load_failed", message) from error
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return pipeline
 
     return BlockingEngine(load)
 
 
-def load_pipeline(folder: Path, preset: ImagePreset, options: ModelOptions) -> Pipeline:
-    """Load a model. Raises `ServerError` for LoRA options that contradict each other or the model."""
-    scales = options.lora_scales or (1.0,) * len(options.lora_paths)
-    if len(scales) != len(options.lora_paths):
-        raise ServerError("load_failed", "Give as many lora_scales as lora_paths, or none.", "lora_scales")
-    classes = CLASSES[preset.name]
-    build = mflux_named(classes.model)
-    config = getattr(mflux_named("common.config.model_config:ModelConfig"), classes.config)()
-    arguments: dict[str, Any] = {"model_path": str(folder), "model_config": config}
-    if options.quantize not in (None, 16):
-        arguments["quantize"] = options.quantize
-    if options.lora_paths:
-        if "lora_paths" not in inspect.signature(build).parameters:
-            raise ServerError(
-                "load_failed", f"{preset.name} takes no LoRA files; leave them out.", "lora_paths"
-            )
-        arguments |= {"lora_paths": list(options.lora_paths), "lora_scales": list(scales)}
-    model = build(**arguments)
-    return Pipeline(model, preset, previewer(model, mflux_named(classes.latents)))
+@contextmanager
+def evaluations_watched(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each evaluation by this thread. The pipelines have no callbacks of their own."""
+    plain, thread = mx.eval, threading.get_ident()
 
+    def watched(*arrays: Any) -> None:
+        if threading.get_ident() == thread:
+            check()
+        plain(*arrays)
 
-def mflux_named(path: str) -> Any:
-    """The attribute of mflux that is named as `module:Name`, below `mflux.models`."""
-    module, name = path.split(":")
-    return getattr(importlib.import_module(MFLUX + module), name)
-
-
-def previewer(model: Any, latent_creator: Any) -> "Callable[[Any, int, int], Image]":
-    """A function of latents, height and width that decodes as mflux's `StepwiseHandler` does, but into memory."""
-    from mflux.utils.image_util import ImageUtil
-
-    def preview(latents: Any, height: int, width: int) -> "Image":
-        unpacked = latent_creator.unpack_latents(latents=latents, height=height, width=width)
-        vae = model.vae
-        packed = hasattr(vae, "decode_packed_latents") and unpacked.shape[1] > vae.latent_channels
-        decoded = vae.decode_packed_latents(unpacked) if packed else vae.decode(unpacked)
-        image: Image = ImageUtil.to_pil(decoded)
-        return image
-
-    return preview
-
-
-class StepCallback:
-    """mflux's callback for one picture. After each step it emits progress and previews, and stops a cancelled call."""
-
-    def __init__(self, call: Call, pipeline: Pipeline, task: GenerateImages, index: int, seed: int) -> None:
-        self._call, self._pipeline, self._task = call, pipeline, task
-        self._index, self._seed = index, seed
-        self._shown = 0
-
-    def call_in_loop(self, t: int, latents: Any, config: Any, **others: Any) -> None:
-        total = int(config.num_inference_steps)
-        first = int(config.init_time_step)
-        done, count = t + 1 - first, total - first
-        all_steps = count * self._task.n
-        self._call.emit(Progress(count * self._index + done, all_steps))
-        if self._shown < self._task.partial_images and done < count and done >= self._due(count):
-            image = self._pipeline.preview(latents, config.height, config.width)
-            data = pictures.encode(image, self._task.format, self._task.quality)
-            width, height = image.size
-            self._call.emit(Picture(self._index, data, width, height, self._seed, self._shown))
-            self._shown += 1
-
-    def _due(self, count: int) -> int:
-        """The step after which the next preview is due: previews are spread evenly over `count` steps."""
-        return max(1, round(count * (self._shown + 1) / (self._task.partial_images + 1)))
+    mx.eval = watched
+    try:
+        yield
+    finally:
+        mx.eval = plain
 
 
 def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[[Pipeline, Call], None]:
@@ -175,62 +283,61 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
 
     def run(pipeline: Pipeline, call: Call) -> None:
         first = secrets.randbelow(2**32) if task.seed is None else task.seed
-        with tempfile.TemporaryDirectory(prefix="pippin-images-") as folder:
-            paths = written(given, Path(folder))
-            arguments = arguments_of(pipeline, task, paths)
-            for index in range(task.n):
-                call.check()
-                _paint(pipeline, call, task, arguments, index, (first + index) % 2**32)
-        tokens = task.n * picture_tokens(arguments["width"], arguments["height"])
+        tokens = 0
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
+                evaluations_watched(call.check),
+            ):
+                paths = written(given, Path(folder))
+                for index in range(task.n):
+                    seed = (first + index) % 2**32
+                    image = _painted(pipeline, task, paths, seed)
+                    call.emit(Progress(index + 1, task.n))
+                    data = pictures.encode(image, task.format, task.quality)
+                    call.emit(Picture(index, data, image.size[0], image.size[1], seed))
+                    tokens += picture_tokens(*image.size)
+        finally:
+            pipeline.forget()
         call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=tokens)))
 
     return run
 
 
-def _paint(
-    pipeline: Pipeline, call: Call, task: GenerateImages, arguments: dict[str, Any], index: int, seed: int
-) -> None:
-    callback = StepCallback(call, pipeline, task, index, seed)
-    registered = pipeline.model.callbacks.in_loop
-    registered.append(callback)
-    try:
-        made = pipeline.model.generate_image(seed=seed, **arguments)
-    finally:
-        registered.remove(callback)
-    image = made.image
-    data = pictures.encode(image, task.format, task.quality)
-    call.emit(Picture(index, data, image.size[0], image.size[1], seed))
+def _painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":
+    """Raises `ServerError` if the pipeline refuses its arguments."""
+    from mlx_vlm.generate.edit_image import ImageEditRequest
+    from mlx_vlm.generate.image import ImageGenerationRequest
 
-
-def as_caption(prompt: str) -> str:
-    """The prompt of a model that reads JSON objects; any other text becomes the object's `short_description`."""
-    try:
-        found = json.loads(prompt)
-    except (ValueError, RecursionError):
-        found = None
-    return prompt if isinstance(found, dict) else json.dumps({"short_description": prompt})
-
-
-def arguments_of(pipeline: Pipeline, task: GenerateImages, paths: list[Path]) -> dict[str, Any]:
-    """The arguments of the pipeline's `generate_image`, without the seed."""
-    preset = pipeline.preset
-    known = inspect.signature(pipeline.model.generate_image).parameters
-    steps = task.steps or max(1, round(preset.steps * STEPS_FACTOR[task.effort]))
-    arguments: dict[str, Any] = {
-        "prompt": as_caption(task.prompt) if preset.captions else task.prompt,
-        "num_inference_steps": steps,
+    model = pipeline.editor() if paths else pipeline.generator()
+    steps = task.steps
+    if steps is None and STEPS_FACTOR[task.effort] != 1:
+        steps = max(1, round(model.default_sampling.steps * STEPS_FACTOR[task.effort]))
+    extra = {
+        "negative_prompt": task.negative_prompt,
+        "strength": task.strength,
+        # FLUX.3 would fetch a language model from the hub, and let it rewrite the prompt.
+        "upsample_prompt": False if pipeline.family == "flux3" else None,
+    }
+    asked: dict[str, Any] = {
+        "prompt": task.prompt,
+        "seed": seed,
+        "steps": steps,
         "width": task.width,
         "height": task.height,
+        "guidance": task.guidance,
+        "extra": {name: value for name, value in extra.items() if value is not None},
     }
-    guidance = preset.guidance if task.guidance is None else task.guidance
-    if guidance is not None:
-        arguments["guidance"] = guidance
-    if task.negative_prompt:
-        arguments["negative_prompt"] = task.negative_prompt
-    if paths and "image_paths" in known:
-        arguments["image_paths"] = [str(path) for path in paths]
-    elif paths and "image_path" in known:
-        arguments["image_path"] = str(paths[0])
-        if not preset.edits:
-            arguments["image_strength"] = 0.4 if task.strength is None else task.strength
-    return arguments
+    try:
+        if paths:
+            result = model.edit(ImageEditRequest(image_paths=tuple(paths), **asked))
+        else:
+            result = model.generate(ImageGenerationRequest(**asked))
+    except ValueError as error:
+        raise ServerError("invalid_request", f"The model cannot paint this: {error}") from error
+    except RecursionError as error:
+        # Ideogram 4 reads prompts that begin as JSON objects.
+        message = "The JSON of the prompt lies too deep in itself; send a flatter one."
+        raise ServerError("invalid_request", message, "prompt") from error
+    image: Image = result.image
+    return image

@@ -1,4 +1,4 @@
-"""What the pictures of both libraries share: sizes, steps by quality, pictures as files, and counts of tokens."""
+"""Sizes, steps by quality, pictures as files, and counts of tokens."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,7 @@ DEFAULT_PIXELS = 1024 * 1024
 """The area of a picture when the request names no size."""
 
 STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
-"""The factor of the preset's number of steps for each `quality` of OpenAI's API."""
+"""The factor of the model's number of steps for each `quality` of OpenAI's API."""
 
 
 def request_of(task: Task, info: ModelInfo) -> GenerateImages:
@@ -54,7 +54,7 @@ def at_most(pictures: int) -> str:
 
 
 def written(given: "list[Image]", folder: Path) -> list[Path]:
-    """Write the pictures that a request starts from into a folder, from which the libraries read them. Transparency is
+    """Write the pictures that a request starts from into a folder, from which the pipelines read them. Transparency is
     kept: some families see it."""
     paths = []
     for index, image in enumerate(given):

@@ -186,8 +186,6 @@ def _draw(task: GenerateImages) -> tuple[Event, ...]:
     for index in range(task.n):
         seed = (task.seed or 0) + index
         data = _png(width, height, zlib.crc32(f"{task.prompt}/{seed}".encode()))
-        previews = range(task.partial_images)
-        events += [Picture(index, data, width, height, seed, partial) for partial in previews]
         events.append(Picture(index, data, width, height, seed))
     usage = Usage(prompt_tokens=len(tokenizer.pieces(task.prompt)), completion_tokens=task.n)
     return (*events, PicturesDone(usage))

@@ -17,9 +17,10 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.language import loading
 from pippin.engines.language.kernels.agreement import require_agreement
 from pippin.engines.language.kv_cache.layout import PADDING
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.bench import (
     PLAN,
@@ -49,7 +50,7 @@ PROMPTS = {f"r{place}": ((*range(5 + place, 25 + 7 * place), place), 20 + 3 * pl
 
 class KernelBench(Bench):
     def new_engine(self, plan: Any) -> LanguageEngine:
-        return loading.build_engine(
+        return build_engine(
             self.model, self.tokenizer, self.options, plan, folder=self.folder, kernel_threads=2
         )
 
@@ -100,7 +101,7 @@ def options(head: Path, **changes: Any) -> ModelOptions:
 
 @pytest.fixture
 def bench(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
     def opened(sort: str = "plain", **changes: Any) -> Bench:
         head = made(sort)

@@ -14,12 +14,12 @@ from mlx_lm.utils import load_model
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, new_prompt_cache, probe_prompt
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from pippin.engines.language.kv_cache.solo_trial import takes_back
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from tests.engines.language.architectures.any_architecture import write
@@ -63,7 +63,7 @@ def own_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(tiny_models: TinyModels, own_classes: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """A model whose sequences run one at a time, with the caches that mlx-lm makes."""
     run_one_at_a_time(monkeypatch)
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
     def bench(name: str, **options: Any) -> Bench:
         folder = (
@@ -279,7 +279,7 @@ def test_a_head_drafts_from_the_states_of_each_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for sequences that run in batches."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     folder, head = eagle3_model(tmp_path / "model"), eagle3_head(tmp_path / "head")
     options = ModelOptions(num_draft_tokens=4, draft_model_path=str(head), prefix_cache=False)
     together = drafted(Bench(folder, options))

@@ -13,9 +13,9 @@ from mlx_lm.models.cache import KVCache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.decoding import SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.draft_model import DraftModel
@@ -47,7 +47,7 @@ def small_steps() -> Any:
         patch.setattr(sizes, "LENGTH_CLASSES", (64, 160))
         patch.setattr(sizes, "GROWTH_CHARGED", 32)
         patch.setattr(KVCache, "step", 16)
-        patch.setattr(loading, "Pace", Eager)
+        patch.setattr(drafting, "Pace", Eager)
         yield
 
 

@@ -19,8 +19,8 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
 from pippin.engines.device import WITH_VNNI
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import PrefixTree
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -65,7 +65,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
 
 def options(**changes: object) -> ModelOptions:

@@ -9,8 +9,8 @@ from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, 
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
@@ -211,7 +211,7 @@ def test_tokens_of_pictures_are_counted(bench: VisionBench) -> None:
 def test_pictures_go_with_speculation(
     folder: Path, bench: VisionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     looking = VisionBench(folder, prompt_lookup=True)
     question = "one two one two one two one two"
     for shown in (WIDE, TALL):

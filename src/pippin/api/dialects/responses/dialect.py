@@ -49,7 +49,7 @@ from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Ov
 
 
 class NoHistory:
-    """For contexts without a store."""
+    """The history of contexts without a store: it has no response."""
 
     def items(self, response_id: str) -> list[dict[str, Any]]:
         raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")

@@ -24,7 +24,6 @@ from pippin.engines.language.kv_cache.slots import (
     charged_growth,
     rounded,
     slot_capacity,
-    unmarked,
 )
 
 __all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "padded"]
@@ -40,7 +39,6 @@ class BatchShape:
     layout: CacheLayout
     slack: int = 0  # tokens by which a sequence can be rewound
     prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
-    mark_constant: Callable[[mx.array], mx.array] = unmarked  # see `SlotTable`
 
     def slot_bytes(self, capacity: int) -> int:
         return self.layout.slot_bytes(capacity, self.slack)
@@ -62,7 +60,7 @@ class BatchedGroup:
     def __init__(self, model: nn.Module, shape: BatchShape) -> None:
         self._model = model
         self._shape = shape
-        self._table = SlotTable(shape.slack, shape.mark_constant)
+        self._table = SlotTable(shape.slack)
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
@@ -86,9 +84,6 @@ class BatchedGroup:
 
     def length(self, index: int) -> int:
         return self._table.lengths[index]
-
-    def looks_back(self, index: int) -> bool:
-        return True
 
     def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
         """`states` are given to models that take them beside tokens."""
@@ -135,7 +130,7 @@ class BatchedGroup:
         self._free(slot.index)
 
     def _free(self, index: int) -> None:
-        """Nothing lies in this slot any more."""
+        """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
         self._table.vacate(index)
@@ -218,8 +213,8 @@ class BatchedGroup:
         self._table.fill(index, 0)
 
     def checkpoint(self) -> Checkpoint:
-        """The state of all sequences now, for `restore`. The layout must have `checkpoints`. If tokens of the last step
-        are to be forgotten, `rewind` comes before."""
+        """The state of all sequences now, for `restore`. The layout `rewinds`. If tokens of the last step are to be
+        forgotten, `rewind` comes before."""
         lengths = {index: self.length(index) for index in self._taken}
         return Checkpoint(
             dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self._caches]
@@ -344,8 +339,10 @@ class CacheGroups:
         self._promoted[slot] = None
 
     def _spare(self, request: SlotRequest, limit: int) -> tuple[int, int]:
-        """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
-        none where memory is short. Makes the group if there is none."""
+        """How many tokens such a sequence may grow by, and how many may follow it, before the group has to grow again.
+
+        Both are 0 where memory is short. Makes the group if there is none.
+        """
         key = request.length_class
         if key not in self._groups:
             self._groups[key] = self._new_group()

@@ -16,7 +16,7 @@ from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.kinds.base import CacheKind
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
 from pippin.engines.language.prompt.preparer import LanguagePreparer

@@ -316,7 +316,7 @@ class Lifecycle:
 
     def _earliest(self, running: Running, length: int) -> int:
         """The first position from which a sequence's cache can be restored."""
-        if self._prefixes.has_state or not running.slot.looks_back:
+        if self._prefixes.has_state:
             return length  # state exists for the very end only
         if self._prefixes.has_snapshots:
             return running.joined  # a sliding window came with what it needs to resume from there

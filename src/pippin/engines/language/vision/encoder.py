@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
@@ -80,6 +81,20 @@ class NoEncoder:
 
 Vision = VisionEncoder | NoEncoder
 """What an engine has for media in prompts."""
+
+
+FEATURES_SHARE = 32
+"""The features of media take at most the model's memory divided by this."""
+
+
+def open_encoder(model: nn.Module, limit: int, memory: int) -> Vision:
+    """The encoder of a model that takes media. It keeps the features of `limit` media; `memory` is the bytes of the
+    model and all that it keeps."""
+    return (
+        VisionEncoder(model, limit, memory // FEATURES_SHARE)
+        if isinstance(model, VisionModel)
+        else NoEncoder()
+    )
 
 
 @dataclass(eq=False)
