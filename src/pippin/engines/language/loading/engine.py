@@ -84,7 +84,7 @@ def open_engine(
     )
     drafts = drafter_of(options, folder) is not None
     if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
-        engine.upkeep += [blas_watch(spec.threads)]
+        engine.upkeep.append(blas_watch(spec.threads))
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     _warm(engine, preparer, spec.info.id, options)
     return engine
@@ -143,15 +143,16 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     followers: Many[Follower] = ()
     decoding: OpenDecoding = Decoding
     if speculation is not None:
-        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
         followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
+        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
     groups = CacheGroups(batching.layout, batching.new_group)
+    sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
     engine = LanguageEngine(
         loaded,
         options=options,
         limits=limits,
         share=_shares(plan, options, size),
-        batch=Batch(groups, loaded, steering.sampler(asked.tokenizer, plan.sorts_slowly), followers),
+        batch=Batch(groups, loaded, sampler, followers),
         prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
         decoding=decoding,
         steering=steering,
