@@ -64,7 +64,7 @@ kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as th
 prepare: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) ## Install, compile and fetch what the tests need
 
 .PHONY: test-fast
-test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process, in less than a minute
+test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process
 	$(BIN)/pytest --fast -n 2 --dist loadfile $(ARGS)
 
 .PHONY: test
