@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
 
 from pippin.api import kinds
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
 
 Contracts = Mapping[str, Contract[Any]]
@@ -206,11 +204,9 @@ types. Fields that are accepted change nothing. Fields that are refused may be n
 KEYS: Final = """
 ## Keys of objects
 
-Keys that are known of objects in fields. Those marked ○ change nothing; all others are honoured, or refused by name.
-Any other key is ignored, and named once in the log, as `tools[].function.colour`. `[]` stands for every item of a
-list, and `*` for every key of a map. Unknown keys of messages, items of `input` and blocks of `system` are not looked
-for, as clients keep notes of their own there; nor are those of JSON schemas, `metadata` and variables of the chat
-template.
+`GET /openapi.json` has the keys of objects in fields. A key that asks for something unsupported is refused by name. One
+that is not known is ignored, and named once in the log, as `tools[].function.colour`; those of messages, items of
+`input`, blocks of `system`, JSON schemas, `metadata` and variables of the chat template are not looked for.
 """
 
 
@@ -223,7 +219,7 @@ def contracts_of_dialects() -> Contracts:
 
 def api_page() -> str:
     contracts = contracts_of_dialects()
-    return "\n".join([API, *field_lines(contracts), *key_lines(contracts), *kind_lines()]) + "\n"
+    return "\n".join([API, *field_lines(contracts), KEYS, *kind_lines()]) + "\n"
 
 
 def field_lines(contracts: Contracts) -> list[str]:
@@ -290,37 +286,6 @@ def grouped(contracts: Contracts, mark: str) -> list[str]:
 def named(heads: Sequence[str], contracts: Contracts) -> str:
     others = [head for head in contracts if not head.startswith("Ollama")]
     return "all but Ollama's" if list(heads) == others else ", ".join(heads)
-
-
-def key_lines(contracts: Contracts) -> list[str]:
-    """A list of the keys that are known of each object in a field, and by which contracts."""
-    heads: dict[tuple[str, str], list[str]] = {}
-    for head, contract in contracts.items():
-        for name, place in contract.settings().items():
-            for path, struct in objects_of(place, name):
-                heads.setdefault((label(path, struct), keys(struct)), []).append(head)
-    rows = [
-        f"- {where} ({named(list(dict.fromkeys(heads[where, known])), contracts)}): {known}"
-        for where, known in sorted(heads)
-    ]
-    return [KEYS, *rows]
-
-
-def label(path: str, struct: inspect.StructType) -> str:
-    return f"`{path}`" if struct.tag is None else f"`{path}` of type `{struct.tag}`"
-
-
-def keys(struct: inspect.StructType) -> str:
-    tag = [f"`{struct.tag_field}`"] if struct.tag_field else []
-    return ", ".join(tag + [f"`{field.encode_name}`{effect(field.type)}" for field in struct.fields])
-
-
-def effect(place: inspect.Type) -> str:
-    match place:
-        case inspect.Metadata(extra_json_schema={"description": str(text)}) if text.startswith("Accepted"):
-            return " ○"
-        case _:
-            return ""
 
 
 def contracts_of_kinds() -> Mapping[str, Contract[Any]]:

@@ -6,7 +6,7 @@ import io
 import re
 from typing import Final
 
-from pippin.cli.main import VERBS, overview
+from pippin.cli.main import VERBS
 
 HEAD: Final = """<!-- Written by `make docs`; the words are in src/pippin/cli/. -->
 # The command line
@@ -27,7 +27,7 @@ EVERYWHERE: Final = re.compile(
 
 
 def cli_page() -> str:
-    parts = [HEAD, f"```\n{overview()}\n```\n"]
+    parts = [HEAD]
     for name in VERBS:
         text = help_of(name)
         if name in LONG:

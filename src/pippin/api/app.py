@@ -111,6 +111,7 @@ def _guarded(
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", *REPORTED],
             allow_credentials=False,
+            allow_private_network=True,
         )
     return LastCatcher(app, errors)
 

@@ -352,7 +352,7 @@ class Answer:
         return number, events
 
     async def _take_any(self) -> tuple[int, list[Event]]:
-        """As `_take`, of several runs."""
+        """Take the next events of whichever of several runs has some; see `_take`."""
         while self._open:
             for number in self._open - set(self._reading.values()):
                 self._reading[asyncio.create_task(self._runs[number].take())] = number

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pippin.api.http.codings import BYTE_ORDER_MARK, coding_of, decoded
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
 
@@ -76,9 +77,10 @@ SLOWEST: Final = 4 << 10
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
-    """The bytes of a JSON body. Raises `ServerError` before more than the limit is held."""
+    """The bytes of a JSON body, without a byte-order mark. Raises `ServerError` before more than the limit is held."""
     check_json(request.headers, request.scope["path"])
-    return await read_body(request, limit_mb, idle_seconds)
+    body = await read_body(request, limit_mb, idle_seconds)
+    return body.removeprefix(BYTE_ORDER_MARK)
 
 
 def check_json(headers: Headers, path: str = "") -> None:
@@ -100,9 +102,10 @@ def check_json(headers: Headers, path: str = "") -> None:
 
 
 async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
-    """The bytes of a body. Raises `ServerError` before more than the limit is held."""
+    """The bytes of a body, decoded if it is compressed. Raises `ServerError` before more than the limit is held."""
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
+    coding = coding_of(request.headers)
     pieces: list[bytes] = []
     size = 0
     async for piece in pieces_of(request, idle_seconds):
@@ -110,7 +113,13 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
         if size > limit:
             raise too_large(limit)
         pieces.append(piece)
-    return await joined(pieces, size)
+    body = await joined(pieces, size)
+    if coding is not None:
+        plain = await asyncio.to_thread(decoded, body, coding, limit)
+        if plain is None:
+            raise too_large(limit)
+        return plain
+    return body
 
 
 async def joined(pieces: list[bytes], size: int) -> bytes:

@@ -169,8 +169,7 @@ def _output_format(fields: ResponsesBody) -> OutputFormat | None:
     wanted: OutputFormat | None
     match fields.text.format if fields.text is not None else None:
         case SchemaFormat() as given:
-            strict = given.strict is not False
-            wanted = schema_format(given.schema, "text.format.schema", given.name, strict)
+            wanted = schema_format(given.schema, "text.format.schema", given.name, bool(given.strict))
         case JsonObjectFormat():
             wanted = JsonObject()
         case _:

@@ -88,13 +88,11 @@ FEATURES_SHARE = 32
 
 
 def open_encoder(model: nn.Module, limit: int, memory: int) -> Vision:
-    """The encoder of a model that takes media. It keeps the features of `limit` media; `memory` is the bytes of the
-    model and all that it keeps."""
-    return (
-        VisionEncoder(model, limit, memory // FEATURES_SHARE)
-        if isinstance(model, VisionModel)
-        else NoEncoder()
-    )
+    """The encoder of a model. One that takes media keeps the features of `limit` media; `memory` is
+    the bytes of the model and all that it keeps."""
+    if not isinstance(model, VisionModel):
+        return NoEncoder()
+    return VisionEncoder(model, limit, memory // FEATURES_SHARE)
 
 
 @dataclass(eq=False)
