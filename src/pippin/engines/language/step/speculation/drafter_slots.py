@@ -46,7 +46,7 @@ class DrafterSlots:
             stage = sequence.stage
             if isinstance(stage, Running) and stage.length_class != slot.length_class:
                 self._groups.promote(slot, stage.length_class)
-        self._groups.fit(self._limit())
+        self._groups.fit(self._limit(), max(1, self._shape.slack))  # no draft is longer than the slack
         self._groups.compact()
 
     def by_group(self) -> list[tuple[BatchedGroup, dict[int, Sequence]]]:
