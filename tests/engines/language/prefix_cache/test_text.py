@@ -88,16 +88,6 @@ def test_what_another_key_has_is_not_found() -> None:
     assert text.find(b"one", [4, 5, 6]) is not None
 
 
-def test_a_node_whose_runs_another_has_taken_over_leaves_after_that_one() -> None:
-    text = RememberedText()
-    tree = PrefixTree(SIZE, 10**9, watcher=text)
-    keep(tree, b"", [1] * 16)
-    for node in reversed(list(tree)):
-        text.dropped(node)
-    assert len(text) == 0
-    assert not list(text)
-
-
 def test_media_end_what_is_proposed() -> None:
     """The tree knows their tokens by numbers that no vocabulary has."""
     text = RememberedText()
