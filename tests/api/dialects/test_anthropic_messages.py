@@ -238,7 +238,7 @@ def test_thinking(fields: dict[str, Any], expected: Thinking) -> None:
 def test_a_schema_for_the_answer(name: str) -> None:
     form = {"type": "json_schema", "schema": {"type": "object"}}
     given = {"format": form} if name == "output_config" else form
-    assert request(**{name: given}).output_format == JsonSchema({"type": "object"}, None, True)
+    assert request(**{name: given}).output_format == JsonSchema({"type": "object"}, None, False)
 
 
 def test_sampling_and_stops_reach_the_request() -> None:

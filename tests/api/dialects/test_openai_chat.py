@@ -190,7 +190,7 @@ def test_bookkeeping_fields_are_accepted(name: str) -> None:
         ("seed", [0, -5, 2**63 - 1], [2**63, 1.5, "7"]),
         ("n", [1, 16], [0, 1025, -1, 10**9]),
         ("top_logprobs", [], [-1, 21]),
-        ("max_tokens", [1, 4096], [0, -1, 1.5, "9", 10**12]),
+        ("max_tokens", [1, 4096], [0, -2, 1.5, "9", 10**12]),
         ("max_completion_tokens", [1], [0, -1]),
         ("logit_bias", [{"5": -100}, {}], [{"-5": 1}, {"x": 1}, {"5": 101}, [1]]),
         ("stop", ["a", ["a", "b"], [], None], ["", [""], ["a"] * 33, [1], "x" * 1025]),
@@ -400,10 +400,10 @@ def test_media_that_can_not_be_had_is_refused_by_its_place(part: dict[str, Any])
                     "json_schema": {"name": "a", "schema": {"type": "object"}},
                 }
             },
-            JsonSchema({"type": "object"}, "a"),
+            JsonSchema({"type": "object"}, "a", False),
         ),
-        ({"guided_json": {"type": "array"}}, JsonSchema({"type": "array"})),
-        ({"guided_json": '{"type": "array"}'}, JsonSchema({"type": "array"})),
+        ({"guided_json": {"type": "array"}}, JsonSchema({"type": "array"}, None, False)),
+        ({"guided_json": '{"type": "array"}'}, JsonSchema({"type": "array"}, None, False)),
         ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
         ({"structured_outputs": {"choice": ["a", "b"]}}, Choice(("a", "b"))),
         ({"guided_regex": "a"}, Regex("a")),
@@ -411,7 +411,7 @@ def test_media_that_can_not_be_had_is_refused_by_its_place(part: dict[str, Any])
         ({"guided_choice": ["x"]}, Choice(("x",))),
         ({"grammar": 'root ::= "a"'}, Grammar("gbnf", 'root ::= "a"')),
         ({"guided_grammar": 'start: "a"'}, Grammar("lark", 'start: "a"')),
-        ({"json_schema": {"type": "null"}}, JsonSchema({"type": "null"})),
+        ({"json_schema": {"type": "null"}}, JsonSchema({"type": "null"}, None, False)),
     ],
 )
 def test_output_formats_in_everybodys_words(fields: dict[str, Any], wanted: Any) -> None:
