@@ -246,6 +246,9 @@ class Forms:
         for forms in itertools.chain([()], known, _combinations(skeleton.messages)):
             if self._missing(skeleton, forms) is None:
                 return forms
+        # Some families write media in ways of their own, which a skeleton does not have.
+        if skeleton.media:
+            return ()
         raise self._refusal(skeleton)
 
     def _missing(self, skeleton: "Skeleton", forms: tuple[Form, ...]) -> str | None:
@@ -296,6 +299,7 @@ class Skeleton:
         self._calls: dict[str, str] = {}  # ids of calls, and the name of the last call with that id
         self._names = ["qxt"]
         self._turns = False  # somebody but the system has spoken
+        self.media = False  # it has pictures, sound or video
         self.messages = tuple(self._message(message) for message in messages)
         properties = {"qxk": {"type": "string", "description": "QXP"}}
         schema = {"type": "object", "properties": properties}
@@ -359,6 +363,7 @@ class Skeleton:
                 id_ = self._calls.get(part.call_id, "qxorphan")
                 return ToolResult(_call_id(id_), (Text(word),) if word else (), part.name and id_)
             case _:  # media: a word shows that their turn is written
+                self.media = True
                 word = self._word()
                 self._said.append(word)
                 return Text(word)
