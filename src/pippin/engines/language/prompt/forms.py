@@ -48,7 +48,7 @@ def one_call_a_turn(messages: Conversation) -> Conversation:
             split += [replace(message, parts=kept)] if kept or not message.parts else []
             continue
         beside = tuple(part for part in message.parts if not isinstance(part, ToolCall))
-        results = _results_of(messages[index + 1 :])
+        results = _results_after(messages, index)
         for call in calls:
             split.append(replace(message, parts=(*beside, call)))
             beside = ()
@@ -291,9 +291,8 @@ class Skeleton:
         self.generation = generation
         self._offers = tools
         self._count = itertools.count()
-        self._opening: list[
-            str
-        ] = []  # words of the system before the first turn: templates have places for them
+        # Words of the system before the first turn: templates have places of their own for them.
+        self._opening: list[str] = []
         self._said: list[str] = []  # words of turns, in their order
         self._results: list[tuple[str, str]] = []  # words of results, each with the word of its call
         self._calls: dict[str, str] = {}  # ids of calls, and the name of the last call with that id
@@ -395,10 +394,14 @@ def _changed(messages: Conversation, forms: tuple[Form, ...]) -> Conversation:
     return messages
 
 
-def _results_of(following: Conversation) -> dict[str, ToolResult]:
+def _results_after(messages: Conversation, index: int) -> dict[str, ToolResult]:
     """The results that follow a turn with calls, up to the assistant's next turn. Clients use ids again."""
-    turns = itertools.takewhile(lambda message: message.role != "assistant", following)
-    return {part.call_id: part for message in turns for part in message.parts if isinstance(part, ToolResult)}
+    found: dict[str, ToolResult] = {}
+    for place in range(index + 1, len(messages)):
+        if messages[place].role == "assistant":
+            break
+        found |= {part.call_id: part for part in messages[place].parts if isinstance(part, ToolResult)}
+    return found
 
 
 def _has_result(message: Message) -> bool:
