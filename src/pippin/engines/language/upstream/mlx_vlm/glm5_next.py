@@ -122,7 +122,7 @@ class Indexer(Glm5NextIndexer):  # type: ignore[misc]
 
 
 class LinearAttention(Glm5NextLinearAttention):  # type: ignore[misc]
-    """It writes a state beside that of its convolution."""
+    """A linear attention that keeps a recurrent state beside that of its convolution: both are replayed whole."""
 
     replayed_whole: ClassVar[bool] = True
 
