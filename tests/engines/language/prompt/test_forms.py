@@ -155,9 +155,11 @@ def test_calls_whose_ids_are_used_again_keep_their_own_results() -> None:
 def test_pictures_keep_their_turn() -> None:
     from pippin.core.conversation import Image, Inline
 
-    picture = Message("user", (Image(Inline(b"")), Text("Look")))
-    forms = Forms(Template(family("Qwen-Qwen3-0.6B")).render)
-    assert forms.of((picture,), tools=False) == (picture,)
+    picture = Image(Inline(b""))
+    for parts in ((picture, Text("Look")), (picture, picture, Text("Look")), (picture,)):
+        asked = Message("user", parts)
+        forms = Forms(Template(family("Qwen-Qwen3-0.6B")).render)
+        assert forms.of((asked,), tools=False) == (asked,)
 
 
 @pytest.mark.long

@@ -246,9 +246,6 @@ class Forms:
         for forms in itertools.chain([()], known, _combinations(skeleton.messages)):
             if self._missing(skeleton, forms) is None:
                 return forms
-        # Some families write media in ways of their own, which a skeleton does not have.
-        if skeleton.media:
-            return ()
         raise self._refusal(skeleton)
 
     def _missing(self, skeleton: "Skeleton", forms: tuple[Form, ...]) -> str | None:
@@ -298,7 +295,6 @@ class Skeleton:
         self._calls: dict[str, str] = {}  # ids of calls, and the name of the last call with that id
         self._names = ["qxt"]
         self._turns = False  # somebody but the system has spoken
-        self.media = False  # it has pictures, sound or video
         self.messages = tuple(self._message(message) for message in messages)
         properties = {"qxk": {"type": "string", "description": "QXP"}}
         schema = {"type": "object", "properties": properties}
@@ -337,11 +333,16 @@ class Skeleton:
 
     def _message(self, message: Message) -> Message:
         self._turns = self._turns or message.role not in ("system", "developer")
-        calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        parts = {id(part): self._part(part, message) for part in message.parts if part not in calls}
-        parts |= {id(call): self._call(call) for call in calls}
+        # Templates write the text of a turn before its calls, wherever it stood.
+        parts = list(message.parts)
+        for calls in (False, True):
+            for place, part in enumerate(message.parts):
+                if isinstance(part, ToolCall) == calls:
+                    parts[place] = (
+                        self._call(part) if isinstance(part, ToolCall) else self._part(part, message)
+                    )
         name = message.name if message.role == "tool" else None
-        return Message(message.role, tuple(parts[id(part)] for part in message.parts), name and "qxname")
+        return Message(message.role, tuple(parts), name and "qxname")
 
     def _part(self, part: Part, message: Message) -> Part:
         match part:
@@ -362,7 +363,6 @@ class Skeleton:
                 id_ = self._calls.get(part.call_id, "qxorphan")
                 return ToolResult(_call_id(id_), (Text(word),) if word else (), part.name and id_)
             case _:  # media: a word shows that their turn is written
-                self.media = True
                 word = self._word()
                 self._said.append(word)
                 return Text(word)
