@@ -37,6 +37,8 @@ class Calls:
         self._opener = ""  # markup before the call, already taken
         self._name = ""
         self._id: str | None = None
+        self._offered = False  # the tool of the call
+        self._held_to_end = False  # nothing of the call is sent before its end
         self._pieces: list[str] = []
         self._size = 0
         self._arguments_at = 0  # position of the source where the arguments began
@@ -55,17 +57,15 @@ class Calls:
         self._opener, self._refused, self._sent = opener, False, False
         self.source.remember()
 
-    def start(self, name: str, id: str | None = None) -> None:
-        """Begin a call. Raises `Malformed` if the tool was not offered."""
-        if self.schema(name) is None:
+    def start(self, name: str, id: str | None = None, *, listed: bool = False) -> None:
+        """Begin a call. Raises `Malformed` if the tool was not offered, unless the call is `listed`: others may follow,
+        so it is read to its end, and then becomes text."""
+        self._offered = self.schema(name) is not None
+        if not (self._offered or listed):
             raise Malformed
-        self.start_in_list(name, id)
-
-    def start_in_list(self, name: str, id: str | None = None) -> None:
-        """Begin one of several calls. One to a tool that was not offered is read to its end, so that those behind it
-        are found; then it becomes text."""
         self._name, self._id = name, id
         self._pieces, self._size, self._sent = [], 0, False
+        self._held_to_end = not self._offered
         self._arguments_at = self.source.position
 
     def arguments(self, text: str) -> None:
@@ -75,15 +75,18 @@ class Calls:
             return
         self._pieces.append(text)
         self._size += len(text)
-        if self._size > HELD_LIMIT and self.schema(self._name) is not None and self._begins_object():
-            self._send("".join(self._pieces))
+        if self._size > HELD_LIMIT and not self._held_to_end:
+            written = "".join(self._pieces)
+            self._held_to_end = not written.lstrip().startswith("{")
+            if not self._held_to_end:
+                self._send(written)
 
     def end(self) -> None:
         """End the call: send it, or make text of it if it is not a call of an offered tool with an object."""
         if not self._sent:
             written = "".join(self._pieces)
             arguments = self._object_text(written)
-            if arguments is None or self.schema(self._name) is None:
+            if arguments is None or not self._offered:
                 self._refuse()
                 return
             self._send(arguments)
@@ -104,9 +107,6 @@ class Calls:
             self._writer.close_call(complete=False)
             self._sent = False
         return self._opener
-
-    def _begins_object(self) -> bool:
-        return "".join(self._pieces).lstrip().startswith("{")
 
     def _send(self, arguments: str) -> None:
         self._writer.open_call(self._name, self._id, self._arguments_at)

@@ -46,7 +46,7 @@ class ToolFormat(ABC):
     aliases: tuple[str, ...] = ()
     openers: tuple[str, ...] = ()
     leading: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()  # also dropped after a malformed call
+    closers: tuple[str, ...] = ()  # behind a call, and dropped with it
     signs: tuple[tuple[str, ...], ...] = ()  # a template that contains all signs of a group uses this format
     # Model architectures that write this format although their templates do not show it.
     architectures: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any, Final, Literal
 
 from pippin.output.notations.literals import PYTHON, read_literal
@@ -12,6 +13,7 @@ Untyped = Literal["string", "json"]
 """How to read a value whose type the schema does not say: as a string, or as JSON if it parses."""
 
 _NAMES: Final = {"true": "true", "false": "false", "null": "null", "none": "null"}
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # of a surrogate pair, escaped or not
 LITERAL_LIMIT: Final = 1 << 16  # most characters of a value that is parsed as a Python literal
 
 
@@ -73,11 +75,10 @@ def object_text(text: str) -> str | None:
         return object_text(rewritten[1]) if rewritten is not None and rewritten[0] == "object" else None
     if not isinstance(value, dict):
         return None
-    return (
-        bare
-        if _encodes(bare) and _encodes(value)
-        else json.dumps(_whole_characters(value), ensure_ascii=False)
-    )
+    if not _HALF.search(bare):
+        return bare
+    written = json.dumps(value, ensure_ascii=False)
+    return written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _finite(text: str) -> float:
@@ -85,17 +86,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(text)
     return value
-
-
-def _encodes(value: Any) -> bool:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _whole_characters(value: Any) -> Any:
-    """The value with halves of surrogate pairs replaced by U+FFFD."""
-    text = json.dumps(value, ensure_ascii=False)
-    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 class ArgumentsWriter:

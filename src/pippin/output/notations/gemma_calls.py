@@ -40,7 +40,7 @@ class GemmaCalls(ToolFormat):
             name = tool_name((yield from source.word(_NAME_END)))
             yield from source.space()
             bracket = yield from source.expect("(", "{")
-            calls.start_in_list(name)
+            calls.start(name, listed=True)
             if bracket == "(":
                 yield from read_python_arguments(calls, name, PYTHON)
             else:

@@ -37,7 +37,7 @@ class _Call:
             raise Malformed
         if self.name is None:
             self.name = name
-            (self._calls.start_in_list if self._listed else self._calls.start)(name)
+            self._calls.start(name, listed=self._listed)
             self._calls.arguments("".join(self._held))
 
     def put(self, text: str) -> None:

@@ -63,7 +63,7 @@ def read_function(calls: Calls, tags: Tags, taken: str = "", *, listed: bool = F
     """Read a call after the beginning of its opening tag: the rest of the tag's head, then the arguments."""
     head, _ = yield from calls.source.before(Markers((tags.function_head_end,)), _HEAD_LIMIT)
     name = tool_name(head_name(taken + head))
-    (calls.start_in_list if listed else calls.start)(name)
+    calls.start(name, listed=listed)
     yield from calls.source.space()
     if tags.whole and (yield from calls.source.literal(tags.whole[0])):
         yield from calls.source.before(Markers((tags.head_end,)), _HEAD_LIMIT)

@@ -44,7 +44,7 @@ def read_python_call(
     schema = calls.schema(name)
     yield from source.span(" ")
     if (yield from source.literal("(")):
-        (calls.start_in_list if listed else calls.start)(name)
+        calls.start(name, listed=listed)
         yield from read_python_arguments(calls, name, notation)
     elif shell and schema is not None:
         calls.start(name)

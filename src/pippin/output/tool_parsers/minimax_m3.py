@@ -99,7 +99,7 @@ class MinimaxM3Calls(ToolFormat):
             yield from source.expect("<invoke")
             head, _ = yield from source.before(Markers((">",)))
             name = tool_name(head_name(head))
-            calls.start_in_list(name)
+            calls.start(name, listed=True)
             yield from self._read_arguments(calls, name)
             yield from source.space()
             token = yield from source.literal(TOKEN)
