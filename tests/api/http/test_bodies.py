@@ -1,6 +1,7 @@
 """Request bodies: how slowly they may come, and how much of them is held at once."""
 
 import asyncio
+import gzip
 import json
 import resource
 from typing import Any
@@ -161,6 +162,26 @@ def test_bodies_take_no_more_memory_together_than_there_is_room_for(monkeypatch:
         again = Wire(app, b" " * 30_000 + json.dumps(CHAT).encode())
         await again.run()
         assert status(again) == 200
+
+    asyncio.run(main())
+
+
+def test_what_a_compressed_body_unpacks_to_counts_until_its_request_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body, "LEAST_MEMORY", 200_000)
+    monkeypatch.setattr(body, "LARGEST_BODIES", 0)
+
+    async def main() -> None:
+        app = application(FakeService())
+
+        async def send(blanks: int) -> int:
+            wire = Wire(app, gzip.compress(b" " * blanks + json.dumps(CHAT).encode()))
+            wire.headers = (*wire.headers, (b"content-encoding", b"gzip"))
+            await wire.run()
+            return status(wire)
+
+        assert [await send(blanks) for blanks in (50_000, 150_000, 50_000, 50_000)] == [200, 503, 200, 200]
 
     asyncio.run(main())
 

@@ -118,6 +118,10 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
         plain = await asyncio.to_thread(decoded, body, coding, limit)
         if plain is None:
             raise too_large(limit)
+        # What it unpacks to counts as well: a hundred kilobytes can hold a hundred megabytes.
+        held: HeldBytes | None = request.scope.get(HELD)
+        if held is not None and not held.take(len(plain)):
+            raise no_room()
         return plain
     return body
 
@@ -170,6 +174,15 @@ def too_large(limit: int) -> ServerError:
     )
 
 
+def no_room() -> ServerError:
+    return ServerError(
+        "overloaded",
+        "The server holds as many bytes of your request bodies as it can; send fewer at a time, or try again in a "
+        "moment.",
+        retry_after=5.0,
+    )
+
+
 class HeldBytes:
     """The bytes that one request or connection holds of a `BodyMemory`."""
 
@@ -193,7 +206,7 @@ class HeldBytes:
 
 
 HELD: Final = "pippin.held"
-"""The key of a WebSocket connection's `HeldBytes` in its scope."""
+"""The key of a request's or a WebSocket connection's `HeldBytes` in its scope."""
 ARRIVING: Final = "pippin.arriving"
 """The key, in the `state` of a WebSocket's scope, of its `BoundedWebSocket`."""
 
@@ -236,24 +249,18 @@ class BodyMemory:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        held = HeldBytes(self, self._caller_of(scope))
+        scope[HELD] = held = HeldBytes(self, self._caller_of(scope))
 
         async def receive_counted() -> Message:
             message = await receive()
             if not held.take(len(message.get("body", b""))):
-                raise ServerError(
-                    "overloaded",
-                    "The server holds as many bytes of your request bodies as it can; send fewer at a time, or try "
-                    "again in a moment.",
-                    retry_after=5.0,
-                )
+                raise no_room()
             return message
 
         try:
             if scope["type"] == "http":
                 await self._app(scope, receive_counted, send)
             else:
-                scope[HELD] = held
                 scope["state"][ARRIVING].count_with(held.take)
                 await self._app(scope, receive, send)
         finally:
