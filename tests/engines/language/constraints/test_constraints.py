@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, Regex
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
@@ -255,3 +256,31 @@ def test_the_walk_of_a_schema_gives_every_part_its_path():
         ".$defs.d",
         ".$defs.d.prefixItems[0]",
     ]
+
+
+TAGS = {
+    "type": "object",
+    "properties": {"t": {"type": "array", "uniqueItems": True}, "p": {"pattern": "^(?=a)"}},
+}
+
+
+def test_what_cannot_be_enforced_is_left_out_of_a_tool_that_is_not_strict(compiler):
+    tool = compiler.enforceable(Tool("f", None, TAGS))
+    assert tool.parameters == {"type": "object", "properties": {"t": {"type": "array"}, "p": {}}}
+    sound = Tool("g", None, {"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert compiler.enforceable(sound) is sound
+
+
+def test_a_strict_tool_that_cannot_be_enforced_is_named_with_the_place(compiler):
+    with pytest.raises(ServerError) as refused:
+        compiler.enforceable(Tool("f", None, TAGS, strict=True))
+    assert "'f'" in refused.value.report.message
+    assert "'properties.t.uniqueItems'" in refused.value.report.message
+
+
+def test_a_pattern_that_cannot_be_compiled_refuses_only_a_strict_schema(compiler):
+    schema = {"type": "object", "properties": {"p": {"type": "string", "pattern": "^(?=a).*$"}}}
+    first = compiler.compile(JsonSchema(schema, strict=False))
+    assert compiler.compile(JsonSchema(schema, strict=False)) is first
+    with pytest.raises(ServerError, match=r"properties\.p\.pattern"):
+        compiler.compile(JsonSchema(schema, strict=True))

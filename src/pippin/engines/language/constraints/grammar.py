@@ -9,6 +9,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import msgspec
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -26,6 +27,7 @@ from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.schemas import types_of
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
+MOST_TOOLS = 512  # whose enforceable form is kept
 MOST_FAULTS = 64  # keywords that are left out of a schema that is not strict
 CACHE_BYTES = 32 << 20
 CACHE_OVERHEAD = 64 << 10  # bytes that a compiled grammar counts for beside four times its source
@@ -106,6 +108,7 @@ class GrammarCompiler:
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
         self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._size = 0
+        self._enforceable: dict[bytes, Tool] = {}  # agents offer the same tools in each request
 
     def compile(
         self,
@@ -152,7 +155,9 @@ class GrammarCompiler:
             if relaxed == wanted.schema:
                 raise
         wanted = structs.replace(wanted, schema=relaxed)
-        return self.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
+        compiled = self.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
+        self._keep(source, compiled)
+        return compiled
 
     def relaxed(self, schema: Any, *, lenient: bool = False) -> Any:
         """The schema without what the compiler can't enforce: for schemas that are not strict.
@@ -174,6 +179,16 @@ class GrammarCompiler:
 
     def enforceable(self, tool: Tool) -> Tool:
         """The tool with parameters that a grammar can enforce. Raises `ServerError` if a strict tool's can't be."""
+        key = msgspec.json.encode(tool)
+        if (known := self._enforceable.get(key)) is not None:
+            return known
+        found = self._made_enforceable(tool)
+        if len(self._enforceable) >= MOST_TOOLS:
+            self._enforceable.clear()
+        self._enforceable[key] = found
+        return found
+
+    def _made_enforceable(self, tool: Tool) -> Tool:
         schema = tool.parameters or {}
         error = self._fault(schema, lenient=False)
         if not error:
@@ -206,13 +221,16 @@ class GrammarCompiler:
             raise refusal(matcher.get_error())
         words = -(-self._tokenizer.size // 32)
         compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
+        self._keep(source, compiled)
+        return compiled
+
+    def _keep(self, source: str, compiled: CompiledGrammar) -> None:
         with self._lock:
             if source not in self._cache:
                 self._cache[source] = compiled
                 self._size += compiled.size
             while self._size > self._cache_bytes and len(self._cache) > 1:
                 self._size -= self._cache.popitem(last=False)[1].size
-        return compiled
 
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
