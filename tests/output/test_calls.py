@@ -7,7 +7,6 @@ import pytest
 
 from pippin.core.completion import collect
 from pippin.core.conversation import Tool
-from pippin.output.formats import tool_format
 from pippin.output.notations.arguments import object_text
 from pippin.output.reader import Markup
 from tests.output.reading import fold, read, reader_of
@@ -223,8 +222,6 @@ def test_a_cut_at_any_character_leaks_no_markup(sample: Sample) -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
 def test_calls_of_tools_that_nobody_offered_are_text(sample: Sample) -> None:
     other = (Tool(name="other", parameters={}),)
-    if tool_format(sample.format).channels:
-        pytest.skip("channels route messages whatever is offered")
     thinking = sample.reasoning == "kimi_k3"
     found = fold(
         read(reader_of(sample.format, sample.reasoning, tools=other, thinking=thinking), [sample.wire])
