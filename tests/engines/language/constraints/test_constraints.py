@@ -284,3 +284,12 @@ def test_a_pattern_that_cannot_be_compiled_refuses_only_a_strict_schema(compiler
     assert compiler.compile(JsonSchema(schema, strict=False)) is first
     with pytest.raises(ServerError, match=r"properties\.p\.pattern"):
         compiler.compile(JsonSchema(schema, strict=True))
+
+
+@pytest.mark.parametrize("broken", [{"pattern": "a("}, {"type": "date"}, {"$ref": "#/$defs/nope"}])
+def test_what_nobody_could_read_is_refused_though_it_is_not_strict(compiler, broken):
+    schema = {"type": "object", "properties": {"p": broken}}
+    with pytest.raises(ServerError, match=r"properties\.p"):
+        compiler.compile(JsonSchema(schema, strict=False))
+    with pytest.raises(ServerError, match="'f'"):
+        compiler.enforceable(Tool("f", None, schema))

@@ -36,6 +36,10 @@ WHITESPACE = r"(\x20|\n[\x20\t]{0,40})?"
 """The white space between the tokens of JSON: none, a space, or a line end with its indentation. If any were allowed, a
 small model could fill its whole answer with it."""
 
+_MALFORMED = re.compile(r"regex parse error|Invalid type: |Pointer '")
+"""Errors of schemas that are none, whatever a compiler supports ..."""
+_UNSUPPORTED = re.compile("look-around|backreferences")
+"""... but for these, which other programs do support."""
 _UNIMPLEMENTED = re.compile(r'Unimplemented keys: \["([^"]+)"')
 _BAD_VALUE = (
     (re.compile(r"Unknown format: (.*)"), "format"),
@@ -160,14 +164,18 @@ class GrammarCompiler:
         return compiled
 
     def relaxed(self, schema: Any, *, lenient: bool = False) -> Any:
-        """The schema without what the compiler can't enforce: for schemas that are not strict.
+        """The schema without what the compiler can't enforce: for schemas that are not strict. One that nobody could
+        read, such as one with half a regular expression, stays as it is, and is refused.
 
         `lenient`: the compiler itself leaves out keywords that it does not know.
         """
+        given = schema
         for _ in range(MOST_FAULTS):
             error = self._fault(schema, lenient=lenient)
             if not error:
                 return schema
+            if _MALFORMED.search(error) and not _UNSUPPORTED.search(error):
+                return given
             keyword, path, _ = self._place(error, schema, lenient=lenient)
             if keyword is not None and (keyword == "oneOf" or _UNIMPLEMENTED.search(error)):
                 schema = schema_walk.without_keyword(schema, keyword)
@@ -193,15 +201,15 @@ class GrammarCompiler:
         error = self._fault(schema, lenient=False)
         if not error:
             return tool
-        if not tool.strict:
-            return structs.replace(tool, parameters=self.relaxed(schema))
+        if not tool.strict and (relaxed := self.relaxed(schema)) != schema:
+            return structs.replace(tool, parameters=relaxed)
         keyword, path, error = self._place(error, schema, lenient=False)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         raise ServerError(
             "invalid_request",
             f"The parameters of the tool '{tool.name}' can't be enforced{where}{named}: {_one_line(error)}. Change "
-            "them, or leave out `strict`: then what can't be enforced is left out.",
+            f"them{', or leave out `strict`: then what a grammar lacks is left out' if tool.strict else ''}.",
             "tools",
         )
 
