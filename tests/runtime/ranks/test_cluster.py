@@ -173,8 +173,12 @@ def test_a_cluster_that_was_begun_here_is_kept_until_it_ends(
         await asyncio.sleep(0.2)
         assert await clusters.find(info, "auto") == begun
         assert (tmp_path / "asked").read_text() == "auto 10.0.0.1:6379 auto "
+        [own] = psutil.Process().children()  # it ends with the server, whose part this process plays
+        own.kill()
+        await asyncio.sleep(0.2)
 
     asyncio.run(play())
+    assert psutil.Process().children() == []
 
 
 def test_places_on_the_internet_are_given_back_at_once(
