@@ -1,11 +1,11 @@
 """How much of the prompts of interleaved conversations is cached: by one server, and by several ways to have two.
 
-    python -m benchmarks.prefix_routing --model FOLDER --ways one replicas processes peers robin
-    python -m benchmarks.prefix_routing --model FOLDER --ways one cluster cluster-processes --cluster HOST:PORT
+    python -m benchmarks.prefix_routing --model FOLDER --ways one replicas robin
+    python -m benchmarks.prefix_routing --model FOLDER --ways one cluster --cluster HOST:PORT
 
 Each way is started, asked and ended before the next. Several conversations take turns, each turn longer than the last,
-in an order that has no pattern, some at a time, and each on a new connection, so that several API processes answer by
-turns. Reported is the share of prompt tokens that the server says were cached.
+in an order that has no pattern, some at a time. Reported is the share of prompt tokens that the server read from its
+cache.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(*words: str) -> Iterator[Served]:
-    """A server until the end of the block, once its model and all its API processes are there."""
+    """A server until the end of the block, once its model is there."""
     with tempfile.TemporaryDirectory(prefix="pippin-bench-") as folder:
         output = Path(folder) / "output"
         with output.open("w") as file:
@@ -50,24 +50,22 @@ def serving(*words: str) -> Iterator[Served]:
                 stderr=subprocess.STDOUT,
             )
         try:
-            address = wait_until_ready(output, "--peer" in words)
+            address = wait_until_ready(output)
             yield Served(lambda: address, output)
         finally:
             server.terminate()
             server.wait(30)
 
 
-def wait_until_ready(output: Path, front: bool) -> str:
+def wait_until_ready(output: Path) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         text = output.read_text()
         found = re.search(r"serves at (http://\S+)", text)
-        if found and (front or "is ready after" in text):
-            with urllib.request.urlopen(f"{found[1]}/health", timeout=10) as reply:
-                others = json.load(reply).get("api_processes", [])
+        if found and "is ready after" in text:
             with urllib.request.urlopen(f"{found[1]}/v1/models", timeout=10) as reply:
                 models = json.load(reply)["data"]
-            if models and all(each["state"] == "ready" for each in others):
+            if models:
                 return found[1]
         time.sleep(0.1)
     raise TimeoutError(output.read_text())
@@ -80,22 +78,15 @@ def way(name: str, model: str, cluster: str) -> Iterator[Served]:
     words: dict[str, tuple[str, ...]] = {
         "one": (),
         "replicas": ("--replicas", "2"),
-        "processes": ("--replicas", "2", "--api-processes", "2"),
         "cluster": placed,
-        "cluster-processes": (*placed, "--api-processes", "2"),
     }
     if name in words:
         with serving(model, *words[name]) as served:
             yield served
         return
     with serving(model) as first, serving(model) as second:
-        if name == "robin":
-            turns = cycle((first.address(), second.address()))
-            yield Served(lambda: next(turns), first.output)
-        else:
-            peers = ("--peer", first.address(), "--peer", second.address())
-            with serving(*peers) as front:
-                yield front
+        turns = cycle((first.address(), second.address()))
+        yield Served(lambda: next(turns), first.output)
 
 
 @dataclass
@@ -174,9 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ways = ["one", "replicas", "processes", "peers", "robin", "cluster", "cluster-processes"]
+    ways = ["one", "replicas", "robin", "cluster"]
     parser.add_argument("--model", required=True)
-    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:5])
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:3])
     parser.add_argument("--cluster", default="auto", help="of `pippin join`, with room for two replicas")
     parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--turns", type=int, default=6)
@@ -187,16 +178,11 @@ def main() -> None:
         found[name] = Play(asked.conversations, asked.turns)
         with way(name, asked.model, asked.cluster) as served:
             found[name].run(served, asked.at_once)
-            log = served.output.read_text()
         own = found[name]
         share = own.ratio / max(found[asked.ways[0]].ratio, 1e-9)
-        answered = [
-            len(re.findall(rf" \[{number}\] POST /v1/chat/completions 200", log)) for number in (1, 2)
-        ]
-        by = f"; answered by each API process: {answered}" if any(answered) else ""
         print(
             f"{name:18} {own.cached:6} of {own.prompt:6} prompt tokens cached: {own.ratio:.3f}, "
-            f"{share:.2f} of {asked.ways[0]}{by}",
+            f"{share:.2f} of {asked.ways[0]}",
             flush=True,
         )
     print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

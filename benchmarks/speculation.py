@@ -118,9 +118,8 @@ class Subject:
         object.__setattr__(
             heads,
             "propose",
-            lambda wanted, trees=False: [
-                draft._replace(tokens=[token ^ 1 for token in draft.tokens])
-                for draft in propose(wanted, trees)
+            lambda wanted: [
+                draft._replace(tokens=[token ^ 1 for token in draft.tokens]) for draft in propose(wanted)
             ],
         )
 

@@ -5,31 +5,34 @@
 
 Two servers of the same model, one of which speculates (by prompt lookup, or with `--draft` by a head), have turns in
 which all clients ask one of them, while the other rests; `--seconds` is how long each is asked in all. Requests begin
-and end whenever they do, so that slots are filled again, which a single round of requests
-(`benchmarks.speculation_servers`) does not show. `edit` has the model write a piece of code again with a name changed,
-each time another piece; `again` asks for that and then for the same in other words; `prose` for a story; `mixed` for
-one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's process, of which
-the latter tells on a busy machine, too; the least ratio of CPU time in a turn; by how much the turns without proposals
-differ among themselves, the fastest over the slowest, which is the noise in that ratio; and what became of proposals.
-0.97 is what `step/speculation/pace.py` promises of a minute.
+and end whenever they do, so that slots are filled again. `edit` has the model write a piece of code again with a name
+changed, each time another piece; `again` asks for that and then for the same in other words; `prose` for a story;
+`mixed` for one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's
+process, of which the latter tells on a busy machine, too; the least ratio of CPU time in a turn; by how much the turns
+without proposals differ among themselves, the fastest over the slowest, which is the noise in that ratio; and what
+became of proposals. 0.97 is what `step/speculation/pace.py` promises of a minute.
 """
 
 import argparse
 import contextlib
 import itertools
+import json
+import os
 import signal
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from benchmarks.peers import PEERS, free_port, serve
-from benchmarks.speculation import Work
-from benchmarks.speculation_servers import PROPOSED, Server, cpu_seconds
+from benchmarks.speculation import Work, words_of
+
+PROPOSED = "8"
 
 Traffic = Literal["edit", "again", "prose", "mixed"]
 WORKS: dict[Traffic, tuple[Work, ...]] = {
@@ -46,6 +49,56 @@ def questions(traffic: Traffic) -> Iterator[tuple[Work, int]]:
     for number in itertools.count():
         for work in WORKS[traffic]:
             yield work, number
+
+
+class Answer(NamedTuple):
+    """Tokens; of proposals as far as the server tells of them."""
+
+    count: int
+    proposed: int
+    accepted: int
+
+
+@dataclass
+class Server:
+    name: str  # of the model
+    port: int
+    process: int
+
+    def ask(self, work: Work, number: int, tokens: int) -> Answer:
+        body = {
+            "model": self.name,
+            "messages": [{"role": "user", "content": words_of(work, number)}],
+            "temperature": 0,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+        }
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=600) as response:
+            usage = json.load(response)["usage"]
+        told = usage.get("completion_tokens_details") or {}
+        accepted = told.get("accepted_prediction_tokens") or 0
+        return Answer(
+            usage["completion_tokens"], accepted + (told.get("rejected_prediction_tokens") or 0), accepted
+        )
+
+
+def cpu_seconds(process: int) -> float:
+    """Of all that a process has started and is still there."""
+    parents, ticks = {}, {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            number = int(entry.parent.name)
+            parents[number], ticks[number] = int(fields[1]), int(fields[11]) + int(fields[12])
+    family = {process}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(ticks.get(each, 0) for each in family - {process}) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -93,7 +146,7 @@ class Asked:
         return found
 
     def _cpu(self) -> float:
-        return cpu_seconds(self.server.process, itself=False)
+        return cpu_seconds(self.server.process)
 
 
 def compare(both: list[Asked], traffic: Traffic, clients: int, given: argparse.Namespace) -> None:

@@ -27,6 +27,7 @@ from typing import Any, cast
 from benchmarks.speculation import Subject, Work
 from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu.blas import accelerate_blas
+from pippin.engines.device import WITH_VNNI
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.pace import Pace, StepTimes
@@ -124,8 +125,8 @@ class ToldPace(Pace):
     """Knows what passes cost."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(most, pads=False)
-        self.times = ToldTimes(pads=False)
+        super().__init__(most, costs=WITH_VNNI)
+        self.times = ToldTimes(costs=WITH_VNNI)
 
     def lengths(self, chances: Many[float], available: Many[int]) -> list[int]:
         self._trial, self._budget, self._since_plain = 1, 0.0, 0
@@ -158,7 +159,7 @@ class Machine:
     clock: Told = field(default_factory=Told)
 
     def __post_init__(self) -> None:
-        pace = ToldPace(self.proposed) if self.told else Pace(self.proposed, pads=False)
+        pace = ToldPace(self.proposed) if self.told else Pace(self.proposed, costs=WITH_VNNI)
         self.speculation = Speculation(Lookup(in_text=True), pace, most=self.proposed, clock=self.clock)
 
     def run(self, texts: list[Text], tokens: int) -> tuple[float, float]:
@@ -198,13 +199,12 @@ class Anything:
     """Proposes as many tokens as it is asked for, which are wrong."""
 
     is_free = True
-    grows_trees = False
     weight_bytes = 0
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         return [Proposal([len(sequence.tokens) % 1000 + 500] * most) for sequence, most in wanted]
 
     def forget(self, sequence: Sequence) -> None:
@@ -229,7 +229,7 @@ class Measuring(Pace):
 
 def print_costs(folder: Path, proposed: int, rounds: int) -> None:
     subject = Subject(folder, True, num_draft_tokens=proposed, prompt_lookup=True)
-    engine, pace = subject.engine, Measuring(proposed, pads=False)
+    engine, pace = subject.engine, Measuring(proposed, costs=WITH_VNNI)
     assert engine.speculation is not None
     engine.speculation.proposer, engine.speculation.pace = Anything(), pace
     print("sequences  milliseconds of CPU time by vectors", flush=True)

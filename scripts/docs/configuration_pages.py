@@ -1,14 +1,14 @@
 """The pages of docs/ that are written from the options and from the replaced servers' terms."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pippin.config.compat.promises import PROMISES, State
 from pippin.config.compat.servers import SERVERS
 from pippin.config.compat.terms import Server, Term
 from pippin.config.options.declaration import Option, options
+from scripts.docs.standing import Standing, standing
 
-GENERATED: Final = "<!-- Written by `make docs`; the words are in src/pippin/config/. -->"
+GENERATED: Final = "<!-- Written by `make docs`; the words are in src/pippin/config/ and scripts/docs/. -->"
 
 CONFIGURATION: Final = """# Configuration
 
@@ -63,29 +63,24 @@ switch is turned off by its opposite: `--no-prefix-cache`.
 MIGRATING: Final = """# Migrating
 
 Pippin takes the place of four servers, and of mlx_lm.server beneath two of them. Their flags, environment variables and
-YAML keys work in it under their own names; where two of them disagree on a default, `--compat NAME` (or
-`PIPPIN_COMPAT`, or `compat:` in the file) takes over the defaults of one.
+YAML keys work under their own names, and their endpoints answer under the same addresses, with `/v1` and without.
+Where two of them disagree on a default, `--compat NAME` (or `PIPPIN_COMPAT`, or `compat:` in the file) takes over the
+defaults of one.
 
-For each server there is first what differs on purpose, what is not there and what is there in part, with the reason
-or the way out; then what works and was worth a word; then each flag, variable and key. All else that their documents
-and newest code promise works as there: `tests/drop_in` types the examples of their documents, and for what works here
-a test is named in `tests/config/test_promises.py`. What each name of a flag, variable or key does:
+What their documents and newest code promise works as there, except for what the tables of a server name. Errors have
+the shape of OpenAI or Anthropic everywhere. Files of the server's disk are read inside `--media-path` alone, and never
+written. CORS is off until `--allowed-origin` names someone, or a profile whose server had it open. There is no Python
+module to import in place of theirs; it may stay installed beside Pippin. With a host other than loopback and no key,
+as two of them start by default, Pippin serves and warns.
 
-- **same**: it is Pippin's option of that name.
-- **equivalent**: that option does the same job in another way; one line in the log says how.
-- **needless**: accepted with one line in the log; nothing to set.
+Of flags, variables and keys there are first those that Pippin has too, then Pippin's option and the names that set it,
+each with the default there in parentheses. A table has the others: the option that does the same job, or
+
+- **needless**: accepted with one line in the log, and nothing to set;
 - **refused**: the start ends with the reason and the way out.
 
-A value that Pippin has no equal of is refused by name (`--kv-bits 7`), or takes the nearest that is honest, with a
-warning that names both. A value that the server itself would refuse is refused.
-
-With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
-
-Their endpoints answer under the same addresses, with `/v1` and without. Errors have the shape of OpenAI or Anthropic
-everywhere, and files of the server's disk are read inside `--media-path` alone and never written. CORS is off until
-`--allowed-origin` names someone, or a profile whose server had it open. Pippin is a server and a command: where a
-document imports the Python module of a replaced one, there is nothing to import instead, and that module may stay
-installed beside it.
+A value that Pippin has no equal of is refused by name (`--kv-bits 7`), or takes the nearest one with a warning that
+names both.
 """
 
 
@@ -131,11 +126,18 @@ def _anchor(title: str) -> str:
 
 
 def _server(server: Server) -> str:
-    parts = [f"## {server.title}\n", f"{server.command}.\n", _profile(server)]
-    for title, rows in _standing(server):
+    stands = standing(server.name)
+    parts = [f"## {server.title}\n", f"{server.command}.\n", _profile(server, stands)]
+    for title, rows in (
+        ("what differs", stands.differs),
+        ("what is not there", stands.missing),
+        ("what is there in part", stands.partly),
+        ("other commands", stands.commands),
+        ("what works, and how", {what: note for what, note in stands.works.items() if note}),
+    ):
         if rows:
             parts.append(f"### {server.title}: {title}\n")
-            parts.append(_table(("There", "In Pippin"), rows))
+            parts.append(_table(("There", "In Pippin"), _cells(rows)))
     for title, terms in (
         ("flags", server.flags),
         ("variables", server.variables),
@@ -144,41 +146,64 @@ def _server(server: Server) -> str:
         ("keys of the MCP file", server.mcp_keys),
     ):
         if terms:
-            rows = [_term_row(term) for term in terms]
-            parts.append(
-                f"### {server.title}: {title[0].lower() if title != 'YAML keys' else 'Y'}{title[1:]}\n"
-            )
-            parts.append(_table(("Name", "Default there", "In Pippin", "Option", "Notes"), rows))
+            parts.append(f"### {server.title}: {title}\n")
+            parts.append(_terms(terms))
     return "\n".join(parts)
 
 
-def _standing(server: Server) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Titles and rows of the tables that say where its promises stand."""
-    promises = next(found for name, found in PROMISES.items() if name == server.name)
-
-    def of(*states: State) -> list[tuple[str, str]]:
-        found = [each for each in promises if each.state in states]
-        return [(each.what.replace("|", "\\|"), each.note.replace("|", "\\|")) for each in found]
-
-    yield "what differs", [*((f"`{name}`", note) for name, note in server.differences), *of("differs")]
-    yield "what is not there, and why", of("refused", "not yet")
-    yield "what is there in part", of("partly")
-    yield "other commands", [(f"`{name}`", note.replace("|", "\\|")) for name, note in server.other]
-    yield "what works, and how", of("works")
+def _cells(rows: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(what.replace("|", "\\|"), note.replace("|", "\\|")) for what, note in rows.items()]
 
 
-def _term_row(term: Term) -> tuple[str, ...]:
+def _terms(terms: Sequence[Term]) -> str:
+    """The names that need no word: those of Pippin's own options in a line, others by the option that they set.
+
+    A table has the rest.
+    """
+    own: list[str] = []
+    plain: dict[str, list[str]] = {}
+    for term in filter(_is_plain, terms):
+        names = own if _is_own(term) else plain.setdefault(term.option or "", [])
+        names.append(f"`{term.name}`{_default_there(term)}")
+    lines = [f"As Pippin's: {', '.join(own)}.\n"] if own else []
+    lines += [f"- `{option}`: {', '.join(names)}" for option, names in plain.items()]
+    rows = [(f"`{term.name}`{_default_there(term)}", _meaning(term)) for term in terms if not _is_plain(term)]
+    table = ["", _table(("Name", "In Pippin"), rows)] if rows else [""]
+    return "\n".join([*lines, *table])
+
+
+def _is_own(term: Term) -> bool:
+    name = term.name.removeprefix("models[].").removeprefix("--").replace("-", "_")
+    flag = options()[term.option].flag if term.option in options() else None
+    return name == term.option or term.name == flag
+
+
+def _is_plain(term: Term) -> bool:
+    return term.effect == "same" and bool(term.option) and not (term.note or term.requires)
+
+
+def _default_there(term: Term) -> str:
+    default = term.default.replace("|", "\\|")
+    return "" if default in ("", "-", "off", "required") else f" ({default})"
+
+
+def _meaning(term: Term) -> str:
     note = term.note if term.requires is None else f"{term.note} (with `{term.requires}`)".strip()
-    option = f"`{term.option}`" if term.option else "-"
-    return (f"`{term.name}`", term.default.replace("|", "\\|") or "-", term.effect, option, note or "-")
+    match term.effect:
+        case "same" | "equivalent" if term.option:
+            return f"`{term.option}`: {note}" if term.note else f"`{term.option}` {note}"
+        case "same":
+            return note
+        case effect:
+            return f"{effect}: {note}"
 
 
-def _profile(server: Server) -> str:
+def _profile(server: Server, stands: Standing) -> str:
     values = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.profile.items())
     if server.fallbacks:
         ranked = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.fallbacks.items())
         values += f"; below the checkpoint's own defaults of sampling, {ranked}"
-    notes = "".join(f" {note}" for note in server.profile_notes)
+    notes = "".join(f" {note}" for note in stands.profile)
     return f"`--compat {server.name}` sets {values}.{notes}\n"
 
 

@@ -61,26 +61,12 @@ def test_the_type_decides(tmp_path: Path, options: ModelOptions, auto: str, valu
     assert footprint(read_info(folder), options, decided) == PROCESS_BYTES + weight_bytes(folder, value_bytes)
 
 
-@pytest.mark.parametrize(
-    ("options", "drafters"),
-    [
-        ({"draft_model_path": "d"}, 1),
-        ({"draft_model_path": "d", "specprefill": True}, 1),
-        ({"specprefill": True, "specprefill_draft_model": "e", "draft_model_path": "d"}, 2),
-        ({"specprefill_draft_model": "e"}, 0),
-    ],
-)
 @pytest.mark.parametrize("auto", ["stored", "float32"])
-def test_what_drafts_beside_the_model_counts(
-    tmp_path: Path, options: dict[str, str | bool], drafters: int, auto: AutoDtype
-) -> None:
-    folder, *_ = (quantised(tmp_path / name) for name in "mde")
-    given = {
-        name: str(tmp_path / value) if isinstance(value, str) else value for name, value in options.items()
-    }
+def test_what_drafts_beside_the_model_counts(tmp_path: Path, auto: AutoDtype) -> None:
+    folder, draft = (quantised(tmp_path / name) for name in "md")
     one = footprint(read_info(folder), ModelOptions(), auto) - PROCESS_BYTES
-    counted = footprint(read_info(folder), ModelOptions(**given), auto)  # type: ignore[arg-type]
-    assert counted == PROCESS_BYTES + one * (1 + drafters)
+    counted = footprint(read_info(folder), ModelOptions(draft_model_path=str(draft)), auto)
+    assert counted == PROCESS_BYTES + one * 2
 
 
 def test_a_damaged_header_falls_back_to_the_file_size(tmp_path: Path) -> None:
@@ -144,7 +130,7 @@ def test_what_embeds_counts_as_its_layers_run(
 def test_the_decoders_that_count_as_packed_are_those_that_the_kernels_run() -> None:
     from mlx_lm.utils import MODEL_REMAPPING
 
-    from pippin.engines.cpu.architectures import ARCHITECTURES
+    from pippin.engines.language.kernels.architectures import ARCHITECTURES
 
     modules = {MODEL_REMAPPING.get(name, name) for name in KERNEL_DECODERS}
     assert modules == {each.module for each in ARCHITECTURES}

@@ -23,7 +23,6 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", choices=[*ACTS, *PHASES, *GROUPS], help="this alone; may be given again"
     )
-    parser.add_argument("--api-processes", type=int, default=1, help="of the server (default 1)")
     parser.add_argument("--replicas", type=int, default=1, help="of each model in the storm (default 1)")
     parser.add_argument("--folder", type=Path, help="where the server's files and log stay")
     given = parser.parse_args()
@@ -31,16 +30,15 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     broken: list[str] = []
     acts = [name for name in given.only or ACTS if name in ACTS]
-    more = ("--api-processes", str(given.api_processes)) if given.api_processes > 1 else ()
     if acts:
         of_models = ("--replicas", str(given.replicas)) if given.replicas > 1 else ()
-        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts, (*more, *of_models)))
+        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts, of_models))
         show(report)
         broken += told(report.ledger)
     phases = (*PHASES, *GROUPS)
     for name in [name for name in given.only or phases if name in phases]:
         (folder / name.replace(" ", "-")).mkdir(exist_ok=True)
-        ledger = asyncio.run(phase(name, folder / name.replace(" ", "-"), more))
+        ledger = asyncio.run(phase(name, folder / name.replace(" ", "-")))
         print(f"\n{name}: " + ", ".join(f"{key} {count}" for key, count in sorted(ledger.outcomes.items())))
         broken += told(ledger)
     print(

@@ -31,17 +31,7 @@ LONG_WORDS: Final = " ".join(["yew"] * 3000)
 async def kill_a_worker(stage: Stage) -> None:
     if workers := stage.server.workers():
         with contextlib.suppress(psutil.NoSuchProcess):
-            kill(stage, stage.random.choice(workers))
-
-
-def kill(stage: Stage, process: psutil.Process) -> None:
-    """Kill a worker; or an API process, with which the connections that it was passed break."""
-    answers = "pippin.cli.answering" in process.cmdline()
-    if answers:
-        stage.ledger.going_down()
-    process.kill()
-    if answers:
-        stage.ledger.up_again()
+            stage.random.choice(workers).kill()
 
 
 async def stop_a_worker_for_a_while(stage: Stage) -> None:
@@ -54,7 +44,7 @@ async def stop_a_worker_for_a_while(stage: Stage) -> None:
             if stage.random.random() < 0.5:
                 worker.resume()
             else:
-                kill(stage, worker)
+                worker.kill()
 
 
 async def restart_the_server(stage: Stage) -> None:

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,10 +95,10 @@ def judged(words: str, said: str, expected: str) -> str:
     return words if said == expected else f"{said!r} in place of {expected!r}"
 
 
-async def ranks(folder: Path, ledger: Ledger, more: Sequence[str]) -> None:
+async def ranks(folder: Path, ledger: Ledger) -> None:
     """A group on this machine, whose ranks are killed and stopped under load."""
     model, known = await tiny(folder)
-    server = ServerProcess(folder, [str(model), "--ranks", "2", "--drain-timeout", "2", *more])
+    server = ServerProcess(folder, [str(model), "--ranks", "2", "--drain-timeout", "2"])
     await server.start()
     async with clients(server, ["tiny"], ledger, 3, known.forms, count=CLIENTS, seconds=WITHIN):
         for number, act in enumerate((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)):
@@ -112,7 +112,7 @@ async def ranks(folder: Path, ledger: Ledger, more: Sequence[str]) -> None:
     await stopped(server, ledger)
 
 
-async def replicas_in_a_cluster(folder: Path, ledger: Ledger, more: Sequence[str]) -> None:
+async def replicas_in_a_cluster(folder: Path, ledger: Ledger) -> None:
     """Replicas on the nodes of a cluster: workers, actors, bridges and a node are killed under load."""
     if find_spec("ray") is None:
         ledger.outcomes["left out: the extra `cluster` is not installed"] += 1
@@ -120,7 +120,7 @@ async def replicas_in_a_cluster(folder: Path, ledger: Ledger, more: Sequence[str
     names = write_models(folder)
     with cluster(folder) as nodes_:
         flags = [f"{name}.script.json" for name in names]
-        flags += ["--cluster", nodes_.address, "--replicas", "2", "--memory-bytes", str(REPLICA), *more]
+        flags += ["--cluster", nodes_.address, "--replicas", "2", "--memory-bytes", str(REPLICA)]
         server = ServerProcess(folder, [*flags, "--drain-timeout", "2"])
         await server.start()
         async with clients(server, names, ledger, 5, FORMS, count=CLIENTS, seconds=WITHIN):
@@ -133,14 +133,14 @@ async def replicas_in_a_cluster(folder: Path, ledger: Ledger, more: Sequence[str
         await nobody_left(folder, ledger)
 
 
-async def ranks_in_a_cluster(folder: Path, ledger: Ledger, more: Sequence[str]) -> None:
+async def ranks_in_a_cluster(folder: Path, ledger: Ledger) -> None:
     """A group over two nodes of a cluster: ranks, actors, bridges, who holds its places, and a node are killed."""
     if find_spec("ray") is None:
         ledger.outcomes["left out: the extra `cluster` is not installed"] += 1
         return
     model, known = await tiny(folder)
     with cluster(folder) as nodes_:
-        flags = [str(model), "--cluster", nodes_.address, "--ranks", "2", "--drain-timeout", "2", *more]
+        flags = [str(model), "--cluster", nodes_.address, "--ranks", "2", "--drain-timeout", "2"]
         server = ServerProcess(folder, flags)
         await server.start()
         async with clients(server, ["tiny"], ledger, 9, known.forms, count=CLIENTS, seconds=WITHIN):

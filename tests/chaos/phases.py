@@ -3,7 +3,7 @@
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -139,7 +139,6 @@ GROUPS: Final = {
     "replicas in a cluster": replicas_in_a_cluster,
     "ranks in a cluster": ranks_in_a_cluster,
 }
-"""Phases whose servers get the flags of several API processes, too."""
 
 
 async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
@@ -154,11 +153,7 @@ async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -
         ledger.violation(f"workers outlived the server: {left}")
 
 
-async def phase(name: str, folder: Path, more: Sequence[str] = ()) -> Ledger:
-    """`more`: flags of the server, where it has replicas or ranks."""
+async def phase(name: str, folder: Path) -> Ledger:
     ledger = Ledger()
-    if name in GROUPS:
-        await GROUPS[name](folder, ledger, more)
-    else:
-        await PHASES[name](folder, ledger)
+    await (PHASES | GROUPS)[name](folder, ledger)
     return ledger

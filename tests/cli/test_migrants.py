@@ -22,7 +22,7 @@ MLX_VLM = [
     "--trust-remote-code",
     "--model mlx-community/gemma-3-27b-it-4bit --adapter-path /adapters --host 127.0.0.1",
     "--model m --kv-bits 3 --kv-group-size 64 --max-kv-size 32768",
-    "--model m --kv-bits 8 --kv-group-size 64 --quantized-kv-start 5000 --prefill-step-size 4096",
+    "--model m --kv-bits 8 --kv-group-size 64 --quantized-kv-start 0 --prefill-step-size 4096",
     "--model m --kv-key-bits 4 --kv-value-bits 2",
     "--model m --draft-model d --draft-kind dflash --draft-block-size 8",
     "--model m --enable-thinking --thinking-budget 512 --thinking-start-token '<think>' "
@@ -45,7 +45,7 @@ MLX_OPENAI_SERVER = [
     "--model-path p --served-model-name local --prompt-cache-size 8 --max-bytes 9223372036854775808 "
     "--prompt-cache-dir /tmp/cache",
     "--model-path p --draft-model-path d --num-draft-tokens 4 --kv-bits 4 --kv-group-size 32 "
-    "--quantized-kv-start 128",
+    "--quantized-kv-start 0",
     "--model-path p --decode-concurrency 16 --prompt-concurrency 4 --prefill-step-size 1024",
     "--model-path p --disable-batching --debug --no-log-file --log-level DEBUG",
     "--model-path p --max-tokens 100000 --temperature 1.0 --top-p 1.0 --top-k 20 --min-p 0.0 "
@@ -62,12 +62,9 @@ VLLM_MLX = [
     "m --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3",
     "m --mcp-config mcp.json --mllm --trust-remote-code --offline",
     "m --cache-memory-mb 2048 --cache-memory-percent 0.3 --no-memory-aware-cache --prefix-cache-size 50",
-    "m --kv-cache-quantization --kv-cache-quantization-bits 8 --kv-cache-quantization-group-size 64 "
-    "--kv-cache-min-quantize-tokens 256",
+    "m --kv-cache-quantization --kv-cache-quantization-bits 8 --kv-cache-quantization-group-size 64",
     "m --ssd-cache-dir /ssd --ssd-cache-max-gb 20 --warm-prompts warm.json --stream-interval 2",
     "m --enable-mtp --mtp-num-draft-tokens 1",
-    "m --specprefill --specprefill-threshold 8192 --specprefill-keep-pct 0.3 --specprefill-backbone-pct 0.1 "
-    "--specprefill-draft-model d",
     "m --prefix-trie-cache --prefix-trie-cache-size 32 --prefix-trie-cache-memory-mb 512",
     "m --mllm-draft-model d --mllm-draft-kind mtp --mllm-draft-block-size 4 --default-mllm-draft",
     "m --default-temperature 0.6 --default-top-p 0.95 --default-top-k 20 --default-min-p 0 "
@@ -212,8 +209,6 @@ models:
   - name: other
     model: /models/other
     enable_mtp: true
-    specprefill: true
-    specprefill_threshold: 4096
     prefix_trie_cache: true
 """
 

@@ -186,7 +186,7 @@ def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["draft_model_path", "specprefill_draft_model", "adapter_path"])
+@pytest.mark.parametrize("option", ["draft_model_path", "adapter_path"])
 @pytest.mark.parametrize("words", ["nope", "./nope", "/no/such/folder"])
 def test_a_draft_model_or_an_adapter_that_can_not_be_had_ends_the_start(
     tmp_path: Path, option: str, words: str

@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripts.docs.configuration_pages import migrating_page
+from scripts.docs.standing import FILES, standing
 
-from pippin.config.compat.promises import PROMISES
 from pippin.config.compat.servers import SERVERS, flag_terms
 from pippin.config.compat.terms import ENTRY_FIELDS, Server, Term
 from pippin.config.errors import ConfigError
@@ -16,6 +17,7 @@ from pippin.config.flags import flags
 from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
+from pippin.config.options.start import Compat
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import worker_environment
 from pippin.core.requests import Sampling
@@ -164,16 +166,16 @@ def test_every_documented_endpoint_answers_or_the_page_says_what_is_in_its_place
     routes = routes_of(application(FakeService()))
     routed = {f"{method} {route.path}" for route in routes for method in route.methods or ()}
     documented = set(DOCUMENTED[server.name]["endpoints"])
-    assert documented - routed <= {name for name, _ in server.differences}
+    assert documented - routed <= {what.strip("`") for what in standing(server.name).promises}
     assert documented & routed
 
 
 @pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
-def test_the_page_has_a_row_for_each_name(server: Server) -> None:
+def test_the_page_says_what_each_name_does(server: Server) -> None:
     page = migrating_page()
     part = page[page.index(f"\n## {server.title}\n") :].split("\n## ")[1]
     for term in terms_of(server):
-        assert f"| `{term.name}` |" in part
+        assert f"`{term.name}`" in part
 
 
 def resolved(*words: str, compat: Any = None, variables: dict[str, str] | None = None) -> Settings:
@@ -203,19 +205,31 @@ def test_bits_are_kept_as_they_are(bits: int) -> None:
     assert (given.kv_bits, given.kv_key_bits, given.kv_value_bits) == (bits, bits, None)
 
 
-def test_half_bits_are_turboquants_as_in_mlx_vlm() -> None:
-    for words in (["--kv-bits=3.5"], ["--kv-bits=3.5", "--kv-quant-scheme=turboquant"]):
-        given = defaults(*words)
-        assert (given.kv_bits, given.kv_key_bits, given.kv_value_bits) == (None, 3, 4)
-        assert given.kv_quant_scheme == "turboquant"
-    given = defaults("--kv-bits=4", "--kv-quant-scheme=turboquant")
-    assert (given.kv_bits, given.kv_quant_scheme) == (4, "turboquant")
-
-
-@pytest.mark.parametrize("flag", ["--kv-key-scheme", "--kv-value-scheme"])
-def test_a_scheme_of_keys_or_values_alone_is_refused_by_name(flag: str) -> None:
-    with pytest.raises(ConfigError, match=f"{flag}.*one scheme"):
+@pytest.mark.parametrize("flag", ["--kv-quant-scheme", "--kv-key-scheme", "--kv-value-scheme"])
+def test_turboquant_is_refused_by_name(flag: str) -> None:
+    assert defaults(f"{flag}=uniform", "--kv-bits=4").kv_bits == 4
+    with pytest.raises(ConfigError, match=f"{flag}.*not uniform"):
         resolved(f"{flag}=turboquant")
+
+
+def test_half_bits_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"--kv-bits.*kv_key_bits 3 and kv_value_bits 4"):
+        resolved("--kv-bits=3.5")
+
+
+@pytest.mark.parametrize("flag", ["--quantized-kv-start", "--kv-cache-min-quantize-tokens"])
+def test_a_threshold_of_quantisation_is_refused_unless_it_is_0(flag: str) -> None:
+    resolved(f"{flag}=0")
+    with pytest.raises(ConfigError, match=f"{flag}.*from the first token on"):
+        resolved(f"{flag}=128")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--specprefill", "--specprefill-draft-model=d", "--specprefill-threshold=4096"]
+)
+def test_sparse_prefill_is_refused_with_the_way_out(flag: str) -> None:
+    with pytest.raises(ConfigError, match=r"--specprefill.*every token .* is computed.*`prefix_cache`"):
+        resolved(flag)
 
 
 @pytest.mark.parametrize(
@@ -279,11 +293,11 @@ def test_secrets_of_hugging_face_are_not_mentioned() -> None:
 @pytest.mark.parametrize(
     ("compat", "expected"),
     [
-        ("mlx-vlm", ("0.0.0.0", 8080, 2048, 5000, None, None, "summarize")),
-        ("mlx-server", ("127.0.0.1", 1234, 4096, 0, 0.7, 0.9, "summarize")),
-        ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, None, None, "error")),
-        ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, None, None, "error")),
-        ("mlx-lm", ("127.0.0.1", 8080, 512, 0, 0.0, None, "error")),
+        ("mlx-vlm", ("0.0.0.0", 8080, 2048, None, None, "summarize")),
+        ("mlx-server", ("127.0.0.1", 1234, 4096, 0.7, 0.9, "summarize")),
+        ("mlx-openai-server", ("0.0.0.0", 8000, None, None, None, "error")),
+        ("vllm-mlx", ("127.0.0.1", 8000, 32768, None, None, "error")),
+        ("mlx-lm", ("127.0.0.1", 8080, 512, 0.0, None, "error")),
     ],
 )
 def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[object, ...]) -> None:
@@ -293,7 +307,6 @@ def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[ob
         settings.server.host,
         settings.server.port,
         of.max_tokens,
-        of.quantized_kv_start,
         of.temperature,
         of.top_p,
         of.overflow,
@@ -395,8 +408,11 @@ def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) 
     assert not names & worker_environment().keys()
 
 
-def test_every_promise_has_its_state_and_its_reason_once() -> None:
-    assert PROMISES.keys() == SERVERS.keys()
-    for promises in PROMISES.values():
-        assert len({each.what for each in promises}) == len(promises)
-        assert all(each.note for each in promises)
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_promise_has_one_state_and_a_reason(server: Compat) -> None:
+    stands = standing(server)
+    tables = (stands.differs, stands.missing, stands.partly, stands.works)
+    assert sum(map(len, tables)) == len(stands.promises)
+    written = re.findall(r"^  (?!- )(.*?): ", (FILES / f"{server}.yaml").read_text(), re.MULTILINE)
+    assert len(written) == len(stands.promises) + len(stands.commands), "YAML keeps the last of equal keys"
+    assert all({**stands.differs, **stands.missing, **stands.partly, **stands.commands}.values())

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from scripts.docs.standing import standing
 
-from pippin.config.compat.promises import PROMISES
+from pippin.config.compat.servers import SERVERS
 from pippin.config.options.start import Compat
 
 TESTS: Final = Path(__file__).parent.parent
@@ -64,8 +65,12 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             CATALOG + "test_a_request_cannot_name_a_path",
         ),
         "ids of `--model-dir` are absolute paths": (V + "test_list_available_models",),
-        "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values": (
-            "engines/language/kv_cache/test_turboquant.py::test_a_batch_answers_as_mlx_vlm_does_alone",
+        "`--kv-bits 3.5`, TurboQuant, `--quantized-kv-start`": (
+            COMPAT + "test_half_bits_are_refused_with_the_way_out",
+            COMPAT + "test_turboquant_is_refused_by_name",
+            COMPAT + "test_a_threshold_of_quantisation_is_refused_unless_it_is_0",
+        ),
+        "`--kv-bits` 2, 3 and 6, bits by keys and values": (
             "engines/language/kv_cache/test_kv_quantization.py::test_the_logits_of_a_batch_are_those_of_mlx_lm_with_its_cache_quantised_after_the_prompt",
         ),
         "adapters in mlx-vlm's own format (`rank`, `alpha`)": (
@@ -243,15 +248,12 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "`tool_argument_recovery: buffered`": (CHAT + "test_bookkeeping_fields_are_accepted",),
         "`--enable-mtp` and its kin": (
             COMPAT + "test_vllm_mlx_drafts_with_the_head_in_the_checkpoint",
-            "engines/cpu/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
+            "engines/language/kernels/test_kernel_decoder.py::test_a_draft_head_on_the_kernels_gives_the_models_own_answer",
         ),
         "`--enable-mtp` for a model without the head": (
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",
         ),
-        "SpecPrefill": (
-            "engines/language/specprefill/test_specprefill.py::"
-            "test_answers_are_those_to_the_prompt_whose_left_out_tokens_are_hidden",
-        ),
+        "SpecPrefill": (COMPAT + "test_sparse_prefill_is_refused_with_the_way_out",),
         "`--moe-top-k`": (
             "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
             "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",
@@ -304,15 +306,16 @@ def found_in(file: str) -> frozenset[str]:
     )
 
 
-@pytest.mark.parametrize("server", PROMISES)
+@pytest.mark.parametrize("server", SERVERS)
 def test_what_is_promised_is_shown(server: Compat) -> None:
-    works = {promise.what for promise in PROMISES[server] if promise.state == "works"}
-    assert works - SHOWN[server].keys() == set(), "name the test that shows it"
-    known = {promise.what for promise in PROMISES[server]}
-    assert SHOWN[server].keys() - known == set(), "nothing of docs/migrating.md has these words any more"
+    stands = standing(server)
+    assert stands.works.keys() - SHOWN[server].keys() == set(), "name the test that shows it"
+    assert SHOWN[server].keys() - stands.promises.keys() == set(), (
+        "nothing of docs/migrating.md has these words any more"
+    )
 
 
-@pytest.mark.parametrize("server", PROMISES)
+@pytest.mark.parametrize("server", SERVERS)
 def test_the_tests_that_are_named_exist(server: Compat) -> None:
     named = [name.split("::") for names in SHOWN[server].values() for name in names]
     assert [name for file, name in named if name not in found_in(file)] == []

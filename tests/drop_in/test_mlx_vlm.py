@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 from websockets.sync.client import connect
 
-from tests.drop_in.examples import CommandLine, Reader, reading, settings_of, started, warnings_of
+from pippin.config.errors import ConfigError
+from tests.drop_in.examples import Reader, reading, settings_of, started, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
 from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.test_vision_adapters import OLD, adapter
@@ -225,7 +226,7 @@ curl -X PATCH http://localhost:8080/v1/settings -H 'Content-Type: application/js
 
 
 def test_live_settings(page: Reader) -> None:
-    """docs/usage.md; `turboquant` needs a restart, and says so."""
+    """docs/usage.md; `turboquant` is refused by name."""
     told = page.json("""
 curl -s -X PATCH http://127.0.0.1:8080/v1/settings \\
   -H 'Content-Type: application/json' \\
@@ -741,7 +742,6 @@ curl -s http://localhost:8080/chat/completions -H "Content-Type: application/jso
         "mlx_vlm server --model google/gemma-4-26b-a4b-it --kv-bits 3.5 --kv-quant-scheme turboquant",
     ],
 )
-def test_turboquant_is_taken(typed: str) -> None:
-    assert CommandLine.read(typed).words[:2] == ("--compat", "mlx-vlm")
-    given = settings_of(typed).server.model_defaults
-    assert (given.kv_key_bits, given.kv_value_bits, given.kv_quant_scheme) == (3, 4, "turboquant")
+def test_turboquant_is_refused_with_the_way_out(typed: str) -> None:
+    with pytest.raises(ConfigError, match="kv_key_bits 3 and kv_value_bits 4"):
+        settings_of(typed)

@@ -175,7 +175,6 @@ def test_kernels_are_left_out_for_keys_and_values_that_they_cannot_read(
     [
         (ModelOptions(kv_bits=3), True),
         (ModelOptions(kv_key_bits=8, kv_value_bits=4), True),
-        (ModelOptions(kv_bits=4, kv_quant_scheme="turboquant"), True),
         (ModelOptions(kv_bits=4), False),
         (ModelOptions(kv_bits=3, cpu_kernels="off"), False),
     ],

@@ -82,13 +82,13 @@ def test_texts_are_embedded_alike_in_any_company(family: Path) -> None:
 
 def test_a_pictures_state_is_what_the_head_reads_in_mlx_vlm(family: Path) -> None:
     preparer = embeddings.open_preparer(spec_of(family))
-    asked = Message("user", (Image(Inline(picture(30, 40, 2))), Text("What?")))
-    assert preparer.conversations is not None
-    sequence = preparer.conversations.sequence((asked,), "input[0]")
-    assert sequence.media is not None
     model, _ = load_weights(read_info(family), PLAN, no_progress)
     assert isinstance(model, VisionModel)
-    preparer.conversations.try_media(model)
+    assert preparer.conversations is not None
+    preparer.conversations.loaded(model)
+    asked = Message("user", (Image(Inline(picture(30, 40, 2))), Text("What?")))
+    sequence = preparer.conversations.sequence((asked,), "input[0]")
+    assert sequence.media is not None
     states = ConversationStates(model, ModelOptions()).states(sequence)
     language = model.inner.language_model
     head = language.lm_head if "lm_head" in language else language.logits_from_hidden

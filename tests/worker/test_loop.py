@@ -1,5 +1,6 @@
 """The step loop between orders and an engine that a test looks into."""
 
+import queue
 import socket
 import threading
 import time
@@ -28,7 +29,7 @@ from pippin.core.link import (
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task, Tokenize
-from pippin.engines.base import Emission
+from pippin.engines.base import Emission, NeedsWeightsError
 from pippin.engines.waiting import check_wanted
 from pippin.worker import loop
 from pippin.worker.loop import Preparation, StepLoop, WorkerLink
@@ -360,6 +361,28 @@ def test_long_texts_and_videos_hold_up_nobody(monkeypatch: pytest.MonkeyPatch, s
     assert not given_back.is_set()
     gate.set()
     assert given_back.wait(5)
+
+
+def test_orders_that_need_the_weights_wait_for_them_and_hold_up_no_others() -> None:
+    answered, weights = queue.SimpleQueue[str](), threading.Event()
+
+    class Late:
+        info = ModelInfo(id="m", kind="scripted")
+
+        def prepare(self, id: str, task: Task) -> tuple[Event, ...]:
+            if id.startswith("late") and not weights.is_set():
+                raise NeedsWeightsError
+            return (Counted(1),)
+
+    preparation = Preparation()
+    preparation.begin(Late(), lambda name, _: answered.put(name))
+    for name in ("late 0", "late 1", "late 2", "early"):
+        preparation.submit(Submit(name, Tokenize("x")))
+    assert answered.get(timeout=5) == "early"
+    assert answered.empty()
+    weights.set()
+    preparation.weights_loaded()
+    assert {answered.get(timeout=5) for _ in range(3)} == {"late 0", "late 1", "late 2"}
 
 
 def test_preparation_ends_when_its_request_is_cancelled(bench: Bench) -> None:

@@ -18,13 +18,11 @@ from pippin.api.access.keys import KeysInForce
 from pippin.api.access.limits import Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.databases.postgres import Postgres
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
 from pippin.api.live_settings import LiveSettings
-from pippin.api.processes.owner import ApiProcesses
 from pippin.api.storage.response_store import ResponseStore
 from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
@@ -43,14 +41,12 @@ class Api:
     errors: Errors
     observer: Observer
     store: ResponseStore
-    state: Postgres | None  # shared by several servers
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches
     client_secrets: ClientSecrets
     keys: KeysInForce
     limits: Limits
-    processes: ApiProcesses | None = None  # the other API processes
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

@@ -126,11 +126,7 @@ class Handler:
 
     async def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
-        await self._limits.admit(exchange)
-
-    def forgive(self, exchange: Exchange) -> None:
-        """Undo `admit` for a request that another process answers."""
-        self._limits.forgive(exchange)
+        self._limits.admit(exchange)
 
     def endpoint(self, dialect: AnyDialect) -> Endpoint:
         """The endpoint of a dialect's address."""
@@ -165,7 +161,7 @@ class Handler:
         """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         if body is None:
-            await self._limits.admit(exchange)
+            self._limits.admit(exchange)
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         tasks, run, starter = await self._ready(request, decoded.requests)
@@ -188,7 +184,7 @@ class Handler:
     ) -> Prepared:
         """Prepare a generation that did not come as a body; the caller of this method encodes its events. It counts
         against the client's limits; nothing runs yet. Raises `ServerError`."""
-        await self._limits.admit(exchange_of(request.scope))
+        self._limits.admit(exchange_of(request.scope))
         tasks, run, starter = await self._ready(request, (wanted,))
         decoded = Decoded(requests=(wanted,), shape=None, stream=stream)
         return Prepared(
@@ -286,7 +282,7 @@ class Handler:
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
         """The decoded body of a request to a model, which counts against its caller's limits before it is read."""
-        await self._limits.admit(exchange_of(request.scope))
+        self._limits.admit(exchange_of(request.scope))
         return await self.uncounted_json_of(request, decode)
 
     async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
@@ -296,7 +292,7 @@ class Handler:
 
     async def form_of(self, request: Request) -> Form:
         """The form of a request to a model, which may hold files. Counted like `json_of`."""
-        await self._limits.admit(exchange_of(request.scope))
+        self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     async def perform(
@@ -304,7 +300,7 @@ class Handler:
     ) -> list[Event]:
         """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
         if not admitted:
-            await self._limits.admit(exchange_of(request.scope))
+            self._limits.admit(exchange_of(request.scope))
         answer = await self.open_task(request, task, model=model, operation=operation, stream=False)
         try:
             return await answer.events()

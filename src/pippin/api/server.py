@@ -14,13 +14,10 @@ import uvloop
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
 from pippin.api.batches.batches import Batches
-from pippin.api.http.passing import passing
 from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings, Reloads
-from pippin.api.processes.owner import ApiProcesses
-from pippin.api.state import open_state
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -86,18 +83,12 @@ class Server:
         self._listener = listener
         self._stops = 0
         self._tool_servers = open_tool_servers(options)
-        self._state = open_state(options)
-        self._batches = Batches(options, self._state)
+        self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloads = Reloads(self._live.reload)
-        self._processes = ApiProcesses(self._live, service) if options.api_processes > 1 else None
-        app = create_app(
-            service, settings, self._live, self._tool_servers, self._batches, self._processes, self._state
-        )
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches)
         unread = UnreadAnswers()
         kind = connections(unread)
-        if self._processes is not None:
-            kind = passing(unread, self._processes)
         app = InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS)
         self._uvicorn = Uvicorn(app, options, unread, kind, service.end_all, self._batches.others)
 
@@ -120,8 +111,6 @@ class Server:
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
         self._batches.runner.start()
-        if self._processes is not None:
-            self._processes.start(self._uvicorn.adopt)
         on_ready()
         try:
             await serving
@@ -131,22 +120,16 @@ class Server:
                 await preparing
             await self._tool_servers.close()
             await self._batches.runner.close()
-            if self._processes is not None:
-                await self._processes.close()
             await self._service.close(0.0)
-            if self._state is not None:
-                self._state.close()
 
     def stop(self) -> None:
         """Stop: the first call lets running requests finish within the drain timeout, the second one ends them now."""
         self._stops += 1
         drain = self._drain if self._stops == 1 else 0.0
-        if self._processes is not None:
-            self._processes.stop(drain)
         self._batches.runner.rest()
         self._uvicorn.leave(drain)
         if self._stops == 1:
-            if self._service.active or (self._processes is not None and self._processes.requests):
+            if self._service.active:
                 log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
             else:
                 log.info("Stopping.")

@@ -154,11 +154,9 @@ class Catalog:
         if not beside(options):
             return options
         draft, adapter = options.draft_model_path, options.adapter_path
-        scorer = options.specprefill_draft_model
         return structs.replace(
             options,
             draft_model_path=None if draft is None else self._folder_of(draft),
-            specprefill_draft_model=None if scorer is None else self._folder_of(scorer),
             adapter_path=None if adapter is None else self._folder_of(adapter),
             adapters={name: self._folder_of(folder) for name, folder in options.adapters.items()},
         )
@@ -475,8 +473,7 @@ class Catalog:
 
 def beside(options: ModelOptions) -> list[str]:
     """The models and adapters that a model's options name, each as a folder, a repository or an alias."""
-    drafts = (options.draft_model_path, options.specprefill_draft_model)
-    named = (*drafts, options.adapter_path, *options.adapters.values())
+    named = (options.draft_model_path, options.adapter_path, *options.adapters.values())
     return [name for name in named if name]
 
 

@@ -37,7 +37,8 @@ in 4 bits and 1.13 for 0.6 GB; at the peak of their loads 1.09 and 1.26."""
 KERNEL_DECODERS: Final = frozenset(
     "gemma gemma2 gemma3_text gpt_oss granite llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe smollm3".split()
 )
-"""`model_type` of decoders that the kernels run as a whole; `engines/cpu/architectures.py` has the conditions."""
+"""`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
+conditions."""
 KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
@@ -76,11 +77,11 @@ def process_bytes(config: Json, kind: ModelKind) -> int:
 
 
 def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Bytes of the weights that draft or score prompts beside the model. Embeddings in a draft head's file count even
+    """Bytes of the weights that draft beside the model. Embeddings in a draft head's file count even
     if the model's replace them, because both are in memory during the load."""
-    scorer = options.specprefill_draft_model or options.draft_model_path if options.specprefill else None
-    folders = {Path(each).expanduser() for each in (options.draft_model_path, scorer) if each is not None}
-    return sum(weight_bytes(folder, _value_bytes(options, auto)) for folder in folders)
+    if options.draft_model_path is None:
+        return 0
+    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options, auto))
 
 
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:

@@ -103,7 +103,6 @@ class Preparation:
 
     async def run(self) -> None:
         """Prepare all models. A failure is logged and stops nothing: requests may ask for the model again."""
-        await self.service.meet_peers()
         for entry in self.options.models:
             if entry.preload:
                 try:

@@ -21,7 +21,7 @@ FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
 SPEAKERS: Final = (logs.OURS, "uvicorn", "asyncio", "py")
 """Loggers that may write to the log, by the first part of their names. `py` is for Python's own warnings."""
-EXTRAS: Final = ("api_process", "request_id", "model", "status", "ms")
+EXTRAS: Final = ("request_id", "model", "status", "ms")
 """The attributes of records in JSON lines. Records of the access log also have `facts` about the answer."""
 WAITING: Final = 20_000
 """Records that may wait to be written; further records are dropped and counted."""

@@ -18,8 +18,6 @@ OF_NAMED_MODELS = (
     "adapter_path",
     "draft_model_path",
     "draft_kind",
-    "specprefill",
-    "specprefill_draft_model",
 )
 """Model options that apply to the models named beside them, not to all models."""
 

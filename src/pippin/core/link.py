@@ -93,20 +93,12 @@ Report = Output | Stage | Loading | LoadFailed | Stats
 
 
 SERIAL_MARK: Final = "#"
-"""Separates a request's id from its serial number on the wire. Where several API processes share a worker, the serial
-number of a guest's request is prefixed with the guest's number and a point."""
-GUEST_BYTES: Final = 8
-"""Size of a guest's number, big-endian, which comes through a worker's door together with the guest's socket."""
+"""Separates a request's id from its serial number on the wire."""
 
 
 def request_id(wire_id: str) -> str:
     """The request's id, without the serial number of its wire id."""
     return wire_id.rpartition(SERIAL_MARK)[0]
-
-
-def guest_of(wire_id: str) -> str:
-    """The number of the guest that sent the request; empty for a request of the worker's owner."""
-    return wire_id.rpartition(SERIAL_MARK)[2].rpartition(".")[0]
 
 
 HEADER: Final = 4
@@ -157,48 +149,3 @@ class FrameBuffer:
     def partial(self) -> bool:
         """Whether the buffer holds the beginning of an incomplete frame."""
         return bool(self._bytes)
-
-
-# Several links share one stream to a worker on another machine when more than one API process uses it. A parcel is the
-# number of its link (a guest's number, or the owner's), a length (four bytes, big-endian) and that many bytes of the
-# link. An empty parcel means that the link has ended.
-
-PARCELS: Final = b"\xff\xff\xff\xff"
-"""The first bytes of such a stream. No frame begins like this, so the worker can tell it from a single link."""
-OWNER: Final = 0
-"""The owner's number; guests are counted from 1."""
-PARCEL_HEADER: Final = GUEST_BYTES + 4
-LARGEST_PARCEL: Final = 1 << 20  # bytes
-
-
-def parcel(whose: int, data: bytes) -> bytes:
-    """Wraps at most `LARGEST_PARCEL` bytes of a link; no bytes mark its end."""
-    return whose.to_bytes(GUEST_BYTES, "big") + len(data).to_bytes(4, "big") + data
-
-
-class ParcelBuffer:
-    """Collects bytes as they arrive and yields whole parcels."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Add bytes; yields the link number and content of each parcel that is now complete. Raises `FrameError`."""
-        self._bytes += data
-        position = 0
-        try:
-            while len(self._bytes) - position >= PARCEL_HEADER:
-                begin = position + PARCEL_HEADER
-                length = int.from_bytes(self._bytes[begin - 4 : begin], "big")
-                if length > LARGEST_PARCEL:
-                    raise FrameError(
-                        f"A parcel claims {length} bytes, more than the limit of {LARGEST_PARCEL}."
-                    )
-                if len(self._bytes) < begin + length:
-                    break
-                whose = int.from_bytes(self._bytes[position : position + GUEST_BYTES], "big")
-                content = bytes(memoryview(self._bytes)[begin : begin + length])
-                position = begin + length
-                yield whose, content
-        finally:
-            del self._bytes[:position]

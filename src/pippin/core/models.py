@@ -53,7 +53,6 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
     companions: tuple[Companion, ...] = ()
-    remote: bool = False  # runs on other servers, which apply their own defaults
 
 
 class HubModel(Struct, frozen=True, kw_only=True):
@@ -97,7 +96,6 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: RankSpec | None = None  # None: the worker computes the model alone
     machine: str | None = None  # the other machine that the worker runs on; None: this one
     command: str | None = None  # starts the worker on that machine
-    lends: bool = False  # several API processes share the worker
     files: str | None = None  # `digest_of` the model's folder here; the folder there must match
 
     @property

@@ -122,14 +122,6 @@ class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_marker: str | None = None
 
 
-class AskedSpecPrefill(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Sparse prefill as a request sets it; `None` leaves a field to the model's options."""
-
-    enabled: bool | None = None
-    keep: float | None = None  # fraction of the tokens to compute
-    backbone: float | None = None  # fraction of the kept chunks to spread evenly
-
-
 class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings of a diffusion language model, named as in mlx-vlm; `None` leaves a field to the checkpoint.
 
@@ -187,7 +179,6 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     continue_final: bool = False  # the last assistant message is a prefix to continue, not a turn
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, if less than the model's window
-    specprefill: AskedSpecPrefill = field(default_factory=AskedSpecPrefill)
     diffusion: AskedDiffusion = field(default_factory=AskedDiffusion)
     prediction: str | None = None  # expected text of the answer; affects speed only
     adapter: str | None = None

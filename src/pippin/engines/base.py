@@ -24,6 +24,10 @@ Emission = tuple[str, Event]
 """An event, and the id of the request that it belongs to."""
 
 
+class NeedsWeightsError(Exception):
+    """Raised by `prepare` for a task that can be prepared only when the weights are loaded. It is asked again then."""
+
+
 class Job(Protocol):
     """A prepared request: what `prepare` returns and `submit` takes. Each engine adds the fields that it needs."""
 
@@ -47,7 +51,7 @@ class Preparer(Protocol):
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         """Return a job for the engine, or the whole answer of a task that needs no weights (such as counting tokens).
 
-        Raises `ServerError` for whatever the client can mend.
+        Raises `ServerError` for whatever the client can mend, and `NeedsWeightsError`.
         """
         ...
 

@@ -17,12 +17,12 @@ from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.engines.encoding import EncoderInput, EncodingJob
+from pippin.engines.encoding import EncoderInput
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.media import PromptMedia
+from pippin.engines.language.vision.media import TEXT_ONLY, PromptMedia
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.trial import is_faithful
 
@@ -58,30 +58,14 @@ class ConversationPreparer:
         except ServerError as error:
             raise error if field is None else renamed(error, field) from None
         assert isinstance(job, LanguageJob)
-        if job.early:
-            raise ServerError(
-                "unsupported",
-                f"{field or 'messages'} holds media that this model takes in no batch; send text.",
-                field or "messages",
-            )
         assert job.media is None or isinstance(job.media, PromptMedia)
         return EncoderInput(job.prompt, media=job.media)
 
-    def try_media(self, model: VisionModel) -> None:
-        """Test which media the loaded model computes correctly, and refuse the others from now on."""
-        self._language.try_media(partial(is_faithful, model))
-        self._language.media_known = True
-
-    def check(self, job: EncodingJob) -> None:
-        """Raises `ServerError` for media that the loaded model does not take after all."""
-        taken = self._language.info.capabilities or Capabilities()
-        names = {"image": taken.images, "video": taken.video, "audio": taken.audio}
-        for sequence in job.sequences:
-            for item in sequence.media.placed if sequence.media is not None else ():
-                if not names[item.medium.modality]:
-                    raise ServerError(
-                        "unsupported", f"This model takes no {item.medium.modality}; leave it out.", "input"
-                    )
+    def loaded(self, model: nn.Module) -> None:
+        """Test which media the loaded model computes correctly, and take those from now on."""
+        is_vision = isinstance(model, VisionModel)
+        media = self._language.media.tested(partial(is_faithful, model)) if is_vision else TEXT_ONLY
+        self._language.loaded(media)
 
     def described(self, info: ModelInfo) -> ModelInfo:
         """The model's info with the media that it takes."""

@@ -17,8 +17,8 @@ import msgspec
 
 from pippin.config.repacked import is_repacked
 from pippin.core.models import ModelKind
-from pippin.engines.cpu.kernels import Way, way_of, way_of_encoder
 from pippin.engines.file_limit import own_file_limit
+from pippin.engines.language.kernels.ways import Way, way_of, way_of_encoder
 
 
 def way_of_folder(folder: Path, kind: ModelKind) -> Way:

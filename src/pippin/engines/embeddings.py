@@ -25,7 +25,6 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
@@ -40,6 +39,7 @@ from pippin.engines.encoding import (
     padded,
     read_json,
 )
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
@@ -122,7 +122,8 @@ class EmbeddingPreparer:
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._default_prompt = self._prompts.get(str(settings.get("default_prompt_name")), "")
         self.conversations: ConversationPreparer | None = None
-        if takes_media(self.tokenizer.config):
+        encoder = self.tokenizer.config.get("model_type") in ENCODERS
+        if not encoder and takes_media(self.tokenizer.config):
             self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
             self.info = self.conversations.described(self.info)
 
@@ -245,12 +246,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         refuse_unknown(spec.info.id, "late interaction")
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
-    conversations = preparer.conversations
-    return (
-        EncodingEngine(forward)
-        if conversations is None
-        else EncodingEngine(forward, check=conversations.check)
-    )
+    return EncodingEngine(forward)
 
 
 def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
@@ -386,10 +382,10 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
 def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> ConversationStates | None:
     """The forward pass for conversations with media, or None if the model takes none; tests which media it takes."""
     conversations = preparer.conversations
-    if conversations is None or not isinstance(model, VisionModel):
+    if conversations is None:
         return None
-    states = ConversationStates(model, preparer.options)
-    conversations.try_media(model)
+    states = ConversationStates(model, preparer.options) if isinstance(model, VisionModel) else None
+    conversations.loaded(model)
     preparer.info = conversations.described(preparer.info)
     return states
 
@@ -413,7 +409,7 @@ def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | Non
 def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:
     """The model without its head: maps tokens [batch, length] and lengths [batch] to states after the last norm
     [batch, length, hidden]."""
-    if kernels.computes_all(model):
+    if ways.computes_all(model):
         return lambda tokens, lengths: model.states(tokens, lengths)
     # Attention is causal, so no token attends to the padding on its right.
     if isinstance(model, VisionModel):

@@ -23,9 +23,9 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
-from pippin.engines.cpu import kernels
-from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
+from pippin.engines.language.kernels import ways
+from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.vision.media import PromptMedia
 
@@ -117,11 +117,8 @@ class EncodingEngine(CachelessEngine):
         forward: Forward,
         *,
         batch_tokens: int = BATCH_TOKENS,
-        check: Callable[[EncodingJob], None] = lambda _: None,
     ) -> None:
-        """`check` raises `ServerError` for a job that the loaded model cannot run."""
         self._forward = forward
-        self._check = check
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
@@ -131,7 +128,6 @@ class EncodingEngine(CachelessEngine):
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, EncodingJob)
-        self._check(job)
         self._running[job.id] = _Running(job, [None] * len(job.sequences), len(job.sequences))
         self._queue.extend((job.id, index) for index in range(len(job.sequences)))
 
@@ -315,12 +311,12 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
 
 def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> nn.Module:
     """Raises `ValueError` and `OtherAnswer`."""
-    way = kernels.way_of_encoder(model)
+    way = ways.way_of_encoder(model)
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model
-    kernels.refuse_activations(activations)
-    found = kernels.put_encoder_on(model, threads, activations=activations)
+    ways.refuse_activations(activations)
+    found = ways.put_encoder_on(model, threads, activations=activations)
     rounded = "" if activations == "float32" else f", its activations rounded to {activations}"
     log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
     return found

@@ -23,7 +23,6 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
@@ -37,6 +36,7 @@ from pippin.engines.encoding import (
     load_encoder,
     padded,
 )
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
@@ -239,12 +239,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     forward = _classifier(preparer) if preparer.is_classifier else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
-    conversations = preparer.conversations
-    return (
-        EncodingEngine(forward)
-        if conversations is None
-        else EncodingEngine(forward, check=conversations.check)
-    )
+    return EncodingEngine(forward)
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
@@ -287,6 +282,9 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     plan = decide(find_facts(), preparer.options)
     configure(plan)
     model, _ = load_weights(preparer.info, plan, progress, use=KernelUse(threads=preparer.threads))
+    if preparer.conversations is not None:
+        preparer.conversations.loaded(model)
+        preparer.info = preparer.conversations.described(preparer.info)
     if isinstance(model, VisionModel):
         return _sees(preparer, model, yes, no)
     pad = preparer.tokenizer.pad
@@ -297,7 +295,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
         lengths = mask.sum(axis=1)
-        states = model.states(tokens, lengths) if kernels.computes_all(model) else model.model(tokens)
+        states = model.states(tokens, lengths) if ways.computes_all(model) else model.model(tokens)
         last = states[mx.arange(len(batch)), lengths - 1]
         logits = head(last)
         return floats((logits[:, yes] - logits[:, no])[:, None])
@@ -308,9 +306,6 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
 def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:
     """The same score from a vision-language model, one pair at a time."""
     passes = ConversationStates(model, preparer.options)
-    if preparer.conversations is not None:
-        preparer.conversations.try_media(model)
-        preparer.info = preparer.conversations.described(preparer.info)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         scores = []

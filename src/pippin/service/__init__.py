@@ -11,7 +11,6 @@ model loads) runs `start` as a task and follows the load with `pool.states()`; c
 """
 
 from pippin.runtime.pool.source import ModelSource
-from pippin.runtime.workers.stopped import until_stopped
 from pippin.service.service import Requests, Run, Service, open_service
 
-__all__ = ["ModelSource", "Requests", "Run", "Service", "open_service", "until_stopped"]
+__all__ = ["ModelSource", "Requests", "Run", "Service", "open_service"]

@@ -11,7 +11,8 @@ from typing import Final
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.runtime.pool.source import Leases, ModelSource
+from pippin.runtime.pool.pool import Pool
+from pippin.runtime.pool.source import ModelSource
 
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
@@ -20,7 +21,7 @@ CLAUDE: Final = "claude-"
 class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model."""
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Leases) -> None:
+    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
         self._options = options
         self._catalog = catalog
         self._pool = pool

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -35,17 +35,14 @@ from pippin.core.models import HubModel, ImageDefaults, ModelInfo, ModelKind, Mo
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool.pool import Pool, memory_budget
-from pippin.runtime.pool.source import AnyLease, Estimate, Leases, ModelSource
+from pippin.runtime.pool.pool import Lease, Pool, memory_budget
+from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
 from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.names import Names
 from pippin.service.summaries import with_summary
 from pippin.service.tokenizer_settings import tokenizer_settings
-
-if TYPE_CHECKING:
-    from pippin.runtime.peers.peers import Peers
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
 
@@ -83,7 +80,7 @@ def explain_sampling(
             (option, "server option" if inherited else "model option"),
             (getattr(info.sampling, name), "checkpoint"),
             (getattr(options.fallbacks, name), "profile"),
-            (None if info.remote else getattr(PIPPIN, name), "Pippin"),
+            (getattr(PIPPIN, name), "Pippin"),
         )
         for value, origin in candidates:
             if value is not None:
@@ -157,7 +154,7 @@ class Run:
     def __init__(
         self,
         id: str,
-        lease: AnyLease,
+        lease: Lease,
         mailbox: Mailbox,
         request: GenerationRequest | None,
         on_close: Callable[["Run"], None],
@@ -335,7 +332,7 @@ class Requests:
     """Starts tasks on models leased from any pool, and ends all in order when the process stops."""
 
     def __init__(
-        self, options: ServerOptions, catalog: ModelSource, leases: Leases, awake: Awake | None = None
+        self, options: ServerOptions, catalog: ModelSource, leases: Pool, awake: Awake | None = None
     ) -> None:
         """`awake` keeps the machine from sleeping; None leaves sleep alone."""
         self.catalog = catalog
@@ -504,7 +501,7 @@ class Requests:
             lease.release()
             raise
 
-    async def _generate(self, lease: AnyLease, asked: GenerationRequest, id: str) -> Run:
+    async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
         request = with_defaults(asked, lease.options, lease.worker.info)
         summarize = request.overflow == "summarize" and asked.messages is not None
         if summarize:
@@ -523,7 +520,7 @@ class Requests:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
         return run
 
-    async def _ask(self, lease: AnyLease, request: GenerationRequest, id: str) -> str:
+    async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
         own = f"{id}.summary"
         mailbox = lease.worker.submit(
@@ -535,7 +532,7 @@ class Requests:
         finally:
             lease.worker.cancel(own)
 
-    async def _submit(self, lease: AnyLease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
+    async def _submit(self, lease: Lease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
         choices = task.request.n if isinstance(task, Generate) else 0
         run = Run(id, lease, lease.worker.submit(id, task, choices), asked, self._forget)
         try:
@@ -598,39 +595,20 @@ class Service(Requests):
         catalog: ModelSource,
         pool: Pool,
         awake: Awake | None = None,
-        peers: "Peers | None" = None,
     ) -> None:
         super().__init__(options, catalog, pool, awake)
         self.pool = pool
-        self._peers = peers
 
     async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
-    async def meet_peers(self) -> None:
-        """Check the peers, if there are any, and watch them until the service is closed."""
-        if self._peers is not None:
-            await self._peers.start()
-
-    async def close(self, deadline: float) -> None:
-        await super().close(deadline)
-        if self._peers is not None:
-            await self._peers.close()
-
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
     awake = keeping_awake(wanted=options.prevent_sleep)
-    if not options.peers:
-        pool = Pool(options, catalog, estimate, memory_budget(options))
-        return Service(options, catalog, pool, awake)
-    # Imported only here: it loads an HTTP client, which takes a while, and most servers have no peers.
-    from pippin.runtime.peers.source import open_peers
-
-    peers, catalog, launcher = open_peers(options, catalog)
-    pool = Pool(options, catalog, estimate, memory_budget(options), launcher)
-    return Service(options, catalog, pool, awake, peers)
+    pool = Pool(options, catalog, estimate, memory_budget(options))
+    return Service(options, catalog, pool, awake)
 
 
 def suits(task: Task, info: ModelInfo) -> bool:

@@ -44,7 +44,6 @@ from pippin.core.link import (
     Stats,
     Submit,
     frame,
-    guest_of,
 )
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import (
@@ -59,7 +58,7 @@ from pippin.core.tasks import (
     Tokenize,
 )
 from pippin.core.traces import trace_of
-from pippin.engines.base import Emission, Engine, Job, Preparer
+from pippin.engines.base import Emission, Engine, Job, NeedsWeightsError, Preparer
 from pippin.engines.device import give_arrays_back
 from pippin.engines.waiting import NobodyWaitsError, check_wanted, wanted_while
 
@@ -256,13 +255,7 @@ MOST_TOKENS: Final = 1_000_000
 """In one answer of the tokenizer: the API server decodes it in one go, which blocks everybody else."""
 
 
-class GuestLeft(msgspec.Struct, frozen=True):
-    """A guest API process is gone; its requests are cancelled."""
-
-    guest: str
-
-
-Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown | GuestLeft
+Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
 Answer = Job | tuple[Event, ...]
 Done = Callable[[str, Answer], None]
 Wanted = Callable[[str], bool]
@@ -271,13 +264,17 @@ Wanted = Callable[[str], bool]
 class Preparation:
     """Turns orders into jobs, or into complete answers where no weights are needed.
 
-    Orders that arrive before the tokenizer is loaded wait for it.
+    Orders that arrive before the tokenizer is loaded wait for it. Those that need the loaded model wait for the
+    weights, and take no thread meanwhile.
     """
 
     def __init__(self) -> None:
         self._ready: Future[tuple[Preparer, Done, Wanted]] = Future()
         self._threads = ThreadPoolExecutor(PREPARATION_THREADS, thread_name_prefix="prepare")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="prepare-long")
+        self._lock = threading.Lock()
+        self._loaded = False
+        self._waiting: list[Submit] = []  # for the weights
 
     def begin(self, preparer: Preparer, done: Done, wanted: Wanted = lambda _: True) -> None:
         """Start preparing queued and future orders. `done` receives each answer, on a thread of this pool.
@@ -285,6 +282,14 @@ class Preparation:
         `wanted` says whether somebody still waits for the answer to an order.
         """
         self._ready.set_result((preparer, done, wanted))
+
+    def weights_loaded(self) -> None:
+        """Prepare the orders that have waited for the weights."""
+        with self._lock:
+            self._loaded = True
+            waiting, self._waiting = self._waiting, []
+        for order in waiting:
+            self.submit(order)
 
     def submit(self, order: Submit) -> None:
         if text_length(order.task) < LONG_TEXT and not has_video(order.task):
@@ -301,11 +306,22 @@ class Preparation:
     def _prepare(self, order: Submit) -> None:
         preparer, done, wanted = self._ready.result()
         with working_on(order.id), wanted_while(lambda: wanted(order.id)):
-            answer = _prepared(preparer, order)
+            try:
+                answer = _prepared(preparer, order)
+            except NeedsWeightsError:
+                self._wait(order)
+                return
         try:
             done(order.id, answer)
         except LinkLost:
             return
+
+    def _wait(self, order: Submit) -> None:
+        with self._lock:
+            if not self._loaded:
+                self._waiting.append(order)
+                return
+        self.submit(order)  # the weights came meanwhile
 
 
 def _prepared(preparer: Preparer, order: Submit) -> Answer:
@@ -317,6 +333,8 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
         return (Failed(error.report),)
     except NobodyWaitsError:
         return ()
+    except NeedsWeightsError:
+        raise
     except MemoryError:
         log.warning("Preparing a request took more memory than this worker may have.")
         message = "The request takes more memory than its model may have. Send a smaller one."
@@ -367,7 +385,7 @@ class StepLoop:
         self._tidy_at: float | None = None  # when memory is returned, if nothing arrives before
         self._admission: LoadWeights | Shutdown | None = None
 
-    def receive(self, order: Order | GuestLeft) -> None:
+    def receive(self, order: Order) -> None:
         """Take an order, on the reader's thread."""
         with self._arrived:
             match order:
@@ -376,10 +394,6 @@ class StepLoop:
                     self._preparation.submit(order)
                 case Cancel(id) if id in self._in_preparation:
                     self._in_preparation[id] = True
-                case GuestLeft(guest):
-                    for each in self._in_preparation:
-                        self._in_preparation[each] |= guest_of(each) == guest
-                    self._put(order)
                 case LoadWeights():
                     self._admit(order)
                 case Shutdown():
@@ -409,10 +423,11 @@ class StepLoop:
             self._link.send_events([(id, event) for event in answer])
 
     def run(self, engine: Engine) -> None:
-        """Serve until a `Shutdown` is carried out, then close the engine.
+        """Serve until a `Shutdown` is carried out, then close the engine, whose weights are loaded.
 
         Raises what a step raises. The engine is not closed then, because its state cannot be trusted.
         """
+        self._preparation.weights_loaded()
         while not self._time_to_leave(engine):
             for arrival in self._take(wait=not engine.busy):
                 self._handle(engine, arrival)
@@ -475,10 +490,6 @@ class StepLoop:
         match arrival:
             case Cancel(id):
                 engine.cancel(id)
-            case GuestLeft(guest):
-                for each in engine.stats().requests:
-                    if guest_of(each.id) == guest:
-                        engine.cancel(each.id)
             case ClearCache(prefixes_only, disk):
                 engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
             case Reconfigure(options):

@@ -29,9 +29,8 @@ from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.file_limit import own_file_limit
-from pippin.worker.far import Pipes, over_pipes
+from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
-from pippin.worker.guests import SharedLink
 from pippin.worker.logs import configure_logging
 from pippin.worker.loop import (
     LinkLost,
@@ -60,9 +59,9 @@ PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 def main() -> None:
     """Run a worker: `python -m pippin.worker FD PARENT_PID`.
 
-    A third argument is the descriptor of the socket through which further API processes come in. With `- PATH`, the
-    link is this process's input and output, brought by a program (such as ssh) from the server's machine; PATH is the
-    model's folder here."""
+    With `- PATH`, the link is this process's input and output, brought by a program (such as ssh) from the server's
+    machine; PATH is the model's folder here.
+    """
     pipes = None
     if sys.argv[1] == "-":
         end_with_parent(os.getppid())  # a stopped process does not notice the end of its input
@@ -73,7 +72,7 @@ def main() -> None:
         connection, path = socket.socket(fileno=int(sys.argv[1])), None
     offer_to_the_killer()
     connection.set_inheritable(False)
-    link = opened(connection, pipes)
+    link = WorkerLink(connection)
     try:
         spec = link.receive_spec()
     except LinkLost:
@@ -100,8 +99,6 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )
     reader.start()
-    if isinstance(link, SharedLink):
-        link.open_door(loop.receive)
     started = time.monotonic()
     try:
         check_files(spec)
@@ -136,17 +133,6 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         _report_failure(link, failure)
         return LOAD_FAILED
     return serve(loop, engine, link)
-
-
-def opened(connection: socket.socket, pipes: Pipes | None) -> WorkerLink:
-    """The link to the API server, shared with further API processes if this worker has a door for them."""
-    if pipes is not None:
-        return SharedLink(connection, pipes.door)
-    if len(sys.argv) < 4:
-        return WorkerLink(connection)
-    entrance = socket.socket(fileno=int(sys.argv[3]))
-    entrance.set_inheritable(False)
-    return SharedLink(connection, entrance)
 
 
 def run_rank(

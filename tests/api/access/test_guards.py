@@ -311,13 +311,24 @@ def test_a_minute_refills_the_bucket() -> None:
     limits = Limits(Allowance(requests=6), clock=lambda: now)
     exchange = Exchange(id="x", path="/", caller="c")
     for _ in range(6):
-        asyncio.run(limits.admit(exchange))
+        limits.admit(exchange)
     with pytest.raises(ServerError):
-        asyncio.run(limits.admit(exchange))
+        limits.admit(exchange)
     now = 10.0
-    asyncio.run(limits.admit(exchange))
+    limits.admit(exchange)
     with pytest.raises(ServerError):
-        asyncio.run(limits.admit(exchange))
+        limits.admit(exchange)
+
+
+def test_the_callers_least_recently_seen_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pippin.api.access.exchange import Exchange
+
+    monkeypatch.setattr("pippin.api.access.limits.REMEMBERED", 2)
+    limits = Limits(Allowance(requests=1), clock=lambda: 0.0)
+    for caller in ("first", "second", "third", "first"):
+        limits.admit(Exchange(id="x", path="/", caller=caller))
+    with pytest.raises(ServerError, match="1 requests a minute"):
+        limits.admit(Exchange(id="x", path="/", caller="third"))
 
 
 def test_more_requests_at_once_than_allowed_are_503_and_the_place_comes_back() -> None:

@@ -135,12 +135,12 @@ def test_a_changed_limit_leaves_the_share_that_was_left() -> None:
     limits = Limits(Allowance(requests=10), clock=lambda: 0.0)
     exchange = Exchange(id="x", path="/", caller="c")
     for _ in range(5):
-        asyncio.run(limits.admit(exchange))
+        limits.admit(exchange)
     limits.adopt(Allowance(requests=4), None)
-    asyncio.run(limits.admit(exchange))
-    asyncio.run(limits.admit(exchange))
+    limits.admit(exchange)
+    limits.admit(exchange)
     with pytest.raises(ServerError):
-        asyncio.run(limits.admit(exchange))
+        limits.admit(exchange)
 
 
 CHATS = [("/v1/chat/completions", CHAT), ("/v1/embeddings", {"model": MODEL.id, "input": "Hi"})]

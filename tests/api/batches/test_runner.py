@@ -12,49 +12,21 @@ from typing import Any
 import pytest
 
 from pippin.api.batches import runner as rooms
+from pippin.api.batches.folder import LEFT_OVER, Folder
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.runner import BatchRunner
-from pippin.api.batches.shelves import LEFT_OVER, PIECES, TABLES, Folder, Shared
 from pippin.api.batches.store import Batch, BatchStore, Counts, Line, Used
-from pippin.api.databases.postgres import Postgres
 from pippin.core.errors import ServerError
-from tests.api.databases.server import PostgresServer
 
 Asked = Callable[[Batch, bytes], Awaitable[Reply]]
 
 
 @pytest.fixture
-def pair(postgres: PostgresServer | None) -> Iterator[tuple[BatchStore, BatchStore]]:
-    """The stores of two servers that share a database."""
-    if postgres is None:
-        pytest.skip("PostgreSQL is not installed")
-    databases = Postgres(postgres.address), Postgres(postgres.address)
-    databases[0].prepare(TABLES + PIECES + "TRUNCATE files, batches, lines, claims, pieces;")
-    one, other = (BatchStore(Shared(each), megabytes=1) for each in databases)
-    yield one, other
-    for each in databases:
-        each.close()
-
-
-@pytest.fixture(params=["folder", "shared"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchStore]:
-    if request.param == "shared":
-        yield request.getfixturevalue("pair")[0]
-        return
+def store(tmp_path: Path) -> Iterator[BatchStore]:
     made = BatchStore(Folder(tmp_path / "files"), megabytes=1)
     yield made
     made.close()
-
-
-@contextlib.contextmanager
-def as_the_next_server(store: BatchStore, folder: Path) -> Iterator[BatchStore]:
-    """The store after a runner has closed: of a folder it is closed too, and the next server opens another."""
-    if store.holder is not None:
-        yield store
-        return
-    with contextlib.closing(BatchStore(Folder(folder), megabytes=1)) as opened:
-        yield opened
 
 
 def added(store: BatchStore, name: str, lines: int, *, expires_in: float = 60) -> Batch:
@@ -99,8 +71,6 @@ def run(store: BatchStore, ask: Asked, *batches: Batch, until: Batch | None = No
 
     async def go() -> Batch:
         runner = made(store, ask)
-        if store.holder is not None:
-            runner.start()
         for batch in batches:
             runner.add(batch)
         try:
@@ -131,8 +101,6 @@ def test_a_server_that_stops_begins_no_more_lines(store: BatchStore) -> None:
             return replied(200)
 
         runner = made(store, ask, concurrency=1)
-        if store.holder is not None:
-            runner.start()
         runner.add(batch)
         async with asyncio.timeout(10):
             while len(asked) < 3:  # noqa: ASYNC110 - the runner tells nobody
@@ -227,7 +195,7 @@ def test_results_are_written_once_the_disk_has_room_again(
     first, second = added(store, "first", 2), added(store, "second", 1)
     monkeypatch.setattr(store, "add_file", full)
     batch = run(store, ask, first, second)
-    with as_the_next_server(store, tmp_path / "files") as store:
+    with contextlib.closing(BatchStore(Folder(tmp_path / "files"), megabytes=1)) as store:
         assert batch.status == store.batch("", second.id).status == "completed"
         assert {file.id for file in store.files("") if file.purpose == "batch_output"} == {
             batch.output_file,
@@ -239,20 +207,20 @@ def test_results_are_written_once_the_disk_has_room_again(
 def test_an_answer_is_kept_until_the_database_has_room_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "CLAIM_EVERY", 0.02)
+    monkeypatch.setattr(rooms, "WRITE_AGAIN", 0.02)
     folder, asked = Folder(tmp_path / "files"), 0
     store = BatchStore(folder, megabytes=1)
 
     async def ask(batch: Batch, text: bytes) -> Reply:
         nonlocal asked
         asked += 1
-        pages = folder.database.connection.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
+        pages = folder.database.connection.execute("PRAGMA page_count").fetchone()[0]
         limit(pages)
         asyncio.get_running_loop().call_later(0.2, limit, 1 << 20)
         return replied(200, b'{"text": "%s"}' % (b"x" * 100_000))
 
     def limit(pages: int) -> None:
-        folder.database.connection.execute(f"PRAGMA max_page_count = {pages}")  # type: ignore[attr-defined]
+        folder.database.connection.execute(f"PRAGMA max_page_count = {pages}")
 
     batch = run(store, ask, added(store, "full", 1))
     assert (batch.status, batch.counts, asked) == ("completed", Counts(1, 1, 0), 1)
@@ -271,7 +239,7 @@ def test_a_file_that_the_database_has_no_room_for_leaves_no_bytes(tmp_path: Path
     folder = Folder(tmp_path / "files")
     store = BatchStore(folder, megabytes=1)
     store.add_file("", "a", "batch", [b"a"])
-    folder.database.connection.execute("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
+    folder.database.connection.execute("PRAGMA max_page_count = 1")
     with pytest.raises(ServerError, match="full"):
         store.add_file("", "n" * 100_000, "batch", [b"b"])
     assert [path.read_bytes() for path in (tmp_path / "files" / "files").iterdir()] == [b"a"]
@@ -327,161 +295,9 @@ def test_a_line_whose_file_is_gone_is_refused_without_the_place_of_the_file(tmp_
     (tmp_path / "files" / "files" / batch.input_file).unlink()
     done = run(store, ask, batch)
     with (
-        as_the_next_server(store, tmp_path / "files") as opened,
+        contextlib.closing(BatchStore(Folder(tmp_path / "files"), megabytes=1)) as opened,
         opened.open_file("", done.error_file or "") as file,
     ):
         told = file.read().decode()
     assert "No such file" in told
     assert str(tmp_path) not in told
-
-
-def test_a_fault_in_looking_for_batches_does_not_end_the_looking(
-    pair: tuple[BatchStore, BatchStore], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(rooms, "CLAIM_EVERY", 0.02)
-    store, faults, renew = pair[0], [True], pair[0].renew
-
-    def faulty() -> dict[str, bool]:
-        if faults and faults.pop():
-            raise ValueError("a fault of ours")
-        return renew()
-
-    async def ask(batch: Batch, text: bytes) -> Reply:
-        return replied(200)
-
-    monkeypatch.setattr(store, "renew", faulty)
-    assert run(store, ask, added(store, "one", 1)).status == "completed"
-    assert "a fault of ours" in caplog.text
-
-
-def test_two_servers_share_the_batches_and_answer_each_line_once(pair: tuple[BatchStore, BatchStore]) -> None:
-    asked: list[tuple[int, bytes]] = []
-
-    async def go() -> None:
-        def asks(number: int) -> Asked:
-            async def ask(batch: Batch, text: bytes) -> Reply:
-                asked.append((number, text))
-                await asyncio.sleep(0.02)
-                return replied(200)
-
-            return ask
-
-        batches = [added(pair[number % 2], f"b{number}", 6) for number in range(8)]
-        runners = [made(store, asks(number)) for number, store in enumerate(pair)]
-        for runner in runners:
-            runner.start()
-        for number, batch in enumerate(batches):
-            runners[number % 2].add(batch)
-        for batch in batches:
-            done = await ended(pair[1], batch)
-            assert (done.status, pair[0].counts(done)) == ("completed", Counts(6, 6, 0))
-            with pair[0].open_file("", done.output_file or "") as file:
-                assert len(file.readlines()) == 6
-        for runner in runners:
-            await runner.close()
-
-    asyncio.run(go())
-    assert sorted(text for _, text in asked) == sorted(
-        f"b{b} {n}".encode() for b in range(8) for n in range(6)
-    )
-    assert {number for number, _ in asked} == {0, 1}
-
-
-def test_what_a_dead_server_had_begun_is_done_by_another(
-    pair: tuple[BatchStore, BatchStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pippin.api.batches.store.CLAIM_SECONDS", 0.5)
-    dead, living = pair
-    batch = added(dead, "left", 4)
-    assert [each.id for each in dead.claim(9)] == [batch.id]
-    dead.answered(batch, 0, 200, "r", b"{}")
-    assert living.claim(9) == []
-
-    async def ask(batch: Batch, text: bytes) -> Reply:
-        asked.append(text)
-        return replied(200)
-
-    asked: list[bytes] = []
-    assert run(living, ask, batch).status == "completed"
-    assert sorted(asked) == [b"left 1", b"left 2", b"left 3"]
-    batch.status = "in_progress"
-    with pytest.raises(ServerError, match="Another server does the batch"):
-        dead.put(batch)  # which was only asleep
-    assert living.batch("", batch.id).status == "completed"
-
-
-def test_a_batch_is_cancelled_at_whichever_server_its_owner_asks(pair: tuple[BatchStore, BatchStore]) -> None:
-    async def go() -> None:
-        async def ask(batch: Batch, text: bytes) -> Reply:
-            await asyncio.sleep(60)
-            return replied(200)
-
-        doing, asked = made(pair[0], ask), made(pair[1], ask)
-        batch = added(pair[0], "long", 4)
-        doing.start()
-        async with asyncio.timeout(10):
-            while pair[1].batch("", batch.id).status != "in_progress":  # noqa: ASYNC110 - the store tells nobody
-                await asyncio.sleep(0.02)
-        assert (await asked.cancel(pair[1].batch("", batch.id))).status == "cancelling"
-        assert pair[1].batch("", batch.id).status in ("cancelling", "cancelled")
-        assert (await ended(pair[1], batch)).status == "cancelled"
-        await doing.close()
-
-    asyncio.run(go())
-
-
-def test_batches_go_on_when_the_database_is_there_again(
-    pair: tuple[BatchStore, BatchStore], postgres: PostgresServer
-) -> None:
-    async def go() -> None:
-        asked: list[bytes] = []
-
-        async def ask(batch: Batch, text: bytes) -> Reply:
-            asked.append(text)
-            if len(asked) == 3:
-                await asyncio.to_thread(postgres.stop)
-            return replied(200)
-
-        batch = added(pair[0], "broken", 8)
-        runner = made(pair[0], ask)
-        runner.start()
-        async with asyncio.timeout(20):
-            while len(asked) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await asyncio.sleep(1.5)
-        await asyncio.to_thread(postgres.start)
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(ServerError):
-                    if (done := await asyncio.to_thread(pair[1].batch, "", batch.id)).ended:
-                        break
-                await asyncio.sleep(0.1)
-        assert (done.status, pair[0].counts(done)) == ("completed", Counts(8, 8, 0))
-        assert sorted(asked) == sorted(f"broken {n}".encode() for n in range(8))
-        await runner.close()
-
-    asyncio.run(go())
-
-
-def test_a_file_in_pieces_is_read_from_any_place(pair: tuple[BatchStore, BatchStore]) -> None:
-    text = bytes(range(256)) * 2500  # three pieces
-    stored = pair[0].add_file("me", "x", "batch", [text[:7], text[7:400_000], text[400_000:]])
-    assert stored.bytes == len(text)
-    with pair[1].open_file("me", stored.id) as file:
-        assert file.read() == text
-        for start, length in (
-            (0, 1),
-            (262_140, 10),
-            (262_144, 262_144),
-            (len(text) - 3, 99),
-            (len(text) + 5, 9),
-        ):
-            file.seek(start)
-            assert file.read(length) == text[start : start + length]
-    with pytest.raises(ServerError, match="never stored"):
-        pair[1].open_file("you", stored.id)
-    with pytest.raises(ServerError, match="which is the most"):
-        pair[1].add_file("me", "y", "batch", [text])
-    pair[1].delete_file("me", stored.id)
-    with pair[0]._transaction() as transaction:
-        assert transaction.execute("SELECT COUNT(*) FROM pieces").fetchone()[0] == 0

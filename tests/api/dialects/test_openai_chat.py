@@ -18,7 +18,6 @@ from pippin.api.dialects.shared.engine_fields import parse_duration
 from pippin.core.conversation import Image, Inline, Reasoning, Text, ToolCall, ToolResult, Url
 from pippin.core.errors import ServerError
 from pippin.core.requests import (
-    AskedSpecPrefill,
     Choice,
     GenerationRequest,
     Grammar,
@@ -136,13 +135,10 @@ def test_a_prediction_is_text_or_parts_of_it() -> None:
     assert refusal(prediction={"type": "content", "content": 3}).report.param == "prediction.content"
 
 
-def test_sparse_prefill_is_asked_for_by_the_names_of_vllm_mlx() -> None:
-    fields = {"specprefill": True, "specprefill_keep_pct": 0.4, "specprefill_backbone_pct": 0.1}
-    wanted = AskedSpecPrefill(enabled=True, keep=0.4, backbone=0.1)
-    assert chat(**fields).specprefill == wanted
-    assert [each.specprefill for each in complete(**fields)] == [wanted]
-    assert chat(specprefill=False).specprefill == AskedSpecPrefill(enabled=False)
-    assert refusal(specprefill_keep_pct=0).report.param == "specprefill_keep_pct"
+@pytest.mark.parametrize("field", ["specprefill", "specprefill_keep_pct", "specprefill_backbone_pct"])
+def test_sparse_prefill_is_refused_by_name(field: str) -> None:
+    assert refusal(**{field: 1}).report.param == field
+    chat(**{field: None})
 
 
 def test_verbosity_reaches_the_template() -> None:

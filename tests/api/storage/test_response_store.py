@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pippin.api.databases.database import Database
-from pippin.api.databases.postgres import Postgres
-from pippin.api.databases.sqlite import open_file, open_memory
+from pippin.api.sqlite import SQLite, open_file, open_memory
 from pippin.api.storage.response_store import (
     SCHEMA,
-    TABLES,
     OwnedHistory,
     ResponseStore,
     StoredConversation,
@@ -26,7 +22,6 @@ from pippin.api.storage.response_store import (
     digest,
 )
 from pippin.core.errors import ServerError
-from tests.api.databases.server import PostgresServer
 
 
 class Clock:
@@ -217,48 +212,25 @@ names = st.sampled_from("abcdef")
 class Stores:
     """A store of each kind, empty for each example."""
 
-    def __init__(self, folder: Path, postgres: Postgres | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._postgres = postgres
         self._made = 0
 
-    def memory(self) -> Database | None:
+    def memory(self) -> SQLite | None:
         return None
 
-    def file(self) -> Database:
+    def file(self) -> SQLite:
         self._made += 1
         return open_file(self._folder / f"{self._made}.db", SCHEMA)
 
-    def postgres(self) -> Database:
-        if self._postgres is None:
-            pytest.skip("PostgreSQL is not installed")
-        with self._postgres.transaction() as transaction:
-            transaction.execute("TRUNCATE entries, items")
-        return Kept(self._postgres)
-
-
-class Kept:
-    """A database that stays open when its store is closed."""
-
-    def __init__(self, database: Database) -> None:
-        self.transaction = database.transaction
-
-    def close(self) -> None: ...
-
 
 @pytest.fixture
-def stores(tmp_path: Path, postgres: PostgresServer | None) -> Iterator[Stores]:
-    if postgres is None:
-        yield Stores(tmp_path, None)
-        return
-    database = Postgres(postgres.address)
-    database.prepare(TABLES)
-    yield Stores(tmp_path, database)
-    database.close()
+def stores(tmp_path: Path) -> Stores:
+    return Stores(tmp_path)
 
 
 Step = tuple[str, str, str, int]
-KINDS = ("memory", "file", "postgres")
+KINDS = ("memory", "file")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -351,19 +323,6 @@ def test_an_entry_that_was_changed_or_deleted_meanwhile_is_not_written_over(
     store.delete("a", "conv", "conversation")
     assert not store.put("a", "conv", "conversation", b"four", [], digest(b"two"))
     assert store.get("a", "conv", "conversation") is None
-
-
-def test_two_servers_have_the_same_responses(stores: Stores) -> None:
-    database = stores.postgres()
-    one, other = ResponseStore(database, entries=50), ResponseStore(database, entries=50)
-    save(one.for_owner("me"), "a")
-    save(other.for_owner("me"), "b", previous="a")
-    assert len(one.for_owner("me").items("b")) == 4
-    with ThreadPoolExecutor(8) as threads:
-        for number in range(200):
-            store, history = (one, other)[number % 2], f"r{number}"
-            threads.submit(save, store.for_owner(f"owner {number % 3}"), history, padding=100)
-    assert figures(one)[0] == 50
 
 
 def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:

@@ -23,7 +23,6 @@ from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.pace import Pace
-from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 PLAN = DevicePlan(
@@ -41,7 +40,7 @@ class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         known = options.adapter_path is None or is_low_rank(options.adapter_path)
-        use = KernelUse(threads=2, whole_layers=not options.specprefill) if known else None
+        use = KernelUse(threads=2) if known else None
         self.model, _ = load_weights(info, plan, lambda *_: None, use=use)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
@@ -128,20 +127,6 @@ class Eager(Pace):
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
         return True
-
-
-class EagerTrees(TreePace):
-    """Asks for trees in every step, whether they pay or not."""
-
-    def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
-        return room
-
-
-class TreesInTurn(EagerTrees):
-    """The same in every other step."""
-
-    def size(self, chances: Sequence[float], chains: Sequence[int], room: int) -> int:
-        return super().size(chances, chains, room) if self._checks % 2 else 0
 
 
 def judge_others_of_one_that_leaves(

@@ -46,7 +46,6 @@ class Quantised:
 
     bits: int
     group_size: int
-    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,8 @@ class Reference:
             whole: mx.array = self.model(mx.array([[*prompt, *answer[:-1]]]), cache=cache)
             return whole[0, len(prompt) - 1 :].astype(mx.float32)
         found = [self.model(mx.array([prompt]), cache=cache)[0, -1:]]
-        for place, token in enumerate(answer[:-1]):
-            if len(prompt) + place >= self.quantised.start:
-                cache = [self._packed(layer) for layer in cache]
+        for token in answer[:-1]:
+            cache = [self._packed(layer) for layer in cache]
             found.append(self.model(mx.array([[token]]), cache=cache)[0])
         return mx.concatenate(found).astype(mx.float32)
 

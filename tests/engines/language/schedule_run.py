@@ -31,7 +31,7 @@ from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN, Eager, TreesInTurn
+from tests.engines.language.bench import PLAN, Eager
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -51,7 +51,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.multiple(loading, Pace=Eager, TreePace=TreesInTurn))
+            stack.enter_context(patch.object(loading, "Pace", Eager))
         yield
 
 
@@ -106,7 +106,6 @@ class Subject:
             adapters=self.adapters if world.adapted else {},
             kv_bits=world.kv_bits,  # type: ignore[arg-type]
             kv_group_size=32,
-            quantized_kv_start=world.quantised_start,
         )
         model = self.load(2 if self.kernels else None) if world.adapted else self.model
         plan = msgspec.structs.replace(
@@ -134,7 +133,7 @@ class Subject:
         found = self.references.get(adapter) or Reference(self.model, self.tokenizer)
         if world.kv_bits is None:
             return found
-        quantised = Quantised(world.kv_bits, 32, world.quantised_start)
+        quantised = Quantised(world.kv_bits, 32)
         if not world.exact:
             return replace(found, tolerance=LOOSE, some_quantised=quantised)
         return replace(found, quantised=quantised, tolerance=FLIPPED[world.kv_bits])
@@ -181,12 +180,11 @@ class Knowing:
         self._said: dict[Sequence, list[int]] = {}  # its text and how that goes on
 
     is_free = True
-    grows_trees = False
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         return [Proposal(self._known(sequence, most)) for sequence, most in wanted]
 
     def _known(self, sequence: Sequence, most: int) -> list[int]:

@@ -99,7 +99,6 @@ class World:
     proposals: Literal[None, "prompt_lookup", "draft", "head", "known"] = None
     adapted: bool = False
     kv_bits: int | None = None
-    quantised_start: int = 0
     prefixes: bool = True
 
     @property

@@ -7,10 +7,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_vlm.speculative.drafters.dflash2.config import DFlash2Config
-from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel
-from mlx_vlm.speculative.drafters.dspark.config import DSparkConfig
-from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel
 from mlx_vlm.speculative.drafters.eagle3 import Eagle3DraftModel
 from mlx_vlm.speculative.drafters.eagle3 import ModelConfig as Eagle3Config
 from mlx_vlm.speculative.drafters.gemma4_assistant import Model as AssistantModel
@@ -77,26 +73,12 @@ def eagle3_head(folder: Path, *, seed: int = 3, whole: dict[str, Any] | None = N
     return _written(folder, weights, config)
 
 
-def dflash_head(
-    folder: Path, kind: str = "dflash", *, seed: int = 3, layers: tuple[int, ...] = LAYERS, **changes: Any
-) -> Path:
-    """A drafter of blocks for `eagle3_model`: DFlash, DFlash 2 or DSpark."""
+def dflash_head(folder: Path, *, seed: int = 3, layers: tuple[int, ...] = LAYERS, **changes: Any) -> Path:
+    """A DFlash drafter for `eagle3_model`."""
     own: dict[str, Any] = {"mask_token_id": 301, "target_layer_ids": list(layers), "num_target_layers": 4}
     config = {**HEADS, **COMMON, "model_type": "qwen3", "num_hidden_layers": 2, "block_size": 6, **changes}
-    match kind:
-        case "dflash":
-            model = DFlashDraftModel(DFlashConfig.from_dict({**config, "dflash_config": own}))
-        case "dflash2":
-            config |= {"architectures": ["DFlash2DraftModel"]}
-            own |= {"block_size": 6}
-            sizes = {"conv_kernel_size": 3, "conv_group_size": 8, "selector_rank": 8, "selector_top_k": 4}
-            config |= sizes
-            own |= sizes
-            model = DFlash2DraftModel(DFlash2Config.from_dict({**config, "dflash_config": own}))
-        case _:
-            own |= {"projector_type": "dspark", "markov_rank": 8}
-            model = DSparkDraftModel(DSparkConfig.from_dict({**config, "dflash_config": own}))
-    return _written(folder, spread(model, seed), {**config, "dflash_config": own})
+    config["dflash_config"] = own
+    return _written(folder, spread(DFlashDraftModel(DFlashConfig.from_dict(config)), seed), config)
 
 
 GEMMA: dict[str, Any] = {

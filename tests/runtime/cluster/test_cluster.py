@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import openai
 import psutil
 import pytest
@@ -26,19 +25,17 @@ def replicas(home: Path, model: Path, address: str, *more: str) -> "contextlib.A
     return running_server(home, *words, *more)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str, processes: int) -> None:
+def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -> None:
     model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.1})
     before = {each.pid for each in workers(home)}
     with joined(home, address) as second, joined_later(home, address) as join_third:
         wait_for("the second node", lambda: nodes(home, address) == 2)
         with (
-            replicas(home, model, address, "--api-processes", str(processes)) as url,
+            replicas(home, model, address) as url,
             openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
         ):
             own = [each for each in workers(home) if each.pid not in before]
             assert len(own) == 2
-            wait_for("the API processes", lambda: all_ready(url))
 
             def ask(number: int) -> str | None:
                 messages = [{"role": "user", "content": f"question {number}"}]
@@ -72,24 +69,17 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str, p
         assert "A replica is placed on" in log.read_text()
 
 
-def all_ready(url: str) -> bool:
-    return all(
-        each["state"] == "ready" for each in httpx.get(f"{url}/health").json().get("api_processes", ())
-    )
-
-
 @pytest.mark.parametrize("stopped", ["ray::Host", "pippin.runtime.cluster.bridge"])
 def test_what_stands_between_and_is_stopped_costs_no_whole_answer(
     home: Path, address: str, stopped: str
 ) -> None:
     model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
     before = {each.pid for each in workers(home)}
-    words = ("--cluster", address, "--replicas", "2", "--memory-bytes", "100000000", "--api-processes", "2")
+    words = ("--cluster", address, "--replicas", "2", "--memory-bytes", "100000000")
     with (
         running_server(home, str(model), *words) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=90) as client,
     ):
-        wait_for("the API processes", lambda: all_ready(url))
         texts: list[str | None] = []
 
         def ask() -> None:

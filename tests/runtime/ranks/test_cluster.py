@@ -106,7 +106,7 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
     assert told[1].title == '"org/it\'s" (rank 1 of 3, on 10.0.0.2)'
     words = shlex.split(told[1].command or "")
     assert words[2:] == [
-        *("pippin.runtime.cluster.bridge", "-", "auto", str(10 * GB), "shared"),
+        *("pippin.runtime.cluster.bridge", "auto", str(10 * GB), "shared"),
         *("org/it's", str(tmp_path), "pippin-1", "1"),
     ]
 

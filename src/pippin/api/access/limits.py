@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.keys import Allowance, Key
@@ -71,45 +71,17 @@ class Draw:
     least: float = -math.inf  # the level that the bucket must have
 
 
-class Ledger(Protocol):
-    """Counts what callers have used, and how many requests run."""
-
-    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
-        """The bucket afterwards, and whether it had enough. A new account gets a full bucket."""
-        ...
-
-    def charge(self, draw: Draw) -> None:
-        """Like `take`, without waiting for it."""
-        ...
-
-    async def enter(self, most: int | None) -> bool:
-        """Count one more running request if `most` allows it; returns whether it does."""
-        ...
-
-    def leave(self, most: int | None) -> None: ...
-
-    def running(self, most: int | None) -> int:
-        """The number of running requests; only this process's if `most` is None, since there is no limit to check."""
-        ...
-
-
-class OwnLedger:
-    """The ledger of a server with one process."""
+class Buckets:
+    """What callers have used of their limits."""
 
     def __init__(self) -> None:
         self._buckets: dict[What, OrderedDict[str, Bucket]] = {
             "requests": OrderedDict(),
             "tokens": OrderedDict(),
         }
-        self._running = 0
 
-    async def take(self, draw: Draw) -> tuple[Bucket, bool]:
-        return self._take(draw)
-
-    def charge(self, draw: Draw) -> None:
-        self._take(draw)
-
-    def _take(self, draw: Draw) -> tuple[Bucket, bool]:
+    def take(self, draw: Draw) -> tuple[Bucket, bool]:
+        """The bucket afterwards, and whether it had enough. A new account gets a full bucket."""
         buckets = self._buckets[draw.what]
         bucket = buckets.get(draw.account)
         if bucket is None:
@@ -118,18 +90,6 @@ class OwnLedger:
                 buckets.popitem(last=False)
         buckets.move_to_end(draw.account)
         return bucket, bucket.take(draw)
-
-    async def enter(self, most: int | None) -> bool:
-        if most is not None and self._running >= most:
-            return False
-        self._running += 1
-        return True
-
-    def leave(self, most: int | None) -> None:
-        self._running -= 1
-
-    def running(self, most: int | None) -> int:
-        return self._running
 
 
 class Limits:
@@ -140,21 +100,20 @@ class Limits:
         default: Allowance,
         max_concurrent: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        ledger: Ledger | None = None,
     ) -> None:
-        """`default` applies to every caller whose key has no allowance of its own. `ledger`: where use is counted; in
-        this process alone if not given."""
+        """`default` applies to every caller whose key has no allowance of its own."""
         self._default = default
         self._max_concurrent = max_concurrent
         self._clock = clock
-        self._ledger: Ledger = OwnLedger() if ledger is None else ledger
+        self._buckets = Buckets()
+        self._running = 0
 
     def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
         """Apply changed limits. What callers have already used still counts."""
         self._default = default
         self._max_concurrent = max_concurrent
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> None:
         """Count one request of a caller, and report what is left in headers. Raises `ServerError`.
 
         A request beyond the limit of concurrent requests is refused here, before its body is read.
@@ -166,52 +125,45 @@ class Limits:
         now = self._clock()
         if allowance.requests:
             draw = Draw("requests", exchange.account, allowance.requests, now, 1, least=1)
-            bucket, taken = await self._ledger.take(draw)
+            bucket, taken = self._buckets.take(draw)
             _report(exchange, "requests", bucket)
             if not taken:
                 raise _exceeded("requests", allowance.requests, bucket.until(1))
         if allowance.tokens:
             # How many tokens are used is known only at the end.
-            bucket, _ = await self._ledger.take(Draw("tokens", exchange.account, allowance.tokens, now, 0))
+            bucket, _ = self._buckets.take(Draw("tokens", exchange.account, allowance.tokens, now, 0))
             _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
-    def forgive(self, exchange: Exchange) -> None:
-        """Undo what `admit` has counted: another process answers the request, and counts it again."""
-        allowance = self._allowance_of(exchange)
-        if allowance.requests and not exchange.background:
-            self._ledger.charge(Draw("requests", exchange.account, allowance.requests, self._clock(), -1))
-
-    async def standing(self, key: Key) -> dict[What, tuple[int, int]]:
+    def standing(self, key: Key) -> dict[What, tuple[int, int]]:
         """For each limit of a key, its size per minute and how much is left; kinds without a limit are left out."""
         allowance = key.allowance or self._default
         sizes: dict[What, int] = {"requests": allowance.requests, "tokens": allowance.tokens}
         found: dict[What, tuple[int, int]] = {}
         for what, size in sizes.items():
             if size:
-                bucket, _ = await self._ledger.take(Draw(what, key.owner, size, self._clock(), 0))
+                bucket, _ = self._buckets.take(Draw(what, key.owner, size, self._clock(), 0))
                 found[what] = (size, max(0, math.floor(bucket.level)))
         return found
 
-    async def enter(self) -> None:
+    def enter(self) -> None:
         """Count a request as running; `leave` undoes it. Raises `ServerError`."""
-        if not await self._ledger.enter(self._max_concurrent):
-            raise _busy(self._ledger.running(self._max_concurrent))
+        self._check_place()
+        self._running += 1
 
     def _check_place(self) -> None:
-        most = self._max_concurrent
-        if most is not None and (running := self._ledger.running(most)) >= most:
-            raise _busy(running)
+        if self._max_concurrent is not None and self._running >= self._max_concurrent:
+            raise _busy(self._running)
 
     def leave(self, exchange: Exchange, tokens: int) -> None:
         """Stop counting a request as running, and charge its caller for its tokens."""
-        self._ledger.leave(self._max_concurrent)
+        self._running -= 1
         if exchange.background:
             return
         allowance = self._allowance_of(exchange)
         if allowance.tokens:
-            self._ledger.charge(Draw("tokens", exchange.account, allowance.tokens, self._clock(), tokens))
+            self._buckets.take(Draw("tokens", exchange.account, allowance.tokens, self._clock(), tokens))
 
     def _allowance_of(self, exchange: Exchange) -> Allowance:
         if exchange.key is None or exchange.key.allowance is None:

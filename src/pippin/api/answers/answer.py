@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -430,27 +430,6 @@ UNKNOWN: Final = "unknown"
 """The observed model of all requests for unknown names, of which there may be any number."""
 
 
-class Running(Protocol):
-    """A running answer of this process or another one, which callers with the right to do so may see and end."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def exchange_id(self) -> str: ...
-    @property
-    def ids(self) -> Sequence[str]: ...
-    @property
-    def owner(self) -> str: ...
-    def end(self, report: ErrorReport) -> None: ...
-
-
-class Listener(Protocol):
-    """Is told of all answers of a process."""
-
-    def began(self, answer: Running) -> None: ...
-    def ended(self, id: str, prompt_tokens: int, completion_tokens: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """What an answer runs: the tasks of one request, for a model."""
@@ -470,8 +449,7 @@ class RunningAnswers:
         self._options = options
         self._observer = observer
         self._limits = limits
-        self.listener: Listener | None = None
-        self._active: dict[str, Running] = {}
+        self._active: dict[str, Answer] = {}
         self.live = 0  # answers that run now, without lines of batches
         self.answered = 0
         self.prompt_tokens = self.completion_tokens = 0  # of all answers that have ended
@@ -482,7 +460,7 @@ class RunningAnswers:
 
     async def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
         """Start an operation's tasks. Whoever opens an answer must close it. Raises `ServerError`."""
-        await self._limits.enter()
+        self._limits.enter()
         run, tasks = operation.run, operation.tasks
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
         ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
@@ -510,27 +488,7 @@ class RunningAnswers:
         )
         self._active[run.id] = answer
         self.live += not exchange.background
-        if self.listener is not None:
-            self.listener.began(answer)
         return answer
-
-    def end(self, id: str, report: ErrorReport) -> None:
-        """End an answer by its own id, if it still runs."""
-        if (answer := self._active.get(id)) is not None:
-            answer.end(report)
-
-    def began_elsewhere(self, answer: Running) -> None:
-        """Count an answer of another process among those that run."""
-        self._active[answer.id] = answer
-        self.live += 1
-
-    def ended_elsewhere(self, id: str, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
-        """Count an answer of another process as one that has ended."""
-        if self._active.pop(id, None) is not None:
-            self.live -= 1
-            self.answered += 1
-            self.prompt_tokens += prompt_tokens
-            self.completion_tokens += completion_tokens
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
@@ -540,8 +498,6 @@ class RunningAnswers:
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
         if self._active.get(run.id) is answer:
             del self._active[run.id]
-        if self.listener is not None:
-            self.listener.ended(run.id, answer.prompt_tokens, answer.completion_tokens)
         exchange.gone = answer.gone
         exchange.facts = {
             "model": run.model,

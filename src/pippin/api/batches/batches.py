@@ -9,11 +9,10 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.access.keys import KeysInForce, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches import anthropic, openai
+from pippin.api.batches.folder import Folder
 from pippin.api.batches.inside import Inside, Reply
 from pippin.api.batches.runner import Answers, BatchRunner, refused
-from pippin.api.batches.shelves import Folder, Shared, Shelf
 from pippin.api.batches.store import Batch, BatchStore
-from pippin.api.databases.postgres import Postgres
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -26,14 +25,12 @@ WITHDRAWN: Final = ErrorReport(
 class Batches:
     """Made before the application that answers its lines; `connect` brings the two together."""
 
-    def __init__(self, options: ServerOptions, state: Postgres | None = None) -> None:
-        """`state`: the database that several servers share; without it, files and batches are kept in a folder."""
+    def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._inside = Inside()
         self._running: RunningAnswers | None = None
         self._keys: KeysInForce | None = None
-        shelf: Shelf = Folder(folder_of(options)) if state is None else Shared(state)
-        self.store = BatchStore(shelf, megabytes=options.files_mb)
+        self.store = BatchStore(Folder(folder_of(options)), megabytes=options.files_mb)
         self.runner = BatchRunner(
             self.store, self._ask, self.others, self._answers, options.batch_concurrency
         )

@@ -1,7 +1,6 @@
 """Answers the lines of batches, at a lower priority than all other requests."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -28,11 +27,9 @@ LONGEST_WAIT: Final = 30.0
 FAULT_SECONDS: Final = 30.0
 """After which batches continue after a fault, such as a full disk."""
 PAUSE: Final = 0.25  # seconds between checks whether others need the model
-AWAY: Final = "overloaded"
-"""The kind of error if the database that servers share can't be reached."""
-CLAIM_EVERY: Final = 1.0  # seconds
-MOST_CLAIMED: Final = 4
-"""Batches that one of several servers runs at a time; the rest is left to the other servers."""
+UNWRITABLE: Final = "overloaded"
+"""The kind of error if the database can't be read or written now."""
+WRITE_AGAIN: Final = 1.0  # seconds
 SWEEP_SECONDS: Final = 600.0
 CAME_TO_NOTHING: Final = (429, 503, 529)  # these pass, so a line is retried without end
 SERVERS_FAULT: Final = 500
@@ -114,16 +111,11 @@ class BatchRunner:
         self._active: dict[asyncio.Task[None], str] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._claiming: asyncio.Task[None] | None = None
-        self._claim_now = asyncio.Event()
         self._swept = 0.0
         self._rests = False
 
     def start(self) -> None:
-        """Continue the batches that an earlier server left unfinished, or that none of several servers runs."""
-        if self._store.holder is not None:
-            self._claiming = asyncio.create_task(self._claim(), name="claims of batches")
-            return
+        """Continue the batches that an earlier server left unfinished."""
         if not self._store.exists:
             return
         try:
@@ -136,24 +128,13 @@ class BatchRunner:
             self._wake()
 
     def add(self, batch: Batch) -> None:
-        """Start a batch whose lines are in the store; of several servers, the first to claim it runs it."""
-        if self._store.holder is not None:
-            self._claim_now.set()
-            return
+        """Start a batch whose lines are in the store."""
         self._turns.append(batch)
         self._wake()
 
     async def cancel(self, batch: Batch) -> Batch:
         """Cancel a batch; its answers so far are kept. A batch that has ended, or is finalizing, stays as it is."""
         own = next((each for each in self._turns if each.id == batch.id), None)
-        if (
-            own is None
-            and self._store.holder is not None
-            and not batch.ended
-            and batch.status != "finalizing"
-        ):
-            await asyncio.to_thread(self._store.ask_to_cancel, batch)
-            _begin(batch, "cancelling")
         if own is None or own.ended or own.status == "finalizing":
             return batch
         if own.status != "cancelling":
@@ -169,54 +150,14 @@ class BatchRunner:
         self._rests = True
 
     async def close(self) -> None:
-        """Stop; lines that run are started again by the next server, or by another one."""
-        tasks = [task for task in (self._task, self._claiming) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop; lines that run are started again by the next server."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         for task in self._active:
             task.cancel()
         await asyncio.gather(*self._active, return_exceptions=True)
-        if self._store.holder is not None:
-            with contextlib.suppress(ServerError):  # then the others wait until the claims expire
-                await asyncio.to_thread(self._store.give_up)
         self._store.close()
-
-    async def _claim(self) -> None:
-        """Renew this server's claims, and claim batches that no server runs."""
-        while True:
-            try:
-                await self._look_at_claims()
-            except ServerError:
-                pass  # the database has logged it
-            except Exception as error:  # a server that claims no more would leave its batches undone
-                log.error("The claims of batches could not be looked at.\n%s", trace_of(error))
-            self._claim_now.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._claim_now.wait(), CLAIM_EVERY)
-
-    async def _look_at_claims(self) -> None:
-        held = await asyncio.to_thread(self._store.renew)
-        for batch in list(self._turns):
-            if batch.ended:
-                continue  # its end is being written
-            if batch.id not in held:
-                self._drop(batch)
-            elif held[batch.id]:
-                await self.cancel(batch)
-        if len(self._turns) < MOST_CLAIMED and not self._rests:
-            self._turns.extend(await asyncio.to_thread(self._store.claim, MOST_CLAIMED - len(self._turns)))
-        if self._turns:
-            self._wake()
-
-    def _drop(self, batch: Batch) -> None:
-        """Leave a batch to the server that has taken it over."""
-        log.warning("The batch %s is done by another server by now.", batch.id)
-        self._turns.remove(batch)
-        self._reading.pop(batch.id, None)
-        for task, of in self._active.items():
-            if of == batch.id:
-                task.cancel()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -245,10 +186,6 @@ class BatchRunner:
 
     async def _rest(self, error: Exception) -> None:
         """Wait, because nothing can be written."""
-        if self._store.holder is not None:
-            # The database has logged the error, and may be back in a moment.
-            await asyncio.sleep(CLAIM_EVERY)
-            return
         reason = error.report.message if isinstance(error, ServerError) else error
         log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, reason)
         await asyncio.sleep(FAULT_SECONDS)
@@ -302,13 +239,11 @@ class BatchRunner:
         return line
 
     async def _do(self, batch: Batch, line: Line) -> None:
-        reading = self._reading.get(batch.id)
-        if reading is None:
-            return  # another server runs the batch
+        reading = self._reading[batch.id]
         try:
             text = await asyncio.to_thread(self._text, batch, line)
         except (ServerError, OSError) as error:
-            if isinstance(error, ServerError) and error.report.kind == AWAY:
+            if isinstance(error, ServerError) and error.report.kind == UNWRITABLE:
                 reading.again(line)
                 return
             # The file was deleted behind our back, or there is no room for the answer.
@@ -334,16 +269,16 @@ class BatchRunner:
             return refused(self._answers(batch), INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
-        """Write the answer of a line, retrying while the database is away."""
+        """Write the answer of a line, retrying while the database can't be written."""
         while True:
             try:
                 return await asyncio.to_thread(
                     self._store.answered, batch, line.number, reply.status, reply.request, reply.body
                 )
             except ServerError as error:
-                if error.report.kind != AWAY:
+                if error.report.kind != UNWRITABLE:
                     raise
-                await asyncio.sleep(CLAIM_EVERY)
+                await asyncio.sleep(WRITE_AGAIN)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         batch = self._active.pop(task)

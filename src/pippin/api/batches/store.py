@@ -1,11 +1,11 @@
-"""Files, batches and the lines of batches, kept on a shelf: in a folder, or in the database of several servers.
+"""Files, batches and the lines of batches, kept in a folder.
 
 Each line's answer is written in a transaction of its own, so that after a crash each line is either answered or still
-open, never both. Of several servers one runs a batch at a time: it has claimed the batch, and renews its claim
-regularly.
+open, never both.
 """
 
 import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +15,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct, field
 
-from pippin.api.batches.shelves import Shelf
-from pippin.api.databases.database import Transaction
+from pippin.api.batches.folder import Folder
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
@@ -38,9 +37,6 @@ LEAST_FILE: Final = 4096
 """The fewest bytes that a file counts: even a small file takes a block on the disk and a row in the database."""
 _REPLIES: Final = """SELECT COALESCE(SUM(LENGTH(reply)), 0) FROM lines JOIN batches ON batches.id = lines.batch
     WHERE owner = ?"""
-_BATCHES: Final = "SELECT body, cancelled FROM batches LEFT JOIN claims ON claims.batch = batches.id"
-CLAIM_SECONDS: Final = 30.0
-"""After which a claim that was not renewed expires, and other servers may run the batch."""
 MOST_ENDED: Final = 1000
 """Batches of OpenAI's API that are kept for one owner after their end; that API has no way to delete one."""
 
@@ -135,24 +131,22 @@ class Line(Struct, frozen=True):
 class BatchStore:
     """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
 
-    def __init__(self, shelf: Shelf, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Folder, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
         """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
-        self._shelf = shelf
+        self._folder = folder
         self._most = int(megabytes * MIB)
         self._clock = clock
         self._lock = threading.RLock()
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
-        self.holder = uuid4().hex if shelf.is_shared else None
-        """The name under which this server claims batches; None if no other server could run them."""
 
     @property
     def exists(self) -> bool:
         """Whether anything was ever stored; the folder is made for the first file."""
-        return self._shelf.exists
+        return self._folder.exists
 
     def close(self) -> None:
         with self._lock:
-            self._shelf.close()
+            self._folder.close()
 
     # Files
 
@@ -181,7 +175,7 @@ class BatchStore:
                 yield piece
 
         try:
-            self._shelf.write(name, bounded())
+            self._folder.write(name, bounded())
         except OSError as error:
             raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
         now = int(self._clock())
@@ -195,7 +189,7 @@ class BatchStore:
                     (name, owner, now, size, msgspec.json.encode(stored)),
                 )
         except ServerError:
-            self._shelf.remove(name)
+            self._folder.remove(name)
             raise
         return stored
 
@@ -230,7 +224,7 @@ class BatchStore:
 
     def open_file(self, owner: str, id: str) -> IO[bytes]:
         """The bytes of a file. Raises `ServerError` or `OSError`, also while they are read."""
-        return self._shelf.open(self.file(owner, id).id)
+        return self._folder.open(self.file(owner, id).id)
 
     def delete_file(self, owner: str, id: str) -> None:
         """Raises `ServerError` if there is no such file, or a batch still reads it."""
@@ -243,10 +237,10 @@ class BatchStore:
         self._remove_file(id)
 
     def sweep(self) -> None:
-        """Delete expired files, and leftovers on the shelf."""
+        """Delete expired files, and leftovers in the folder."""
         if not self.exists:
             return
-        self._shelf.sweep()
+        self._folder.sweep()
         with self._transaction() as database:
             found = database.execute("SELECT body FROM files").fetchall()
         for (body,) in found:
@@ -266,34 +260,35 @@ class BatchStore:
             )
 
     def put(self, batch: Batch) -> None:
-        """Write the state of a batch. Raises `ServerError("conflict")` if another server has taken it over."""
+        """Write the state of a batch."""
         with self._transaction() as database:
-            self._check_claim(database, batch)
             self._put(database, batch)
 
     def end(self, batch: Batch) -> None:
         """Write a batch that has ended. Lines of OpenAI's API are deleted: their answers are in files by now."""
         batch.counts = self.counts(batch)
         with self._transaction() as database:
-            self._check_claim(database, batch)
             self._put(database, batch)
-            database.execute("DELETE FROM claims WHERE batch = ?", (batch.id,))
             if batch.api == "openai":
                 self._remove_lines(database, batch)
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` if the owner has no such batch."""
         with self._transaction() as database:
-            found = database.execute(f"{_BATCHES} WHERE id = ? AND owner = ?", (id, owner)).fetchone()
+            found = database.execute(
+                "SELECT body FROM batches WHERE id = ? AND owner = ?", (id, owner)
+            ).fetchone()
         if found is None:
             raise ServerError("not_found", f"There is no batch {id!r}.", "id")
-        return _batch(*found)
+        return from_json(found[0], Batch)
 
     def batches(self, owner: str) -> list[Batch]:
         """The owner's batches, oldest first."""
         with self._transaction() as database:
-            found = database.execute(f"{_BATCHES} WHERE owner = ? ORDER BY created, id", (owner,)).fetchall()
-        return [_batch(*each) for each in found]
+            found = database.execute(
+                "SELECT body FROM batches WHERE owner = ? ORDER BY created, id", (owner,)
+            ).fetchall()
+        return [from_json(body, Batch) for (body,) in found]
 
     def unfinished(self) -> list[Batch]:
         """The batches of all owners that have not ended, oldest first."""
@@ -302,60 +297,6 @@ class BatchStore:
                 "SELECT body FROM batches WHERE ended = 0 ORDER BY created, id"
             ).fetchall()
         return [from_json(body, Batch) for (body,) in found]
-
-    # Batches that any of several servers may run
-
-    def claim(self, most: int) -> list[Batch]:
-        """Claim batches that have not ended and that no server runs, the oldest first."""
-        assert self.holder is not None
-        now = self._clock()
-        with self._transaction(alone=True) as database:
-            found = database.execute(
-                f"{_BATCHES} WHERE ended = 0 AND (holder IS NULL OR until < ?) ORDER BY created, id LIMIT ?",
-                (now, most),
-            ).fetchall()
-            claimed = [from_json(body, Batch) for body, _ in found]
-            for batch in claimed:
-                database.execute(
-                    "INSERT INTO claims VALUES (?, ?, ?, 0) ON CONFLICT (batch) DO UPDATE "
-                    "SET holder = excluded.holder, until = excluded.until",
-                    (batch.id, self.holder, now + CLAIM_SECONDS),
-                )
-        return claimed
-
-    def renew(self) -> dict[str, bool]:
-        """Renew this server's claims. Returns the batches that it has claimed, and whether each is to be cancelled."""
-        assert self.holder is not None
-        with self._lock:
-            self._replies.clear()  # other servers may have written some
-        with self._transaction() as database:
-            held = database.execute(
-                "UPDATE claims SET until = ? WHERE holder = ? RETURNING batch, cancelled",
-                (self._clock() + CLAIM_SECONDS, self.holder),
-            ).fetchall()
-        return {batch: bool(cancelled) for batch, cancelled in held}
-
-    def ask_to_cancel(self, batch: Batch) -> None:
-        """Tell the server that runs a batch to cancel it."""
-        with self._transaction() as database:
-            database.execute(
-                "INSERT INTO claims SELECT id, '', 0, 1 FROM batches WHERE id = ? AND ended = 0 "
-                "ON CONFLICT (batch) DO UPDATE SET cancelled = 1",
-                (batch.id,),
-            )
-
-    def give_up(self) -> None:
-        """Release the claims of this server."""
-        with self._transaction() as database:
-            database.execute("UPDATE claims SET holder = '', until = 0 WHERE holder = ?", (self.holder,))
-
-    def _check_claim(self, database: Transaction, batch: Batch) -> None:
-        """Raises `ServerError` if another server has claimed the batch. Locks the claim until the transaction ends."""
-        if self.holder is None:
-            return
-        claim = "UPDATE claims SET holder = holder WHERE batch = ? AND holder = ?"
-        if not database.execute(claim, (batch.id, self.holder)).rowcount:
-            raise ServerError("conflict", f"Another server does the batch {batch.id} by now.")
 
     def delete_batch(self, batch: Batch) -> None:
         """Delete a batch that has ended, with its lines. Its files stay, except the requests of Anthropic's API."""
@@ -413,18 +354,18 @@ class BatchStore:
             ).fetchone()
         return Counts(total, succeeded, answered - succeeded)
 
-    def _put(self, database: Transaction, batch: Batch) -> None:
+    def _put(self, database: sqlite3.Connection, batch: Batch) -> None:
         database.execute(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET ended = excluded.ended, body = excluded.body",
             (batch.id, batch.owner, batch.created_at, int(batch.ended), msgspec.json.encode(batch)),
         )
 
-    def _remove_lines(self, database: Transaction, batch: Batch) -> None:
+    def _remove_lines(self, database: sqlite3.Connection, batch: Batch) -> None:
         database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
         self._replies.pop(batch.owner, None)
 
-    def _forget_oldest(self, database: Transaction, owner: str) -> None:
+    def _forget_oldest(self, database: sqlite3.Connection, owner: str) -> None:
         # Batches of Anthropic's API hold their results, count as files, and are deleted by their owner.
         database.execute(
             "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
@@ -432,7 +373,7 @@ class BatchStore:
             (owner, MOST_ENDED, MOST_ENDED),
         )
 
-    def _used(self, database: Transaction, owner: str) -> int:
+    def _used(self, database: sqlite3.Connection, owner: str) -> int:
         """Bytes that an owner has on the disk."""
         files = (
             "SELECT COALESCE(SUM(CASE WHEN bytes > ? THEN bytes ELSE ? END), 0) FROM files WHERE owner = ?"
@@ -448,22 +389,14 @@ class BatchStore:
     def _remove_file(self, id: str) -> None:
         with self._transaction() as database:
             database.execute("DELETE FROM files WHERE id = ?", (id,))
-        self._shelf.remove(id)
+        self._folder.remove(id)
 
     @contextlib.contextmanager
-    def _transaction(self, *, alone: bool = False) -> Iterator[Transaction]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            database = self._shelf.database
-        with database.transaction(alone=alone) as transaction:
+            database = self._folder.database
+        with database.transaction() as transaction:
             yield transaction
-
-
-def _batch(body: bytes, cancelled: int | None) -> Batch:
-    """A batch as clients see it: once cancelled it is `cancelling`, even before the server that runs it knows."""
-    batch = from_json(body, Batch)
-    if cancelled and not batch.ended and batch.status != "finalizing":
-        batch.status = "cancelling"
-    return batch
 
 
 def _full(most: int) -> ServerError:

@@ -1,4 +1,4 @@
-"""uvicorn, set up as every process of the server runs it."""
+"""uvicorn, set up as the server runs it."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class Uvicorn(uvicorn.Server):
-    """A uvicorn server that handles no signals, serves connections accepted elsewhere, and stops in its own order:
-    after the drain timeout, running requests end with an error instead of a cut connection."""
+    """A uvicorn server that handles no signals and stops in its own order: after the drain timeout, running requests
+    end with an error instead of a cut connection."""
 
     def __init__(
         self,
@@ -112,23 +112,6 @@ class Uvicorn(uvicorn.Server):
         ends = asyncio.get_running_loop().time() + within
         while self._occupied and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
-
-    async def adopt(self, connection: socket.socket, early: bytes) -> bool:
-        """Serve a connection from which `early` was already read; False if it is closed."""
-        protocol: Any = self.config.http_protocol_class
-        made = protocol(
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-            _loop=asyncio.get_running_loop(),
-            early=early,
-        )
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: made, connection)
-        except OSError:
-            connection.close()
-            return False
-        return True
 
 
 def allow_many() -> None:

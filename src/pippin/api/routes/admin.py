@@ -22,7 +22,7 @@ from pippin.api.routes.health import (
 from pippin.config.errors import ConfigError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
-SECRET = frozenset({"api_keys", "api_key_file", "peer_api_key", "state"})
+SECRET = frozenset({"api_keys", "api_key_file"})
 PATHS = frozenset(
     {
         "adapter_path",
@@ -38,7 +38,6 @@ PATHS = frozenset(
         "model_dirs",
         "model_paths",
         "response_store",
-        "specprefill_draft_model",
         "warm_prompts",
     }
 )

@@ -54,7 +54,7 @@ class Health:
         for and none is shown, errors and workers are left out."""
         body = self._describe()
         if exchange_of(request.scope).anonymous:
-            for private in ("workers", "last_error", "api_processes"):
+            for private in ("workers", "last_error"):
                 body.pop(private, None)
         return json_reply(body)
 
@@ -112,12 +112,7 @@ class Health:
             "auto_unload_idle_seconds": defaults.idle_timeout or 0.0,
             "last_error": next((state.error.message for state in states if state.error is not None), None),
             "mcp": self._mcp(),
-        } | self._processes()
-
-    def _processes(self) -> dict[str, Any]:
-        """The other API processes; empty if there are none."""
-        processes = self.api.processes
-        return {} if processes is None else {"api_processes": processes.describe()}
+        }
 
     def _mcp(self) -> dict[str, Any] | None:
         servers = self.api.tool_servers

@@ -62,7 +62,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 async def _described(api: Api, key: Key) -> KeyDescription:
-    rights, left = key.rights, await api.limits.standing(key)
+    rights, left = key.rights, api.limits.standing(key)
     return KeyDescription(
         name=key.name,
         role="admin" if key.is_admin else "user",

@@ -27,9 +27,8 @@ def routes(api: Api) -> list[BaseRoute]:
         assert isinstance(api.observer, Metrics)
         loaded = await stats_of_loaded(api)
         figures = gauges(api.service.pool.states(), loaded, time.time() - api.started)
-        others = [] if api.processes is None else await api.processes.counts()
         # In a thread: hundreds of models and routes make tens of thousands of lines.
-        text = await asyncio.to_thread(api.observer.render, [*figures, *mcp_gauges(api.tool_servers)], others)
+        text = await asyncio.to_thread(api.observer.render, [*figures, *mcp_gauges(api.tool_servers)])
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return [*both("/metrics", metrics, media=["text/plain"])]

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -28,7 +28,6 @@ from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerate
 from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
-from pippin.api.handler import Handler
 from pippin.api.http.body import EventStream
 from pippin.api.kinds.embeddings import inputs_of
 from pippin.config.errors import ConfigError
@@ -346,22 +345,6 @@ GENERATIONS: Final[Sequence[tuple[AnyDialect, str]]] = (
 """Ollama's dialects, each with the field that makes a body a prompt."""
 
 
-def generation(
-    handler: Handler, dialect: AnyDialect, said: str, load: Callable[[Request, bytes], Awaitable[Response]]
-) -> Endpoint:
-    """The endpoint of a dialect; `load` answers requests without a prompt, which ask to load the model."""
-
-    async def generate(request: Request) -> Response:
-        await handler.admit(exchange_of(request.scope))
-        body = await handler.uncounted_json_of(request, bytes)
-        given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
-        if _says_nothing(given, said):
-            return await load(request, body)
-        return await handler.answer(request, dialect, body=body)
-
-    return generate
-
-
 @dataclass(frozen=True)
 class OllamaAnswers:
     """The endpoints answered by models: generation, or loading if there is no prompt, and embeddings."""
@@ -371,13 +354,19 @@ class OllamaAnswers:
     def generation(self, dialect: AnyDialect, said: str) -> Endpoint:
         """The endpoint of a dialect. A body whose field `said` is empty has no prompt and loads the model."""
 
-        async def load(request: Request, body: bytes) -> Response:
-            handler = self.api.handler
+        handler = self.api.handler
+
+        async def generate(request: Request) -> Response:
+            await handler.admit(exchange_of(request.scope))
+            body = await handler.uncounted_json_of(request, bytes)
+            given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
+            if not _says_nothing(given, said):
+                return await handler.answer(request, dialect, body=body)
             fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
             handler.note_unknown(dialect.name, ignored)
             return await self._load(request, fields, said)
 
-        return generation(self.api.handler, dialect, said, load)
+        return generate
 
     async def embed(self, request: Request) -> Response:
         """Vectors of texts"""

@@ -1,9 +1,6 @@
 """`/v1/responses`: creates, reads, follows, cancels, deletes and compacts responses, and counts their input."""
 
 import asyncio
-import contextlib
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -17,15 +14,13 @@ from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
-from pippin.api.handler import Handler, Prepared
+from pippin.api.handler import Prepared
 from pippin.api.http.body import EventStream, NobodyWaits
 from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
-from pippin.api.storage.elsewhere import GONE_AFTER, SAY_EVERY, RunningAnywhere
 from pippin.api.storage.response_store import OwnedHistory, page_of
 from pippin.api.storage.saving import SavingDialect, SavingEncoder, saver
 from pippin.core.errors import ServerError
 
-LOOK: Final = 0.2  # seconds between polls for another server's progress
 STOPPED: Final = {
     "code": "server_error",
     "message": "The server stopped before the response was complete.",
@@ -61,16 +56,19 @@ class Responses:
         self._dialect = ResponsesDialect()
         self._compaction = CompactionDialect()
         self._background = BackgroundResponses()
-        self._anywhere = None if api.state is None else RunningAnywhere(api.state)
-        self._saying: asyncio.Task[None] | None = None
 
     @property
     def _silence(self) -> float:
         return self._api.options.keepalive_interval
 
     async def create(self, request: Request) -> Response:
-        history = history_of(self._api, request)
-        return await created(self._api.handler, self._dialect, history, request, self._run_in_background)
+        """Answer a request for a response, and store it."""
+        history, handler = history_of(self._api, request), self._api.handler
+        prepared = await handler.prepare(request, SavingDialect(self._dialect, history), history=history)
+        if prepared.decoded.shape.draft.background:
+            return await self._run_in_background(request, prepared, history)
+        save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
+        return await handler.respond(request, prepared, save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -84,8 +82,6 @@ class Responses:
     async def read(self, request: Request) -> Response:
         name = request.path_params["id"]
         running = self._background.find(owner_of(request), name)
-        if running is not None and running.finished and self._anywhere is not None:
-            await self._stored(request, name)  # another server may have deleted it
         if request.query_params.get("stream") == "true":
             if running is None:
                 await self._stored(request, name)
@@ -106,8 +102,6 @@ class Responses:
         if running is not None:
             await running.cancel()
             self._background.remove(owner, name)
-        else:
-            await self._cancel_elsewhere(await self._stored(request, name), request)
         await asyncio.to_thread(history_of(self._api, request).delete_response, name)
         return json_reply(answers.DeletedResponse(id=name))
 
@@ -125,7 +119,7 @@ class Responses:
                 "close its connection.",
                 "response_id",
             )
-        return await asyncio.to_thread(json_reply, await self._cancel_elsewhere(response, request))
+        return await asyncio.to_thread(json_reply, response)
 
     async def input_items(self, request: Request) -> Response:
         history, name = history_of(self._api, request), request.path_params["id"]
@@ -138,43 +132,7 @@ class Responses:
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
         """The stored response object, read in a thread: it may be large, and the disk slow."""
         turn = await asyncio.to_thread(history_of(self._api, request).response, name)
-        if turn.response["status"] not in TERMINAL and self._anywhere is not None:
-            if await asyncio.to_thread(self._anywhere.runs, name):
-                return turn.response
-            turn = await asyncio.to_thread(
-                history_of(self._api, request).response, name
-            )  # it may have ended in the meantime
         return settled(turn.response)
-
-    async def _cancel_elsewhere(self, response: dict[str, Any], request: Request) -> dict[str, Any]:
-        """Ask another server to cancel a response that it runs. Returns the stored response afterwards."""
-        name = response["id"]
-        if response["status"] in TERMINAL or self._anywhere is None:
-            return response
-        await asyncio.to_thread(self._anywhere.cancel, name)
-        deadline = time.monotonic() + GONE_AFTER + SAY_EVERY
-        while response["status"] not in TERMINAL and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK)
-            response = await self._stored(request, name)
-        return response
-
-    async def _say(self, anywhere: RunningAnywhere) -> None:
-        """Announce the responses that run here to the other servers, until none is left."""
-        told: set[str] = set()
-        while running := self._background.running():
-            try:
-                for name in await asyncio.to_thread(anywhere.say, running):
-                    if not running[name].finished:
-                        await running[name].cancel()
-                for name in told - running.keys():
-                    await asyncio.to_thread(anywhere.ended, name)
-                told = set(running)
-            except ServerError:
-                pass  # the database logs that it is unreachable
-            await asyncio.sleep(SAY_EVERY)
-        with contextlib.suppress(ServerError):
-            for name in told:
-                await asyncio.to_thread(anywhere.ended, name)
 
     async def _run_in_background(
         self, request: Request, prepared: Prepared, history: OwnedHistory
@@ -183,15 +141,9 @@ class Responses:
         assert isinstance(prepared.encoder, SavingEncoder)
         encoder: ResponsesEncoder = prepared.encoder.inner
         save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
-        if self._anywhere is not None:
-            await asyncio.to_thread(self._anywhere.say, [response_id(prepared.run)])
         answer = await self._api.handler.open(request, prepared, NobodyWaits())
         running = BackgroundResponse(answer, encoder, self._silence, self._api.handler.large, save)
         self._background.add(owner_of(request), response_id(prepared.run), running)
-        if self._anywhere is not None:
-            await asyncio.to_thread(save, running.response)  # before a client can ask another server for it
-            if self._saying is None or self._saying.done():
-                self._saying = asyncio.create_task(self._say(self._anywhere), name="what runs here")
         if prepared.decoded.stream:
             return self._follow(running, -1)
         return json_reply(running.response)
@@ -201,24 +153,6 @@ class Responses:
             """The response goes on without its reader."""
 
         return EventStream(running.follow(after, self._silence), nothing)
-
-
-InBackground = Callable[[Request, Prepared, OwnedHistory], Awaitable[Response]]
-
-
-async def created(
-    handler: Handler,
-    dialect: ResponsesDialect,
-    history: OwnedHistory,
-    request: Request,
-    in_background: InBackground,
-) -> Response:
-    """Answer a request for a response, and store it. `in_background` answers requests for background responses."""
-    prepared = await handler.prepare(request, SavingDialect(dialect, history), history=history)
-    if prepared.decoded.shape.draft.background:
-        return await in_background(request, prepared, history)
-    save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
-    return await handler.respond(request, prepared, save)
 
 
 def owner_of(request: Request) -> str:

@@ -107,10 +107,6 @@ class BackgroundResponses:
         for key in finished[: max(0, len(finished) - FINISHED_KEPT)]:
             del self._responses[key]
 
-    def running(self) -> dict[str, BackgroundResponse]:
-        """The running responses, by id."""
-        return {name: one for (_, name), one in self._responses.items() if not one.finished}
-
     def find(self, owner: str, id: str) -> BackgroundResponse | None:
         return self._responses.get((owner, id))
 

@@ -1,7 +1,7 @@
 """Keeps responses and conversations for later turns: bounded in entries, bytes and age, separate for each API key.
 
-They are kept in SQLite (in a file if the operator names one, else in memory) or in the database that several servers
-share; the code is the same. Calls may block on a disk or a network, so they are made on a thread.
+They are kept in SQLite, in a file if the operator names one, else in memory. Calls may block on a disk: make them on a
+thread.
 """
 
 import contextlib
@@ -11,14 +11,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
-from pippin.api.databases.database import Database, Transaction
-from pippin.api.databases.postgres import Postgres
-from pippin.api.databases.sqlite import Schema, open_file, open_memory
+from pippin.api.sqlite import Schema, SQLite, open_file, open_memory
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
@@ -90,20 +88,19 @@ class ResponseStore:
 
     def __init__(
         self,
-        database: Database | None = None,
+        database: SQLite | None = None,
         *,
         entries: int = 1024,
         megabytes: float = 256.0,
         hours: float = 720.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`database` has the tables of `TABLES`; without it the store is in memory. The bounds hold over all servers
-        that share it."""
+        """`database` has the tables of `TABLES`; without it the store is in memory."""
         self._entries = entries
         self._bytes = int(megabytes * 2**20)
         self._seconds = hours * 3600
         self._clock = clock
-        self._database: Database = open_memory(SCHEMA) if database is None else database
+        self._database = open_memory(SCHEMA) if database is None else database
 
     def for_owner(self, owner: str | None) -> "OwnedHistory":
         return OwnedHistory(self, owner or "")
@@ -141,9 +138,7 @@ class ResponseStore:
                     "INSERT INTO items VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                     [(owner, item, id) for item in items],
                 )
-            crowded = self._is_crowded(transaction, now)
-        if crowded:
-            with self._database.transaction(alone=True) as transaction:
+            if self._is_crowded(transaction, now):
                 self._make_room(transaction, now)
         return True
 
@@ -181,13 +176,13 @@ class ResponseStore:
             ).fetchone()
             return known is not None and _remove(transaction, owner, id)
 
-    def _is_crowded(self, transaction: Transaction, now: float) -> bool:
+    def _is_crowded(self, transaction: sqlite3.Connection, now: float) -> bool:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"
         entries, size, oldest = transaction.execute(query).fetchone()
         too_old = oldest is not None and oldest < now - self._seconds
         return bool(entries > self._entries or size > self._bytes or too_old)
 
-    def _make_room(self, transaction: Transaction, now: float) -> None:
+    def _make_room(self, transaction: sqlite3.Connection, now: float) -> None:
         too_old = "SELECT owner, id FROM entries WHERE created < ?"
         for key in transaction.execute(too_old, (now - self._seconds,)).fetchall():
             _remove(transaction, *key)
@@ -201,15 +196,14 @@ class ResponseStore:
                 held[owner][1] -= size
 
 
-def _still_is(transaction: Transaction, owner: str, id: str, kind: Kind, known: bytes) -> bool:
-    """Whether an entry's body has this digest; the entry is locked until the transaction ends."""
-    # An update, not a query, because it locks the row against other servers.
-    lock = "UPDATE entries SET used = used WHERE owner = ? AND id = ? AND kind = ? RETURNING body"
-    row = transaction.execute(lock, (owner, id, kind)).fetchone()
+def _still_is(transaction: sqlite3.Connection, owner: str, id: str, kind: Kind, known: bytes) -> bool:
+    """Whether an entry's body has this digest."""
+    query = "SELECT body FROM entries WHERE owner = ? AND id = ? AND kind = ?"
+    row = transaction.execute(query, (owner, id, kind)).fetchone()
     return row is not None and digest(bytes(row[0])) == known
 
 
-def _remove_oldest(transaction: Transaction, owner: str) -> int:
+def _remove_oldest(transaction: sqlite3.Connection, owner: str) -> int:
     """Delete the least recently used entry of this owner; returns its bytes."""
     query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
     oldest, size = transaction.execute(query, (owner,)).fetchone()
@@ -217,35 +211,17 @@ def _remove_oldest(transaction: Transaction, owner: str) -> int:
     return int(size)
 
 
-def _remove(transaction: Transaction, owner: str, id: str) -> bool:
+def _remove(transaction: sqlite3.Connection, owner: str, id: str) -> bool:
     """Delete an entry; returns whether there was one."""
     removed = transaction.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
     transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
     return removed.rowcount > 0
 
 
-class Store(Protocol):
-    """What `OwnedHistory` needs of a store, of this process or another one; see `ResponseStore`."""
-
-    def put(
-        self,
-        owner: str,
-        id: str,
-        kind: Kind,
-        body: bytes,
-        items: Iterable[str],
-        replaces: bytes | None = None,
-    ) -> bool: ...
-    def get(self, owner: str, id: str, kind: Kind) -> bytes | None: ...
-    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None: ...
-    def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None: ...
-    def delete(self, owner: str, id: str, kind: Kind) -> bool: ...
-
-
 class OwnedHistory:
     """One caller's responses and conversations. Those of other callers are not found here."""
 
-    def __init__(self, store: Store, owner: str) -> None:
+    def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
         self._owner = owner
 
@@ -364,7 +340,7 @@ def digest(body: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
-    """Log storage errors: a full disk or an unreachable database must not cost the client its answer."""
+    """Log storage errors: a full disk must not cost the client its answer."""
     try:
         yield
     except ServerError as error:
@@ -372,12 +348,11 @@ def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
             log.error("The %s %s could not be stored: %s", kind, id, error.report.message)
 
 
-def open_store(options: ServerOptions, shared: Postgres | None = None) -> ResponseStore:
-    """The store that the options name, in `shared` if servers share their state. Raises `ServerError`."""
+def open_store(options: ServerOptions) -> ResponseStore:
+    """The store that the options name. Raises `ServerError`."""
     file = options.response_store
-    own = None if file is None or shared is not None else open_file(Path(file), SCHEMA)
     return ResponseStore(
-        shared or own,
+        None if file is None else open_file(Path(file), SCHEMA),
         entries=options.response_store_entries,
         megabytes=options.response_store_mb,
         hours=options.response_store_hours,

@@ -15,8 +15,6 @@ from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
 from pippin.core.models import CacheStats, EngineStats, ModelState
 from pippin.mcp import ToolServers
-from pippin.service.lending.counts import added
-from pippin.service.lending.messages import Family, Sample
 
 LABELS: Final = 200
 """The most values of a label; later ones count as `other`."""
@@ -92,28 +90,9 @@ class Metrics:
         self.http_requests.labels(method, path, str(status)).inc()
         self.http_seconds.labels(method, path).observe(seconds)
 
-    def render(self, gauges: Iterable[Metric] = (), others: Sequence[list[Family]] = ()) -> bytes:
-        """Prometheus text of all counts, and of `gauges` that were read just now. `others`: the counts of the server's
-        other processes, which are added."""
-        own = as_metrics(added([self.families(), *others])) if others else self.registry.collect()
-        return generate_latest(_Families([*own, *gauges]))
-
-    def families(self) -> list[Family]:
-        """All counts, as they are sent to another process. The creation times of counters are left out: a sum of
-        several has none."""
-        return [
-            Family(
-                metric.name,
-                metric.documentation,
-                metric.type,
-                [
-                    Sample(sample.name, sample.labels, sample.value)
-                    for sample in metric.samples
-                    if not sample.name.endswith("_created")
-                ],
-            )
-            for metric in self.registry.collect()
-        ]
+    def render(self, gauges: Iterable[Metric] = ()) -> bytes:
+        """Prometheus text of all counts, and of `gauges` that were read just now."""
+        return generate_latest(_Families([*self.registry.collect(), *gauges]))
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
         return Counter(f"pippin_{name}", text, labels, registry=self.registry)
@@ -127,16 +106,6 @@ class Metrics:
             return "other"
         self._labels.add(model)
         return model
-
-
-def as_metrics(families: Iterable[Family]) -> list[Metric]:
-    metrics = []
-    for family in families:
-        metric = Metric(family.name, family.text, family.type)
-        for sample in family.samples:
-            metric.add_sample(sample.name, sample.labels, sample.value)
-        metrics.append(metric)
-    return metrics
 
 
 class MeteredRequest:

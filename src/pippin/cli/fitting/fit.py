@@ -72,7 +72,6 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
                 "key_bits": key_bits,
                 "value_bits": value_bits,
                 "kv_group_size": source.options.kv_group_size,
-                "kv_quant_scheme": source.options.kv_quant_scheme,
             }
         )
     return Fit(source, context, clients, budget, contexts)

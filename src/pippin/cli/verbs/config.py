@@ -13,7 +13,7 @@ from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.settings import Settings, Sources
 
-SECRET = ("api_keys", "peer_api_key", "state")
+SECRET = ("api_keys",)
 
 
 USAGE = """usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]

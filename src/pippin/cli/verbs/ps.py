@@ -1,7 +1,6 @@
 """`pippin ps`: the models in the memory of the running server."""
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +22,6 @@ def run(arguments: Sequence[str]) -> int:
         raise ServerError(
             "authentication", "The server asks for a key: give it with --api-key or PIPPIN_API_KEY."
         )
-    if others := health.get("api_processes", []):
-        ready = sum(each["state"] == "ready" for each in others)
-        requests = sum(each["requests"] for each in others)
-        text = f"{ready} of {len(others)} API processes beside the first are ready, with {requests} requests."
-        print(text, file=sys.stderr if parsed.json else sys.stdout)
     models = [model for model in health["workers"] if model.get("state") != "unloaded"]
     if parsed.json:
         print(json.dumps(models, indent=2))

@@ -90,7 +90,7 @@ def _fault_of(entry: ModelEntry, catalog: "Catalog") -> str | None:
     return None
 
 
-BESIDE: Final = ("draft_model_path", "specprefill_draft_model", "adapter_path")
+BESIDE: Final = ("draft_model_path", "adapter_path")
 
 
 def check_beside(server: ServerOptions, catalog: "Catalog") -> None:

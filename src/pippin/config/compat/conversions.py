@@ -1,7 +1,6 @@
 """Converts values of the replaced servers to Pippin's options."""
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,7 @@ def bits_of(option: str) -> Convert:
         if 8 < bits <= 16:
             return Converted({option: None}, f"a KV cache of {value} bits is not quantised at all")
         if bits not in KV_BITS:
-            raise Refused("2, 3, 4, 5, 6 or 8")
+            raise Refused("2, 3, 4, 5, 6 or 8; instead of 3.5 give kv_key_bits 3 and kv_value_bits 4")
         return Converted({option: int(bits)})
 
     return convert
@@ -92,28 +91,12 @@ def bits_of(option: str) -> Convert:
 kv_bits = bits_of("kv_bits")
 
 
-def kv_bits_or_half(value: Any) -> Converted:
-    """As `kv_bits`, but half bits select TurboQuant as in mlx-vlm: keys rounded down, values rounded up."""
-    bits = number(value)
-    if not math.isfinite(bits):
-        return kv_bits(value)
-    below, above = math.floor(bits), math.ceil(bits)
-    if bits - below != 0.5 or not {below, above} <= set(KV_BITS):
-        return kv_bits(value)
-    return Converted({"kv_key_bits": below, "kv_value_bits": above, "kv_quant_scheme": "turboquant"})
-
-
 def kv_scheme(value: Any) -> Converted:
-    scheme = str(value).strip().lower()
-    if scheme not in ("uniform", "turboquant"):
-        raise Refused("uniform or turboquant")
-    return Converted({"kv_quant_scheme": scheme})
-
-
-def kv_scheme_of_one(value: Any) -> Converted:
-    """The scheme of keys or of values alone; batches of mlx-vlm cannot mix schemes either."""
+    """How keys, values or both are kept; `kv_bits` says in how many bits."""
     if str(value).strip().lower() != "uniform":
-        raise Refused("uniform: keys and values are kept by one scheme, which kv_quant_scheme sets")
+        raise Refused(
+            "uniform: TurboQuant is not here; start without it, and keys and values are scaled in groups"
+        )
     return Converted({})
 
 

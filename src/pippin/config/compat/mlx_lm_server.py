@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, needless, refused, same
+from pippin.config.compat.terms import QUANTIZED_FROM_THE_START, Server, needless, refused, same
 
 FLAGS = (
     same("--model", "model", "-"),
@@ -31,7 +31,7 @@ FLAGS = (
     same("--prompt-cache-bytes", "cache_memory_mb", "-", convert=to.max_bytes),
     same("--kv-bits", "kv_bits", "-", "in the batch too", convert=to.kv_bits),
     same("--kv-group-size", "kv_group_size", "64"),
-    same("--quantized-kv-start", "quantized_kv_start", "-"),
+    refused("--quantized-kv-start", "-", QUANTIZED_FROM_THE_START),
 )
 
 SERVER: Final = Server(

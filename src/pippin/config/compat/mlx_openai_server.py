@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, refused, same
+from pippin.config.compat.terms import QUANTIZED_FROM_THE_START, Server, equivalent, needless, refused, same
 
 RESIZED = "images keep their size within `min_pixels` and `max_pixels`"
 AS_STORED = (
@@ -47,7 +47,7 @@ FLAGS = (
     same("--num-draft-tokens", "num_draft_tokens", "2"),
     same("--kv-bits", "kv_bits", "-", "in the batch too", convert=to.kv_bits),
     same("--kv-group-size", "kv_group_size", "64"),
-    same("--quantized-kv-start", "quantized_kv_start", "0"),
+    refused("--quantized-kv-start", "0", QUANTIZED_FROM_THE_START),
     same("--decode-concurrency", "max_num_seqs", "32"),
     needless("--prompt-concurrency", "8", "prompts are computed in chunks between decode steps"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
@@ -124,7 +124,7 @@ KEYS = (
     same("models[].num_draft_tokens", "num_draft_tokens", "2"),
     same("models[].kv_bits", "kv_bits", "-", convert=to.kv_bits),
     same("models[].kv_group_size", "kv_group_size", "64"),
-    same("models[].quantized_kv_start", "quantized_kv_start", "0"),
+    refused("models[].quantized_kv_start", "0", QUANTIZED_FROM_THE_START),
     same("models[].batch_completion_size", "max_num_seqs", "32"),
     needless("models[].batch_prefill_size", "8", "prompts are computed in chunks between decode steps"),
     same("models[].batch_prefill_step_size", "prefill_step_size", "2048"),
@@ -160,34 +160,10 @@ SERVER: Final = Server(
         "queue_timeout": 300.0,
         "prompt_cache_size": 10,
         "num_draft_tokens": 2,
-        "quantized_kv_start": 0,
         "allow_downloads": True,
         "served_only": True,
         "any_model_name": True,
         "stream_usage": "always",
     },
     fallbacks={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
-    profile_notes=(
-        "`max_tokens` stays unset: its million meant the rest of the window, Pippin's default.",
-        "A seed is never fixed by default: its 0 made sampled answers repeat.",
-        "Only the models of the command line or the file are served, and downloaded where they are missing; other "
-        "names are 404, as there. Where one model is served, it answers any name: the examples of its "
-        "documents say `local-text-model`, and its newest version refuses them.",
-    ),
-    differences=(
-        (
-            "GET /health",
-            "200 while no model is loaded too: the server answers, and loads one when it is asked for",
-        ),
-        ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
-        ("response_format: json_object", "enforced; there it was ignored"),
-        (
-            "pictures of at most 448 pixels a side",
-            "as they are, as after `--disable-auto-resize`; `--max-pixels 200704` makes them small again",
-        ),
-        (
-            "`input_tokens_per_turn`, `cached_tokens_per_turn` in the usage of `/v1/responses`",
-            "the sums alone: an answer is one turn here",
-        ),
-    ),
 )

@@ -45,6 +45,4 @@ SERVER: Final = Server(
         KnownModel(path="mlx-community/gemma-3n-E4B-it-4bit", listed=True),
         KnownModel(path="mlx-community/Qwen3-VL-4B-Instruct-4bit", listed=True),
     ),
-    profile_notes=("Models load at their first request, one at a time, as there.",),
-    other=(("run.sh gemma | gemma3n | qwen", "the argument of `pippin serve`; the three aliases are known"),),
 )

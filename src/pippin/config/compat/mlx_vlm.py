@@ -5,13 +5,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, refused, same
+from pippin.config.compat.terms import QUANTIZED_FROM_THE_START, Server, equivalent, needless, refused, same
 
-DRAFTERS = (
-    "those of docs/speculation.md (EAGLE-3, DFlash, DSpark, prediction heads), in batches; others are refused"
-)
+DRAFTERS = "those of docs/speculation.md (EAGLE-3, DFlash, prediction heads), in batches; others are refused"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
+UNIFORM = "`uniform` alone: keys and values are scaled in groups; `turboquant` is refused"
 PROGRESS = "no such lines unless it is given: progress is live in `GET /v1/status`"
 EXPERTS = "of a checkpoint that `mlx_vlm.moe_offload` repacked; any other is refused with it"
 
@@ -43,26 +42,14 @@ FLAGS = (
         "--kv-bits",
         "kv_bits",
         "-",
-        "2, 3, 4, 5, 6 and 8; halves between them (3.5) are TurboQuant's, as there; other numbers are refused",
-        convert=to.kv_bits_or_half,
+        "2, 3, 4, 5, 6 and 8; others are refused, and so are halves (3.5), which are TurboQuant's",
+        convert=to.kv_bits,
     ),
     same("--kv-key-bits", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
     same("--kv-value-bits", "kv_value_bits", "-", convert=to.bits_of("kv_value_bits")),
-    equivalent(
-        "--kv-key-scheme",
-        "kv_quant_scheme",
-        "-",
-        "one scheme for both: `turboquant` of one alone is refused",
-        to.kv_scheme_of_one,
-    ),
-    equivalent(
-        "--kv-value-scheme",
-        "kv_quant_scheme",
-        "-",
-        "one scheme for both: `turboquant` of one alone is refused",
-        to.kv_scheme_of_one,
-    ),
-    same("--kv-quant-scheme", "kv_quant_scheme", "uniform", convert=to.kv_scheme),
+    same("--kv-key-scheme", "kv_bits", "-", UNIFORM, convert=to.kv_scheme),
+    same("--kv-value-scheme", "kv_bits", "-", UNIFORM, convert=to.kv_scheme),
+    same("--kv-quant-scheme", "kv_bits", "uniform", UNIFORM, convert=to.kv_scheme),
     same("--kv-group-size", "kv_group_size", "64"),
     equivalent(
         "--max-kv-size",
@@ -71,7 +58,7 @@ FLAGS = (
         "the window of the model; old tokens are never lost silently",
         to.off_at_zero("context_length"),
     ),
-    same("--quantized-kv-start", "quantized_kv_start", "5000"),
+    refused("--quantized-kv-start", "5000", QUANTIZED_FROM_THE_START),
     same("--expert-cache-gb", "expert_cache_gb", "-", EXPERTS),
     same("--draft-model", "draft_model_path", "-", DRAFTERS),
     same("--draft-kind", "draft_kind", "-", KIND),
@@ -139,29 +126,17 @@ VARIABLES = (
         "a compaction is the caller's own and not encrypted; those that mlx-vlm made can't be read",
     ),
     same("PREFILL_STEP_SIZE", "prefill_step_size", "2048"),
-    same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits_or_half),
+    same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits),
     same("KV_KEY_BITS", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
     same("KV_VALUE_BITS", "kv_value_bits", "-", convert=to.bits_of("kv_value_bits")),
-    equivalent(
-        "KV_KEY_SCHEME",
-        "kv_quant_scheme",
-        "-",
-        "one scheme for both: `turboquant` of one alone is refused",
-        to.kv_scheme_of_one,
-    ),
-    equivalent(
-        "KV_VALUE_SCHEME",
-        "kv_quant_scheme",
-        "-",
-        "one scheme for both: `turboquant` of one alone is refused",
-        to.kv_scheme_of_one,
-    ),
+    same("KV_KEY_SCHEME", "kv_bits", "-", UNIFORM, convert=to.kv_scheme),
+    same("KV_VALUE_SCHEME", "kv_bits", "-", UNIFORM, convert=to.kv_scheme),
     same("KV_GROUP_SIZE", "kv_group_size", "64"),
-    same("KV_QUANT_SCHEME", "kv_quant_scheme", "uniform", convert=to.kv_scheme),
+    same("KV_QUANT_SCHEME", "kv_bits", "uniform", UNIFORM, convert=to.kv_scheme),
     equivalent(
         "MAX_KV_SIZE", "context_length", "-", "the window of the model", to.off_at_zero("context_length")
     ),
-    same("QUANTIZED_KV_START", "quantized_kv_start", "5000"),
+    refused("QUANTIZED_KV_START", "5000", QUANTIZED_FROM_THE_START),
     same("EXPERT_CACHE_GB", "expert_cache_gb", "-", EXPERTS),
     needless("TOP_LOGPROBS_K", "0", "a request may ask for up to 20 without a setting"),
     equivalent(
@@ -270,7 +245,6 @@ SERVER: Final = Server(
         "host": "0.0.0.0",
         "port": 8080,
         "max_tokens": 2048,
-        "quantized_kv_start": 5000,
         "overflow": "summarize",
         "open_management": ("/unload", "/cache/reset"),
         "allow_downloads": True,
@@ -279,56 +253,4 @@ SERVER: Final = Server(
         "allowed_origins": ("*",),
         "return_documents": False,
     },
-    profile_notes=(
-        "Sampling is the checkpoint's own where it says so, as there.",
-        "A seed is never fixed by default: its 0 made sampled answers repeat.",
-        "A request's `model` may be any repository, which is then downloaded, as there: whoever can reach the address "
-        "can fill the disk. `--no-allow-downloads` forbids it.",
-        "A model makes the last one of its kind leave, as there; `--max-models-per-kind N` keeps several.",
-    ),
-    differences=(
-        ("POST /v1/decisions", "decisions are made about text; `images` and `audio` are refused by name"),
-        (
-            "WS /v1/realtime",
-            "OpenAI's current events; fields and events of its own form are refused by name",
-        ),
-        ("GET /v1/moe-offload/stats", "the sums over all such models, and each by its name under `models`"),
-        ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
-        ("`POST /v1/messages` without `max_tokens`", "400: Anthropic's API requires it"),
-        (
-            "`POST /v1/responses/{id}/cancel`",
-            "ends a response that runs in the background; of others 400, where there only a word was changed",
-        ),
-        (
-            "`GET /v1/cache/stats`",
-            "no `num_blocks`, `stores`, `stored_tokens`, `restored_tokens`, `exact_*`, `prefill_reserve_bytes`, "
-            "`disk_evictions`, `disk_files`, `disk_pending_bytes`, `disk_queue_max_bytes` and `disk_*_indexed`: the "
-            "cache has one kind of entry, counted by `entries`, `pool_used` and `resident_bytes`",
-        ),
-        (
-            "`GET /v1/settings`, `PATCH /v1/settings`",
-            "no `schema` and no `fingerprint`; `reload_kinds` is empty, as no change unloads a model",
-        ),
-        (
-            "`timings.draft_rounds`, `draft_kind`, `peak_memory`",
-            "`draft_n` and `draft_n_accepted` of a request; memory is in `GET /v1/status`",
-        ),
-        (
-            "each request in `GET /metrics`",
-            "without its memory, media, schema, parser and tool calls; queues are in `GET /v1/queue/stats`",
-        ),
-        ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
-    ),
-    other=(
-        (
-            "mlx_vlm.generate, mlx_vlm.chat, mlx_vlm.chat_ui",
-            "`pippin run` in a terminal, the page at `/` in a browser",
-        ),
-        ("mlx_vlm.convert", "`pippin convert`"),
-        ("mlx_vlm.train, mlx_vlm.decide", "not replaced: keep mlx-vlm"),
-        (
-            "mlx_vlm.moe_offload",
-            "not replaced: what it writes is served, and `pippin[mlx-vlm]` brings it along",
-        ),
-    ),
 )

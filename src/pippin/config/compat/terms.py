@@ -1,12 +1,13 @@
 """Describes a replaced server's configuration, and translates it to Pippin's options."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from pippin.config.errors import ConfigError
 from pippin.config.options.declaration import options
+from pippin.config.options.start import Compat
 from pippin.config.settings import Note
 from pippin.config.values import FALSE
 from pippin.config.values import convert as converted_to
@@ -58,7 +59,7 @@ class KnownModel(Struct, frozen=True, kw_only=True):
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    name: str  # for --compat
+    name: Compat
     title: str
     command: str  # how the server was started, and how Pippin is
     flags: tuple[Term, ...]
@@ -69,12 +70,7 @@ class Server(Struct, frozen=True, kw_only=True):
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
     fallbacks: Mapping[str, Any] = {}  # sampling defaults that rank below the checkpoint's own
     known_models: tuple[KnownModel, ...] = ()
-    profile_notes: tuple[str, ...] = ()
     general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
-    differences: tuple[
-        tuple[str, str], ...
-    ] = ()  # endpoints and behaviour that are another here, or not at all
-    other: tuple[tuple[str, str], ...] = ()  # further commands and their replacements
 
 
 def same(
@@ -120,6 +116,11 @@ def needless(name: str, default: str, note: str, takes: Takes = "value") -> Term
 def refused(name: str, default: str, note: str, takes: Takes = "value") -> Term:
     return Term(name=name, effect="refused", default=default, note=note, takes=takes)
 
+
+QUANTIZED_FROM_THE_START: Final = (
+    "with `kv_bits`, keys and values are in few bits from the first token on; start without it, or with 0"
+)
+"""The refusal of thresholds below which a sequence is not quantised."""
 
 ENTRY_FIELDS = ("path", "name", "kind", "preload")
 """Fields of a model's entry that are not options."""

@@ -3,18 +3,30 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, refused, same
+from pippin.config.compat.terms import (
+    QUANTIZED_FROM_THE_START,
+    KnownModel,
+    Server,
+    equivalent,
+    needless,
+    refused,
+    same,
+)
 
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
 BY_BYTES = "the prefix cache is always sized in bytes"
 MTP = "the head in the model's own checkpoint, in the batch too; the load refuses a model without one"
-DRAFTER = "EAGLE-3, DFlash, DSpark and heads for multi-token prediction; the load refuses other kinds by name"
+DRAFTER = "EAGLE-3, DFlash and heads for multi-token prediction; the load refuses other kinds by name"
 KIND = "found by the drafter's configuration; the load refuses a drafter of another kind than this"
 BLOCK = "one less, as a block has the last token too"
 MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
 UNVERIFIED = (
     "tokens that were not verified are never sent; leave it out, and `--enable-mtp` drafts and verifies"
+)
+SPECPREFILL = (
+    "every token of a prompt is computed, and none is left out of what the answer sees; start without it, and prompts "
+    "that begin alike are computed once (`prefix_cache`)"
 )
 TRIE = "all requests share one prefix cache"
 
@@ -52,7 +64,7 @@ FLAGS = (
         requires="--kv-cache-quantization",
     ),
     same("--kv-cache-quantization-group-size", "kv_group_size", "64"),
-    same("--kv-cache-min-quantize-tokens", "quantized_kv_start", "256", requires="--kv-cache-quantization"),
+    refused("--kv-cache-min-quantize-tokens", "256", QUANTIZED_FROM_THE_START),
     same("--ssd-cache-dir", "cache_dir", "-"),
     same("--ssd-cache-max-gb", "cache_disk_max_gb", "10.0"),
     same("--warm-prompts", "warm_prompts", "-"),
@@ -76,11 +88,11 @@ FLAGS = (
     same("--mtp-num-draft-tokens", "num_draft_tokens", "1", requires="--enable-mtp"),
     refused("--mtp-optimistic", "off", UNVERIFIED, "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
-    same("--specprefill", "specprefill", "off", takes="switch"),
-    same("--specprefill-threshold", "specprefill_threshold", "8192"),
-    same("--specprefill-keep-pct", "specprefill_keep_pct", "0.3"),
-    same("--specprefill-backbone-pct", "specprefill_backbone_pct", "0.0"),
-    same("--specprefill-draft-model", "specprefill_draft_model", "-"),
+    refused("--specprefill", "off", SPECPREFILL, "switch"),
+    refused("--specprefill-threshold", "8192", SPECPREFILL),
+    refused("--specprefill-keep-pct", "0.3", SPECPREFILL),
+    refused("--specprefill-backbone-pct", "0.0", SPECPREFILL),
+    refused("--specprefill-draft-model", "-", SPECPREFILL),
     needless("--prefix-trie-cache", "off", TRIE, "switch"),
     same(
         "--prefix-trie-cache-size",
@@ -186,11 +198,11 @@ KEYS = (
     same("models[].stream_interval", "stream_interval", "-"),
     needless("models[].gpu_memory_utilization", "-", "memory is shared out by the pool"),
     needless("models[].estimated_memory_gb", "-", "the footprint is computed from the files and measured"),
-    same("models[].specprefill", "specprefill", "-"),
-    same("models[].specprefill_threshold", "specprefill_threshold", "-"),
-    same("models[].specprefill_keep_pct", "specprefill_keep_pct", "-"),
-    same("models[].specprefill_backbone_pct", "specprefill_backbone_pct", "-"),
-    same("models[].specprefill_draft_model", "specprefill_draft_model", "-"),
+    refused("models[].specprefill", "-", SPECPREFILL),
+    refused("models[].specprefill_threshold", "-", SPECPREFILL),
+    refused("models[].specprefill_keep_pct", "-", SPECPREFILL),
+    refused("models[].specprefill_backbone_pct", "-", SPECPREFILL),
+    refused("models[].specprefill_draft_model", "-", SPECPREFILL),
     needless("models[].prefix_trie_cache", "-", TRIE),
     same(
         "models[].prefix_trie_cache_size",
@@ -223,18 +235,6 @@ MCP_KEYS = (
     same("max_tool_calls", "mcp_config", "10", IN_FILE),
     same("default_timeout", "mcp_config", "30", IN_FILE),
     same("allowed_high_risk_tools", "mcp_config", "[]", HIGH_RISK),
-)
-
-OTHER = (
-    ("vllm-mlx download MODEL --timeout --retries --mllm", "`pippin pull MODEL`, also as `pippin download`"),
-    ("vllm-mlx model inspect MODEL", "`pippin show MODEL`"),
-    ("vllm-mlx model acquire MODEL", "`pippin pull MODEL`"),
-    ("vllm-mlx model convert", "`pippin convert`"),
-    ("vllm-mlx model register, model qualify", "not replaced: a folder of models needs neither"),
-    ("vllm-mlx bench, bench-serve", "`pippin bench`"),
-    ("vllm-mlx bench-detok, bench-kv-cache", "not replaced: they measure its own parts"),
-    ("vllm-mlx-chat, vllm-mlx-text-chat", "the page at `/` in a browser, `pippin run` in a terminal"),
-    ("~/.config/vllm-mlx/mcp.json", "name it: `--mcp-config ~/.config/vllm-mlx/mcp.json`"),
 )
 
 EMBEDDERS: Final = tuple(
@@ -300,23 +300,4 @@ SERVER: Final = Server(
     },
     fallbacks={"temperature": 0.7, "top_p": 0.9},
     known_models=(*EMBEDDERS, *TRANSCRIBERS, *SPEAKERS),
-    profile_notes=(
-        "Only the models of the command line or the registry are served, and downloaded where they are missing; other "
-        "names are 404, as there. `default` is the model that is served, as its documents have it; its newest version "
-        "refuses that name.",
-        "The seven embedding models and the names of speech models that it loads by request (`kokoro`, "
-        "`whisper-large-v3` ...) are fetched and loaded when a request names them.",
-    ),
-    differences=(
-        ("422 and 504", "400 and 408: what is wrong in a request, and what took too long"),
-        (
-            "`generation_metadata` of answers",
-            "`timings`; what a draft brought is `draft_n` and `draft_n_accepted`",
-        ),
-        (
-            "invalid escapes in the JSON of `/v1/messages`",
-            "400 names the place: such a body says no certain text",
-        ),
-    ),
-    other=OTHER,
 )

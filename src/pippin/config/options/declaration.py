@@ -22,7 +22,6 @@ SECTIONS: dict[str, str] = {
     "model": "Models to serve",
     "host": "Address and log",
     "model_dirs": "Finding models",
-    "peers": "Other servers behind this one",
     "max_models": "Memory and the pool",
     "api_keys": "Access",
     "timeout": "Limits",

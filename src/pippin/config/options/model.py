@@ -16,7 +16,6 @@ Natural = Annotated[int, Meta(ge=0)]
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
 CpuActivations = Literal["float32", "int8", "int8-amx"]
-KvScheme = Literal["uniform", "turboquant"]
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -202,19 +201,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_value_bits: Annotated[
         KvBits | None, Meta(description="Bits of the values, where they differ from `kv_bits`.")
     ] = None
-    kv_quant_scheme: Annotated[
-        KvScheme,
-        Meta(
-            description="How they are kept: scaled in groups, or by mlx-vlm's TurboQuant (3.5 bits there are "
-            "`kv_key_bits` 3 and `kv_value_bits` 4)."
-        ),
-    ] = "uniform"
     kv_group_size: Annotated[
         Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
     ] = 64
-    quantized_kv_start: Annotated[
-        Natural, Meta(description="Tokens of a row that stay unquantised at first.")
-    ] = 0
     draft_model_path: Annotated[
         str | None,
         Meta(
@@ -243,29 +232,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             description="Propose tokens by looking up the text so far, and what the prefix cache has of the same salt."
         ),
     ] = False
-
-    # SpecPrefill
-    specprefill: Annotated[
-        bool,
-        Meta(
-            description="Compute only the tokens of long prompts that a small model finds important: a sooner first "
-            "token, and other answers."
-        ),
-    ] = False
-    specprefill_draft_model: Annotated[
-        str | None, Meta(description="Small model of the same vocabulary that scores prompts.")
-    ] = None
-    specprefill_threshold: Annotated[
-        Positive,
-        Meta(description="Least tokens of a prompt, beyond those in the prefix cache, that are scored."),
-    ] = 8192
-    specprefill_keep_pct: Annotated[
-        Annotated[float, Meta(gt=0, le=1)], Meta(description="Fraction of these tokens that is computed.")
-    ] = 0.3
-    specprefill_backbone_pct: Annotated[
-        Annotated[float, Meta(ge=0, le=1)],
-        Meta(description="Fraction of the kept chunks that is spread evenly over the prompt."),
-    ] = 0.0
 
     # Media
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None

@@ -39,15 +39,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Address
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks one.")] = 8000
-    api_processes: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=64,
-            description="Processes that answer requests for text. From 2 on they stand beside a first one, which has "
-            "the models, what is stored, and all other addresses.",
-        ),
-    ] = 1
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.", extra=HOT)
     ] = "info"
@@ -108,17 +99,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         float, Meta(gt=0, description="Seconds that a download may go without data.", extra=HOT)
     ] = 300.0
     download_retries: Annotated[Natural, Meta(description="Tries after a failed download.", extra=HOT)] = 3
-
-    # Peers
-    peers: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^https?://[^\s/@]+(/v1)?/?$")], ...],
-        Meta(
-            description="Addresses of other servers with OpenAI's API, whose models are served here too: "
-            "http://HOST:PORT.",
-            extra=flag("--peer"),
-        ),
-    ] = ()
-    peer_api_key: Annotated[str | None, Meta(description="Key that is shown to the peers.")] = None
 
     # Memory and the pool
     max_models: Annotated[
@@ -239,13 +219,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_timeout: Annotated[float, Meta(gt=0, description="Seconds a fetch may take.")] = 30.0
 
     # Responses store, MCP
-    state: Annotated[
-        str | None,
-        Meta(
-            description="The PostgreSQL database in which several servers keep responses, files, batches and limits "
-            "together, postgresql://USER:PASSWORD@HOST/DATABASE; set PIPPIN_STATE to hide it from the process list."
-        ),
-    ] = None
     response_store: Annotated[str | None, Meta(description="SQLite file of stored responses.")] = None
     response_store_entries: Annotated[Natural, Meta(description="Most stored responses.")] = 1024
     response_store_mb: Annotated[

@@ -2,6 +2,7 @@
 
 - `step/`: the engine itself: scheduling, the life of a sequence, prefill, batches, decoding and speculation.
 - `ranks/`: the engine of a model that several processes compute together.
+- `kernels/`: models whose layers the kernels for CPUs compute.
 - `kv_cache/`: the KV caches of all running sequences, as the batches of the model need them.
 - `prefix_cache/`: the KV caches of prompt prefixes that requests share, in memory and on disk.
 - `sampling/`: penalties, filters and the draw of the next tokens.
@@ -11,12 +12,12 @@
 - `constraints/`: grammars for structured output.
 - `vision/`: pictures, video and audio in prompts.
 - `model/`: weights, LoRA adapters and the head.
-- `diffusion/`: models that write a block of tokens at once, with an engine of their own.
+- `library/`: models that mlx-vlm's own loops run, one request at a time, with an engine of their own.
 
 `job.py` holds a prepared request, which `prompt/` makes and `step/` runs; `loading.py` makes an engine from a model
-folder; `warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and
-`kv_cache` lie below `constraints`, `vision`, `sampling` and `prefix_cache`; these below `model` and `prompt`; and all
-of them below `step`.
+folder, for which `ways.py` tries how a model of mlx-vlm runs; `warm_prompts.py` computes prompts when the server
+starts. Imports run one way: `text`, `template` and `kv_cache` lie below `constraints`, `vision`, `sampling` and
+`prefix_cache`; these below `model` and `prompt`; and all of them below `step`.
 
 The functions here import inside their bodies: this package is imported before the accelerated BLAS may be loaded.
 """
@@ -27,7 +28,7 @@ from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 
 if TYPE_CHECKING:
-    from pippin.engines.language.diffusion.engine import DiffusionEngine
+    from pippin.engines.language.library.engine import LibraryEngine
     from pippin.engines.language.prompt.preparer import LanguagePreparer
     from pippin.engines.language.ranks.follower import Follower
     from pippin.engines.language.ranks.leader import LeadingEngine
@@ -43,7 +44,7 @@ def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
 
 def open_engine(
     spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress
-) -> "LanguageEngine | DiffusionEngine":
+) -> "LanguageEngine | LibraryEngine":
     from pippin.engines.language import loading
 
     return loading.open_engine(spec, preparer, progress)

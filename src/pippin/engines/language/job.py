@@ -39,5 +39,4 @@ class LanguageJob:
     created: float = 0.0  # monotonic seconds
     key: bytes = b""  # of adapter and salt, for the prefix cache
     media: PromptMedia | WholePrompt | None = None
-    early: bool = False  # it came before the model was known to take its media, and was prepared without them
     prediction: tuple[int, ...] = ()  # what the client expects the answer to be

@@ -18,7 +18,6 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.cpu import kernels
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
@@ -30,19 +29,19 @@ from pippin.engines.device import (
     kernels_read_cache,
     share_memory,
 )
-from pippin.engines.language.diffusion import loading as diffusion
-from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.drafters import loading as drafters
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.groups import BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import (
     Batching,
-    can_branch,
     can_rewind,
     choose_batching,
-    one_at_a_time,
 )
-from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
+from pippin.engines.language.kv_cache.slots import unmarked
+from pippin.engines.language.library.autoregressive import AutoregressiveModel
+from pippin.engines.language.library.engine import LibraryEngine
+from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
@@ -60,10 +59,6 @@ from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.specprefill.importance import DraftScorer
-from pippin.engines.language.specprefill.policy import SpecPrefill
-from pippin.engines.language.specprefill.positions import require_positions
-from pippin.engines.language.specprefill.selection import Share
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
@@ -73,25 +68,16 @@ from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
-from pippin.engines.language.step.speculation.pace import WITH_AVX2, WITH_VNNI, Pace
+from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
-from pippin.engines.language.step.speculation.trees import TreePace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.joint import find_tokens
-from pippin.engines.language.vision.media import WholePrompt
-from pippin.engines.language.vision.model import FAILURES, VisionModel
-from pippin.engines.language.vision.trial import is_faithful, runs
-from pippin.engines.language.vision.whole import (
-    WholeEncoder,
-    WholeModel,
-    computed_whole,
-    evaluated,
-    text_prompt,
-)
+from pippin.engines.language.vision.media import TEXT_ONLY
+from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.warm_prompts import warm
+from pippin.engines.language.ways import choose_way
 
 log = logging.getLogger(__name__)
 
@@ -100,14 +86,16 @@ FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 def open_engine(
     spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
-) -> LanguageEngine | DiffusionEngine:
+) -> LanguageEngine | LibraryEngine:
     if preparer.diffusion is not None:
-        return diffusion.open_engine(spec, preparer, progress)
+        return open_diffusion_engine(spec, preparer, preparer.diffusion, progress)
     options = convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     warn_of_slow_cache(plan, options)
     configure(plan)
     model = _load_model(spec, preparer, options, plan, progress)
+    if isinstance(model, AutoregressiveModel):
+        return open_autoregressive_engine(model, preparer, options, plan)
     engine = build_engine(
         model,
         preparer.tokenizer,
@@ -117,9 +105,8 @@ def open_engine(
         progress=progress,
         kernel_threads=_kernel_threads(spec),
     )
-    engine.renewed = preparer.renewed
-    drafts = drafter_of(options, Path(spec.info.path or "")) is not None or options.specprefill
-    if drafts or not kernels.computes_all(model):  # else the BLAS has nothing to do
+    drafts = drafter_of(options, Path(spec.info.path or "")) is not None
+    if drafts or not ways.computes_all(model):  # else the BLAS has nothing to do
         engine.blas_threads = open_blas_threads(spec.threads)
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     if options.warm_prompts is not None:
@@ -138,7 +125,7 @@ def _load_model(
     options: ModelOptions,
     plan: DevicePlan,
     progress: LoadProgress,
-) -> nn.Module:
+) -> nn.Module | AutoregressiveModel:
     """The model with its weights, in the way in which it runs; tells the preparer which media it takes."""
     experts = memory_for_experts(spec.info, options.expert_cache_gb, plan.memory_limit)
     reading = Reading(
@@ -146,17 +133,18 @@ def _load_model(
         experts=experts,
         changed=fewer_experts(spec.info, options.moe_top_k),
     )
-    # Adapters that are not LoRA become part of mlx-lm's own layers; SpecPrefill counts positions by itself.
+    # Adapters that are not LoRA become part of mlx-lm's own layers.
     known = options.adapter_path is None or is_low_rank(options.adapter_path)
-    use = KernelUse(threads=_kernel_threads(spec), whole_layers=not options.specprefill) if known else None
+    use = KernelUse(threads=_kernel_threads(spec)) if known else None
     model, _ = load_weights(spec.info, plan, progress, reading, use=use)
     if experts is not None:
         kept = experts.kept / 1e9
         log.info("the model reads its experts from the disk; %.3g GB of them stay", kept)
+    media = TEXT_ONLY
     if not isinstance(model, VisionModel):
-        preparer.try_media(lambda _: False)
+        pass
     elif (way := choose_way(model, preparer)) is not None:
-        model = way
+        model, media = way.model, way.media
     elif experts is not None:
         message = f"The model {spec.info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
         raise ServerError("load_failed", message)
@@ -164,48 +152,8 @@ def _load_model(
         log.warning("the model is served for text only: mlx-vlm's model does not run")
         as_text = Reading(trust_remote_code=options.trust_remote_code, text_only=True)
         model, _ = load_weights(spec.info, plan, progress, as_text)
-    preparer.media_known = True
+    preparer.loaded(media)
     return model
-
-
-def choose_way(model: VisionModel, preparer: LanguagePreparer) -> VisionModel | WholeModel | None:
-    """How a model of mlx-vlm runs: in the engine's batches; or else one prompt at a time, computed whole; None where
-    it does not run at all. Tells the preparer which media it takes."""
-    in_batches = runs(model)
-    if in_batches and preparer.try_media(partial(is_faithful, model)):
-        return model
-    whole = WholeModel(model.inner, model.unused)
-    if preparer.takes_whole_prompts(partial(evaluated, whole)):
-        # Sequences that run one at a time gain nothing by joint media, and some of their caches depend on how a prompt
-        # is cut.
-        if in_batches and _batches(model) and preparer.joins_media(partial(find_tokens, model)):
-            return model
-        log.warning("the model runs as mlx-vlm runs it, one request at a time: its media cannot be batched")
-        preparer.needs_media = not _runs_whole(whole)
-        return whole
-    if in_batches:
-        log.warning("the model is served for text only: none of its media are taken by the installed mlx-vlm")
-        return model
-    if not _runs_whole(whole):
-        preparer.try_media(lambda _: False)
-        return None
-    log.warning("the model runs as mlx-vlm runs it, one request at a time")
-    return whole
-
-
-def _batches(model: VisionModel) -> bool:
-    """Whether sequences of text run together."""
-    return choose_batching(model, ModelOptions()).shape is not None
-
-
-def _runs_whole(model: WholeModel) -> bool:
-    """Whether the model computes a prompt of text."""
-    try:
-        evaluated(model, text_prompt((1, 2, 3)))
-    except FAILURES as error:
-        log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
-        return False
-    return True
 
 
 def build_engine(
@@ -219,22 +167,20 @@ def build_engine(
     kernel_threads: int | None = None,
     steering: Steering = ALONE,
 ) -> LanguageEngine:
-    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, a draft
-    model, and a model that scores prompts. One that is steered from elsewhere checks no proposals."""
+    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head or a
+    draft model. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
-    draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
     batching = _choose_batching(model, options, plan, adapters)
-    head = Head(model, batching.vocabulary, narrows=not batching.alone)
+    head = Head(model, batching.vocabulary)
     looks_back = options.prompt_lookup and options.prefix_cache and steering is ALONE
     remembered = RememberedText() if looks_back else None
     asked = _Asked(options, plan, tokenizer, folder, kernel_threads, remembered)
     speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
-    size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
+    size = weight_bytes(model)
     size += 0 if speculation is None else speculation.proposer.weight_bytes
     shares = share_memory(plan, options, size)
     prefixes = _open_prefixes(batching, asked, shares.prefixes)
-    specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
@@ -242,15 +188,13 @@ def build_engine(
         head=head,
         adapters=adapters,
         vision=_open_vision(model, options, plan),
-        specprefill=specprefill,
         joins_prompts=batching.joint_prompts,
     )
-    starts_plain = options.quantized_kv_start if any(cache_bits(options)) else 0
-    groups = CacheGroups(batching.layout, batching.new_group, starts_plain)
+    groups = CacheGroups(batching.layout, batching.new_group)
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, speculation, specprefill, shares.sequences),
+        limits=_limits(options, plan, batching, speculation, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=_batch(groups, loaded, plan, steering, speculation),
         prefixes=prefixes,
@@ -276,11 +220,8 @@ def _batch(
 def _choose_batching(
     model: nn.Module, options: ModelOptions, plan: DevicePlan, adapters: Adapters
 ) -> Batching:
-    if isinstance(model, WholeModel):
-        batching = _whole_batching(model, options)
-    else:
-        batching = choose_batching(model, options, _mark_constant(plan))
-    if adapters.names and batching.shape is None and not batching.alone:
+    batching = choose_batching(model, options, _mark_constant(plan))
+    if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
@@ -293,38 +234,19 @@ def _mark_constant(plan: DevicePlan) -> Callable[[mx.array], mx.array]:
     return steady if plan.slow_functions else unmarked
 
 
-def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
-    """Raises `ServerError("load_failed")` for options that such a model cannot run with."""
-    if cache_bits(options) != (None, None):
-        message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
-        raise ServerError("load_failed", message, "kv_bits")
-    samples = [*model.samples.values()] or [text_prompt((1, 2, 3))]
-    cache, logits = computed_whole(model, samples[0])
-    prompts = [partial(_cache_of, model, each) for each in samples]
-    return one_at_a_time(model, cache, logits.shape[-1], prompts)
-
-
-def _cache_of(model: WholeModel, prompt: WholePrompt) -> PromptCache:
-    return computed_whole(model, prompt)[0]
-
-
 def _limits(
     options: ModelOptions,
     plan: DevicePlan,
     batching: Batching,
     speculation: Speculation | None,
-    specprefill: SpecPrefill | None,
     memory: int,
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
     prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
     aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
-    if specprefill is not None:
-        prompt_bytes = _with_scorer(prompt_bytes, specprefill)
-        aside_bytes = _with_scorer(aside_bytes, specprefill)
     return StepLimits(
-        max_sequences=1 if batching.alone else options.max_num_seqs,
+        max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
@@ -339,16 +261,7 @@ def _limits(
     )
 
 
-def _with_scorer(size: Callable[[int], int], specprefill: SpecPrefill) -> Callable[[int], int]:
-    """The bytes of a prompt, and of what the draft model keeps of it while it scores it."""
-    return lambda tokens: size(tokens) + specprefill.scorer.prompt_bytes(tokens)
-
-
-def _open_vision(
-    model: nn.Module, options: ModelOptions, plan: DevicePlan
-) -> VisionEncoder | WholeEncoder | None:
-    if isinstance(model, WholeModel):
-        return WholeEncoder()
+def _open_vision(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> VisionEncoder | None:
     if not isinstance(model, VisionModel):
         return None
     return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
@@ -371,11 +284,9 @@ def _open_prefixes(batching: Batching, asked: _Asked, limit: int) -> PrefixCache
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
         return None
-    # With a start of quantisation, short sequences must find what they left.
-    layout = batching.layout if options.quantized_kv_start else batching.shape.layout
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=asked.remembered)
-    blocks = BlockLayout(layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
+    blocks = BlockLayout(batching.shape.layout, host_copy=copy_blocks if asked.plan.writes_in_place else None)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 
@@ -384,12 +295,10 @@ def _open_disk(asked: _Asked) -> DiskCache | None:
     options = asked.options
     if options.cache_dir is None or asked.folder is None:
         return None
-    bits = None if options.quantized_kv_start else _told(cache_bits(options))
+    bits = _told(cache_bits(options))
     details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
     if options.moe_top_k is not None:
         details += f" {options.moe_top_k} experts"
-    if options.kv_quant_scheme != "uniform":
-        details += f" {options.kv_quant_scheme}"
     try:
         return DiskCache(
             Path(options.cache_dir).expanduser(),
@@ -437,14 +346,11 @@ def _open_speculation(
     keeps_prefixes = options.prefix_cache and batching.shape is not None
     has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
-    pads = not getattr(model, "takes_padding", False)
-    costs = WITH_VNNI if pads or kernels.multiplies_int8_at_once() else WITH_AVX2
-    pace = Pace(most, overlaps=asked.plan.overlaps, pads=pads, costs=costs)
+    costs = asked.plan.product_costs if getattr(model, "takes_padding", False) else ()
+    pace = Pace(most, overlaps=asked.plan.overlaps, costs=costs)
     always = options.prompt_lookup or named is not None
     cores = time.process_time if asked.plan.shares_cores else None
     clock = StepClock(cores=cores, threads=asked.kernel_threads or 1)
-    shape = None if isinstance(model, VisionModel) else batching.shape
-    branches = proposer.grows_trees and shape is not None and can_branch(model, shape)
     return Speculation(
         proposer,
         pace,
@@ -453,7 +359,6 @@ def _open_speculation(
         always=always,
         heads=heads,
         clock=clock,
-        trees=TreePace(pace, most) if branches else None,
     )
 
 
@@ -481,13 +386,6 @@ def _open_drafter(
     check_draft_kind(named, kind, options.draft_kind)
     if kind == "model":
         return _open_draft_model(named, asked, progress), None
-    if batching.alone:
-        option = _drafting_option(options, named)
-        message = (
-            f"{option} cannot be used: this model runs whole prompts, and shows no states of them to a draft head. "
-            "Take prompt_lookup or a draft model."
-        )
-        raise ServerError("load_failed", message, option)
     follower = _open_follower(named, kind, asked, model, head, batching)
     return follower, follower
 
@@ -532,17 +430,12 @@ def _open_follower(
     head: Head,
     batching: Batching,
 ) -> Follower:
-    if asked.options.specprefill:
-        message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
-        raise ServerError("load_failed", message, "specprefill")
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, batching.vocabulary, asked.plan)
         log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
         return Assistants(assistant, HiddenStates(model, head, None))
     most = asked.options.num_draft_tokens
-    drafter = drafters.open_head(
-        folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads, most
-    )
+    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     shape = BatchShape(layout=layout)
     takes_back = layout.rewinds and layout.checkpoints and layout.batches
@@ -554,9 +447,8 @@ def _open_follower(
         )
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
-    grows_trees = drafter.most is None and can_branch(drafter, shape)
     states = HiddenStates(model, head, drafter.layers_read)
-    return Heads(drafter, layout, states, most=most, grows_trees=grows_trees)
+    return Heads(drafter, layout, states, most=most)
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
@@ -574,8 +466,7 @@ def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> Dr
     slack = max(MOST_NEW, options.num_draft_tokens + 1)
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)
-    grows_trees = can_branch(draft, shape)
-    return DraftModel(draft, shape, head, chunk=plan.prefill_chunk, grows_trees=grows_trees)
+    return DraftModel(draft, shape, head, chunk=plan.prefill_chunk)
 
 
 def _load_draft(
@@ -595,48 +486,3 @@ def _load_draft(
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, option)
     return draft
-
-
-def _open_scoring_draft(
-    model: nn.Module,
-    options: ModelOptions,
-    plan: DevicePlan,
-    tokenizer: Tokenizer,
-    progress: LoadProgress,
-    kernel_threads: int | None,
-) -> tuple[nn.Module, CacheLayout] | None:
-    """The model that scores prompts; None without `specprefill`."""
-    if not options.specprefill:
-        return None
-    if isinstance(model, VisionModel | WholeModel):
-        message = "specprefill cannot be used with this model: it takes media. Start without it."
-        raise ServerError("load_failed", message, "specprefill")
-    name = options.specprefill_draft_model or options.draft_model_path
-    if name is None:
-        message = (
-            "specprefill needs a small model that scores prompts: name one with specprefill_draft_model."
-        )
-        raise ServerError("load_failed", message, "specprefill_draft_model")
-    option = "specprefill_draft_model"
-    # Whole layers do not show what they attend to.
-    use = None if kernel_threads is None else KernelUse(threads=kernel_threads, whole_layers=False)
-    draft = _load_draft(Path(name).expanduser(), option, options, plan, tokenizer, progress, use)
-    return draft, CacheLayout.learn(draft, probe_prompt(draft, 2))
-
-
-def _open_specprefill(
-    model: nn.Module, batching: Batching, options: ModelOptions, draft: tuple[nn.Module, CacheLayout]
-) -> SpecPrefill:
-    """Raises `ServerError("load_failed")` where prompts cannot have gaps."""
-    require_positions(model, batching.layout, batching.vocabulary)
-    module, layout = draft
-    cost = min(weight_bytes(module) / max(weight_bytes(model), 1), 1.0)
-    share = Share(options.specprefill_keep_pct, options.specprefill_backbone_pct)
-    head = Head(module, batching.vocabulary)
-
-    def run(tokens: mx.array, cache: PromptCache) -> mx.array:
-        last = [tokens.shape[1] - 1]
-        with head.only(last):
-            return head.last(module(tokens, cache=cache), last)
-
-    return SpecPrefill(DraftScorer(run, layout, cost), share, options.specprefill_threshold)

@@ -1,8 +1,8 @@
 """A worker in a Ray cluster, as a command whose input and output are the worker's.
 
-Run as `python -m` this module with: the descriptor of the door for further API processes, or `-`; the cluster's
-address; the bytes that the worker needs; `shared` or `whole` (a machine of its own); the model's name and folder. For a
-rank of a group, also the name of the group's places and the rank's number.
+Run as `python -m` this module with: the cluster's address; the bytes that the worker needs; `shared` or `whole` (a
+machine of its own); the model's name and folder. For a rank of a group, also the name of the group's places and the
+rank's number.
 
 Each bridge is a Ray driver with one actor. So Ray ends the worker's side whenever and however this side ends, and frees
 its resources. The bridge exits as the worker did: with its status, or by the same signal.
@@ -10,18 +10,18 @@ its resources. The bridge exits as the worker did: with its status, or by the sa
 
 import asyncio
 import os
+import resource
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from pippin.config.cluster import set_ray_environment
-from pippin.runtime.cluster.commands import NO_DOOR
 from pippin.runtime.cluster.host import Host, Ticket
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
 from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, SILENT, pump, watch
-from pippin.runtime.workers.carrier import Carrier, end_as
 
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
 ASK_EVERY: Final = 3.0  # seconds between probes of the actor
@@ -37,13 +37,12 @@ class NotPlaced(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the bridge; returns the worker's exit status, or a negative signal number."""
-    door, address, memory, share, model, path, *place = arguments
+    address, memory, share, model, path, *place = arguments
     link = socket.socket(fileno=os.dup(0))
     silence(1)
     seat = (place[0], int(place[1])) if place else None
-    guests = None if door == NO_DOOR else socket.socket(fileno=int(door))
     try:
-        return asyncio.run(Bridge(link, guests, address, Need.of(memory, share), seat).run(model, path))
+        return asyncio.run(Bridge(link, address, Need.of(memory, share), seat).run(model, path))
     except NotPlaced as error:
         say(str(error))
         return NOT_REACHED
@@ -63,15 +62,12 @@ class Bridge:
     def __init__(
         self,
         link: socket.socket,
-        door: socket.socket | None,
         address: str,
         need: Need,
         seat: tuple[str, int] | None = None,
     ) -> None:
-        """`door`: where the links of further API processes come from. `seat`: for a rank, the name of its group's
-        places and its number among them."""
+        """`seat`: for a rank, the name of its group's places and its number among them."""
         self._link = link
-        self._door = door
         self._address = address
         self._need = need
         self._seat = seat
@@ -153,11 +149,7 @@ class Bridge:
         link, log = [await self._connections[word] for word in (LINK, LOG)]
         server.close()
         own = await asyncio.open_connection(sock=self._link)
-        if self._door is None:
-            carrying = [pump(own[0], link[1]), pump(link[0], own[1])]
-        else:
-            carrying = [Carrier(own, self._door, link).run()]
-        await asyncio.gather(*carrying, _printed(log[0]))
+        await asyncio.gather(pump(own[0], link[1]), pump(link[0], own[1]), _printed(log[0]))
 
     async def _within(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:
         """Await an answer. Raises `NotPlaced` with the sentence `otherwise` on timeout, or if Ray has lost the
@@ -238,6 +230,15 @@ async def _printed(log: asyncio.StreamReader) -> None:
     while data := await log.read(READ_SIZE):
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
+
+
+def end_as(status: int) -> None:
+    """End this process as the worker ended, so that the waiting parent sees the same exit status or signal."""
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the worker's core is worth a file
+        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@ from typing import Final
 
 from pippin.core.models import WorkerSpec
 from pippin.runtime.cluster.needs import Need
-from pippin.runtime.workers.carrier import DOOR
 from pippin.runtime.workers.machines import reached_by
 
 BRIDGE: Final = "pippin.runtime.cluster.bridge"
 PLACEMENT: Final = "pippin.runtime.cluster.placement"
-NO_DOOR: Final = "-"
 CLUSTER: Final = "the cluster"
 """Names the location of a worker that Ray has yet to place."""
 
@@ -21,8 +19,7 @@ def in_the_cluster(
 ) -> WorkerSpec:
     """The spec of a worker that Ray places where `need` is free. For a rank: at the `seat` (name and number) of its
     group, which is on `machine`. Raises `ServerError`."""
-    door = DOOR if spec.lends else NO_DOOR
-    words = (sys.executable, "-m", BRIDGE, door, cluster, *need.words(), spec.info.id, spec.info.path or "")
+    words = (sys.executable, "-m", BRIDGE, cluster, *need.words(), spec.info.id, spec.info.path or "")
     place = () if seat is None else (seat[0], str(seat[1]))
     return reached_by(shlex.join((*words, *place)), spec, machine)
 

@@ -280,7 +280,7 @@ class Residency:
     # Loading
 
     async def _load(self, slot: Slot) -> None:
-        each = 0 if slot.info.remote else self._estimate(slot.info, slot.options)
+        each = self._estimate(slot.info, slot.options)
         options = slot.options
         ranks = len(machines_of(options))
         slot.footprint = each * replicas_here(options) * ranks_here(options) // ranks
@@ -378,7 +378,6 @@ class Residency:
             offline=self._options.offline,
             log_format=self._options.log_format,
             log_progress_interval=self._options.log_progress_interval,
-            lends=self._options.api_processes > 1,
         )
 
     def _in_ranks(self, slot: Slot) -> int:

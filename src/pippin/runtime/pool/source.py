@@ -1,13 +1,11 @@
-"""The interfaces of the catalog, for the pool and the service, and of the pool, for requests."""
+"""The interface of the catalog, for the pool and the service."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import HubModel, ModelInfo, ModelKind, ModelState
-from pippin.core.tasks import Task
-from pippin.runtime.workers.link import Mailbox
+from pippin.core.models import HubModel, ModelInfo
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
 """Estimates the bytes that a model takes once loaded."""
@@ -49,36 +47,3 @@ class ModelSource(Protocol):
     def adopt(self, options: ServerOptions) -> None: ...
 
     def options_for(self, info: ModelInfo) -> ModelOptions: ...
-
-
-class Answerer(Protocol):
-    """What a request needs from a worker."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox: ...
-    def cancel(self, id: str) -> None: ...
-
-
-class AnyLease(Protocol):
-    """The right to use a model's worker; released once."""
-
-    @property
-    def worker(self) -> Answerer: ...
-    @property
-    def options(self) -> ModelOptions: ...
-    def release(self, keep_alive: float | None = None) -> None:
-        """Give the lease back. `keep_alive`: seconds that the model stays if no other request comes; below 0: for
-        ever."""
-        ...
-
-
-class Leases(Protocol):
-    """What requests need from a pool: this process's own, or the one it borrows from."""
-
-    async def lease(self, info: ModelInfo) -> AnyLease: ...
-    def states(self) -> list[ModelState]: ...
-    def info(self, model: str) -> ModelInfo | None: ...
-    def last_loaded(self, kind: ModelKind | None = None) -> str | None: ...
-    async def adopt(self, options: ServerOptions) -> None: ...
-    async def close(self, deadline: float) -> None: ...

@@ -5,8 +5,6 @@ the group with the next request, as it does with a worker that died.
 """
 
 import asyncio
-import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,11 +20,9 @@ from pippin.runtime.workers.worker import Worker
 
 
 class Rank(Worker, Protocol):
-    """A worker that can be killed at once, and lent to further API processes."""
+    """A worker that can be killed at once."""
 
     def kill(self) -> None: ...
-    def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]: ...
-    def take_back(self, failed: Callable[[ErrorReport], None]) -> None: ...
 
 
 class LaunchRank(Protocol):
@@ -119,15 +115,6 @@ class RankGroup:
 
     def fail_all(self, error: ErrorReport) -> None:
         self._leader.fail_all(error)
-
-    def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]:
-        """As a worker's `lend`, to rank 0, which takes the requests."""
-        if self.died.done():
-            raise ServerError.of(self.died.result())
-        return self._leader.lend(failed)
-
-    def take_back(self, failed: Callable[[ErrorReport], None]) -> None:
-        self._leader.take_back(failed)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._leader.clear_cache(prefixes_only=prefixes_only, disk=disk)

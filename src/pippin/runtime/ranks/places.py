@@ -37,7 +37,7 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
 
 def of_rank(spec: WorkerSpec, rank: RankSpec) -> WorkerSpec:
     """The spec of one rank. Only rank 0 takes requests."""
-    return msgspec.structs.replace(spec, rank=rank, lends=spec.lends and rank.rank == 0)
+    return msgspec.structs.replace(spec, rank=rank)
 
 
 def places(spec: WorkerSpec) -> list[RankSpec]:

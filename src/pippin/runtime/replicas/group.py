@@ -165,21 +165,15 @@ class Spread:
             self.cancel(own)
             Mailbox.fail(request.mailbox, error)
 
-    def seat(self, placement: Placement) -> Seat:
-        """Give a request the best seat that it has not tried. The seat counts it as running until `leave`.
-
-        Raises `ServerError` if there is none.
-        """
+    def _place(self, id: str, request: _Request) -> None:
+        """Send a request to the best seat that it has not tried. Raises `ServerError` if there is none."""
+        placement = request.placement
         open_seats = [(seat, seat.seen) for seat in self._seats() if seat not in placement.tried]
         seat = choose(placement.prefix, open_seats)
         if seat is None:
             message = f"No server of the model {self._model!r} can take the request now; try again later."
             raise ServerError("overloaded", message, retry_after=RETRY_AFTER)
         placement.take(seat)
-        return seat
-
-    def _place(self, id: str, request: _Request) -> None:
-        seat = self.seat(request.placement)
         seat.place.submit(id, request.task, request.choices, request.mailbox)
 
     def _lost(self, id: str, error: ErrorReport) -> bool:

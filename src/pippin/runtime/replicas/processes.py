@@ -19,7 +19,7 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.cluster.commands import CLUSTER, in_the_cluster
 from pippin.runtime.ranks.cluster import need_of_each, ranks_needed
-from pippin.runtime.replicas.group import Placement, Seat, Spread
+from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
 from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
@@ -198,14 +198,6 @@ class Replicas:
 
     def fail_all(self, error: ErrorReport) -> None:
         self._spread.fail_all(error)
-        for process in self._processes:  # they inform the other API processes
-            process.worker.fail_all(error)
-
-    def place(self, placement: Placement) -> Worker:
-        """Choose the replica for a request of another API process; it counts the request until `placement.leave`.
-        Raises `ServerError` if none can take it."""
-        seat = self._spread.seat(placement)
-        return next(process.worker for process in self._processes if process.seat is seat)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         for process in self._processes:

@@ -216,10 +216,9 @@ ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn o
 class Mailboxes:
     """The requests sent over one link, each with its mailbox."""
 
-    def __init__(self, send: Callable[[Order], None], guest: str = "") -> None:
-        """`send` may raise `LinkFull`. `guest`: this process's guest number, empty for the owner."""
+    def __init__(self, send: Callable[[Order], None]) -> None:
+        """`send` may raise `LinkFull`."""
         self._send = send
-        self._mark = f"{SERIAL_MARK}{guest}." if guest else SERIAL_MARK
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
         self._wire_ids: dict[str, str] = {}
         self._serial = 0
@@ -236,7 +235,7 @@ class Mailboxes:
         `info`, if the link takes no more."""
         self._serial += 1
         # The serial number keeps late events of an earlier request with this id apart.
-        wire_id = f"{id}{self._mark}{self._serial}"
+        wire_id = f"{id}{SERIAL_MARK}{self._serial}"
         mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
         self._mailboxes[wire_id] = mailbox
         self._wire_ids[id] = wire_id

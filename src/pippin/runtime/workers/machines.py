@@ -9,7 +9,6 @@ from pippin.config.options.model import LOOPBACK, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.safetensors import digest_of
-from pippin.runtime.workers.carrier import carried
 
 
 def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
@@ -25,10 +24,7 @@ def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
 
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
     """The spec for a worker on another machine, where it may use all processors. Raises `ServerError`."""
-    command = command_for(machine, options, spec.info)
-    if spec.lends:
-        command = shlex.join(carried(shlex.split(command)))
-    return reached_by(command, spec, machine)
+    return reached_by(command_for(machine, options, spec.info), spec, machine)
 
 
 def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, TypeVar
 
 import msgspec
@@ -22,7 +22,6 @@ from pippin.config.accelerator import accelerator
 from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import (
-    GUEST_BYTES,
     AskStats,
     ClearCache,
     LoadFailed,
@@ -35,12 +34,10 @@ from pippin.core.link import (
     Shutdown,
     Stage,
     Stats,
-    guest_of,
     request_id,
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.carrier import DOOR
 from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.log import forward_log
@@ -140,11 +137,7 @@ class WorkerProcess:
         self._excess: Excess | None = None
         self._link: Link | None = None
         self._mailboxes = Mailboxes(self._send)
-        self._door: socket.socket | None = None
-        self._lent = 0
-        self._guests: list[Callable[[ErrorReport], None]] = []
         self._last_stats = EngineStats()
-        self._of_guests: list[str] = []  # guests' requests in that snapshot; some may have left since
         self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
         self._may_load = self._stopping = self._stopped = False
@@ -155,20 +148,14 @@ class WorkerProcess:
     async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
         """Start a worker, which loads up to its prompt stage; returns as soon as the process runs."""
         ours, theirs = _pair()
-        door, entrance = socket.socketpair() if spec.lends else (None, None)
         try:
-            process = await _spawned(spec, theirs, entrance)
+            process = await _spawned(spec, theirs)
         except BaseException:
             ours.close()
-            if door is not None:
-                door.close()
             raise
         finally:
             theirs.close()
-            if entrance is not None:
-                entrance.close()
         worker = cls(spec, process)
-        worker._door = door
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
         try:
             worker._link = await Link.open(ours, worker._report, worker._link_closed)
@@ -205,35 +192,8 @@ class WorkerProcess:
         self._mailboxes.cancel(id)
 
     def fail_all(self, error: ErrorReport) -> None:
-        """Fail every request, including those of guests."""
+        """Fail every request."""
         self._mailboxes.fail_all(error)
-        for guest in list(self._guests):
-            guest(error)
-
-    def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]:
-        """Returns a socket over which another process may submit and cancel requests, and that guest's number.
-
-        `failed` is called when all requests fail, until it is passed to `take_back`. Only for a worker whose spec
-        lends. Raises `ServerError` if the worker is gone.
-        """
-        gone = ErrorReport(kind="worker_died", message=f"The process of {self.info.id!r} is gone.")
-        if self.died.done() or self._door is None:
-            raise ServerError.of(self.died.result() if self.died.done() else gone)
-        ours, theirs = _pair()
-        self._lent += 1
-        with theirs:
-            try:
-                socket.send_fds(self._door, [self._lent.to_bytes(GUEST_BYTES, "big")], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise ServerError.of(gone) from error
-        self._guests.append(failed)
-        return ours, str(self._lent)
-
-    def take_back(self, failed: Callable[[ErrorReport], None]) -> None:
-        """Stop calling the guest's `failed`."""
-        with contextlib.suppress(ValueError):
-            self._guests.remove(failed)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._try_to_send(ClearCache(prefixes_only, disk))
@@ -253,8 +213,7 @@ class WorkerProcess:
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
         if asked.done():
             return self._last_stats
-        known = dict.fromkeys([*self._mailboxes.ids, *self._of_guests])  # in order of arrival
-        return brought_up_to_date(self._last_stats, known.keys())
+        return brought_up_to_date(self._last_stats, self._mailboxes.ids)
 
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns once the process is gone."""
@@ -299,7 +258,6 @@ class WorkerProcess:
             case LoadFailed(error):
                 self._fail_load(error)
             case Stats(stats):
-                self._of_guests = [request_id(each.id) for each in stats.requests if guest_of(each.id)]
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 self._answer_stats()
@@ -388,8 +346,6 @@ class WorkerProcess:
             log.error("%s", report.message)
         if self._link is not None:
             self._link.close()
-        if self._door is not None:
-            self._door.close()
         self._fail_load(report)
         self.fail_all(report)
         self._answer_stats()
@@ -405,29 +361,22 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-async def _spawned(spec: WorkerSpec, link: socket.socket, entrance: socket.socket | None = None) -> Process:
-    """The worker's process, or the program that reaches it on another machine; it receives `link`.
-
-    `entrance`: the socket on which a shared worker receives the sockets of guests.
-    """
-    doors = () if entrance is None else (entrance.fileno(),)
+async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
+    """The worker's process, or the program that reaches it on another machine; it receives `link`."""
     if spec.command is not None:
-        words = shlex.split(spec.command)
         return await asyncio.create_subprocess_exec(
-            *(str(doors[0]) if doors and word == DOOR else word for word in words),
+            *shlex.split(spec.command),
             stdin=link.fileno(),
             stdout=link.fileno(),
             stderr=PIPE,
-            pass_fds=doors,
             start_new_session=True,
         )
-    given = (link.fileno(), *doors)
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid()), *map(str, given[1:])),
+        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        pass_fds=given,
+        pass_fds=(link.fileno(),),
         env=worker_environment(),
         start_new_session=True,  # Ctrl-C in the terminal is meant for the server alone
     )

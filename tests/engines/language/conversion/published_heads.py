@@ -10,14 +10,11 @@ import mlx.core as mx
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import Model as QwenHead
 from mlx_vlm.speculative.drafters.qwen3_5_mtp import ModelConfig as QwenHeadConfig
 
-from tests.engines.language.drafters.test_deepseek_blocks import with_drafter
 from tests.engines.language.drafters.test_split_heads import (
-    with_hy_head,
     with_next_head,
     with_qwen_head,
     with_v4_head,
 )
-from tests.engines.language.drafters.tiny_chain import inkling_with_chain
 from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.tiny_heads import QWEN, _written, nemotron_with_head, qwen_with_head, spread
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
@@ -139,10 +136,6 @@ def deepseek_v4(folder: Path) -> Path:
     return _of_deepseek(with_v4_head(folder)[0])
 
 
-def deepseek_v4_dspark(folder: Path) -> Path:
-    return _of_deepseek(with_drafter(folder))
-
-
 def _of_deepseek(folder: Path) -> Path:
     head, trunk = _parts(folder)
     projections = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
@@ -188,29 +181,6 @@ def glm_next(folder: Path) -> Path:
     return _separate(folder, {f"{behind}{name}": each for name, each in head.items()}, trunk)
 
 
-def hy(folder: Path) -> Path:
-    """In eight bits (MXFP8), as it is published."""
-    _, options = with_hy_head(folder, kv_lora_rank=32, qk_nope_head_dim=32, q_lora_rank=32, v_head_dim=32)
-    head = dict(mx.load(str(Path(options["draft_model_path"]) / "model.safetensors")))
-    _latent(head, "decoder.self_attn.")
-    for projection in ("gate_up_proj", "down_proj"):
-        head[f"decoder.mlp.experts.{projection}"] = head.pop(f"decoder.mlp.switch_mlp.{projection}.weight")
-    found: Weights = {}
-    for name, array in head.items():
-        name = re.sub("^norm", "final_layernorm", name.removeprefix("decoder."))
-        name = f"model.mtp_layers.0.{name}"
-        if any(each in name for each in ("norm", "gate.weight", "sink", "bias", "weights_proj", "eh_proj")):
-            found[name] = array
-            continue
-        packed, scales = mx.quantize(array, group_size=32, bits=8, mode="mxfp8")
-        found[name], found[f"{name}_scale"] = packed.view(mx.uint8), scales
-    trunk = {
-        name.removeprefix("language_model."): array
-        for name, array in mx.load(str(folder / "model.safetensors")).items()
-    }
-    return _separate(folder, found, trunk)
-
-
 def qwen4(folder: Path) -> Path:
     head, trunk = _parts(with_qwen_head(folder)[0])
     return _separate(folder, {f"mtp.{name}": each for name, each in _fused(head).items()}, trunk)
@@ -223,9 +193,6 @@ PUBLISHED: dict[str, Callable[[Path], Path]] = {
     "qwen3_next": qwen_next,
     "nemotron_h": nemotron,
     "deepseek_v4": deepseek_v4,
-    "deepseek_v4, dspark": deepseek_v4_dspark,
     "glm5_next": glm_next,
-    "hy_v4": hy,
     "qwen4_exp": qwen4,
-    "inkling": inkling_with_chain,
 }

@@ -51,7 +51,7 @@ def pairs(first: Proposals, second: Proposals) -> list[tuple[int, int]]:
     return both
 
 
-QUICK = ("qwen3_5", "bailing_moe_v3")
+QUICK = ("qwen3_5", "glm4_moe_lite")
 """One that mlx-vlm reads and one that mlx-lm does, of which all tests are run with the others of the suite."""
 EACH = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.long)

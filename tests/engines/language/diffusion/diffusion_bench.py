@@ -12,8 +12,8 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.engines.language import open_engine, open_preparer
-from pippin.engines.language.diffusion.engine import DiffusionEngine
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.library.engine import LibraryEngine
 from tests.engines.driving import no_progress, run
 
 
@@ -24,7 +24,7 @@ class DiffusionBench:
         spec = WorkerSpec(info=info, options=msgspec.to_builtins(ModelOptions(**options)))
         self.preparer = open_preparer(spec)
         engine = open_engine(spec, self.preparer, no_progress)
-        assert isinstance(engine, DiffusionEngine)
+        assert isinstance(engine, LibraryEngine)
         self.engine = engine
 
     def job(

@@ -12,7 +12,7 @@ from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished, PartDelta, PartStarted, Progress, PromptEcho
 from pippin.core.requests import AskedDiffusion, JsonObject, Thinking
-from pippin.engines.language.prompt.diffusion import find_family, refuse_diffusion
+from pippin.engines.language.prompt.loops import find_family, refuse_diffusion
 from pippin.engines.language.vision.checkpoint import read_config
 from tests.engines.driving import run
 from tests.engines.language.diffusion.diffusion_bench import DiffusionBench, ended, text_of
@@ -202,14 +202,14 @@ def test_what_the_loop_cannot_honour_is_refused_by_name(
     if field == "threshold" and family != "diffusion_gemma":
         field = "diffusion_sampler"
     with pytest.raises(ServerError, match=field) as caught:
-        bench.job(WORDS, **asked)
+        bench.engine.submit(bench.job(WORDS, **asked))
     assert caught.value.report.param == field
 
 
 def test_nucleus_is_refused_where_the_loop_has_none(bench: DiffusionBench, family: str) -> None:
     if family == "diffusion_gemma":
         with pytest.raises(ServerError, match="top_k"):
-            bench.job(WORDS, sampling={"top_k": 3})
+            bench.engine.submit(bench.job(WORDS, sampling={"top_k": 3}))
     else:
         assert bench.answer(WORDS, sampling={"temperature": 2.0, "top_k": 1})[0]
 

@@ -1,4 +1,4 @@
-"""Heads of GLM 5, GLM 5 Next and HY V4, split off, and of DeepSeek V4 and Qwen 4: they propose what mlx-vlm drafts."""
+"""Heads of GLM 5 and GLM 5 Next, split off, and of DeepSeek V4 and Qwen 4: they propose what mlx-vlm drafts."""
 
 import json
 import random
@@ -12,10 +12,8 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
-from pippin.engines.language.vision.families import hy_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.kv_cache.test_glm5_next import glm5_next
-from tests.engines.language.kv_cache.test_hy_v4 import HY_V4
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.kv_cache.test_qwen4_exp import qwen4_exp
 from tests.engines.language.step.test_heads import drafted, heads_of
@@ -61,19 +59,6 @@ def with_glm_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     return model, {"draft_model_path": str(_written(folder / "head", spread(head, 5), config))}
 
 
-def with_hy_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
-    from mlx_vlm.speculative.drafters.hy_v4_mtp import Model, ModelConfig
-
-    write("hy_v4", replace(HY_V4, config={**HY_V4.config, **changes}), folder)
-    config = json.loads((folder / "config.json").read_text())
-    text = {**config, **config.get("text_config", {})}
-    head = Model(ModelConfig.from_dict({"text_config": text}))
-    hy_v4.mend(head)
-    weights = spread(head, 5)
-    found = {"model_type": "hy_v4_mtp", "text_config": text}
-    return folder, {"draft_model_path": str(_written(folder / "head", weights, found))}
-
-
 def with_next_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     from mlx_vlm.speculative.drafters.glm5_next_mtp import Model, ModelConfig
 
@@ -101,7 +86,6 @@ MADE = [
     with_glm_head,
     with_next_head,
     with_qwen_head,
-    pytest.param(with_hy_head, marks=pytest.mark.long),
 ]
 
 
@@ -117,7 +101,6 @@ def pair(
             "glm": "glm_moe_dsa",
             "next": "glm5_next",
             "qwen": "qwen4_exp",
-            "hy": "hy_v4",
         }[name]
     )
     found: tuple[Path, dict[str, Any]] = request.param(folder)

@@ -9,7 +9,7 @@ from mlx_vlm.utils import load as mlx_vlm_load
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language import loading
-from pippin.engines.language.vision.families.inkling import Attention
+from pippin.engines.language.upstream.mlx_vlm.inkling import Attention
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES

@@ -17,7 +17,7 @@ from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
 from pippin.engines.language.kv_cache.slots import SlotGroup
 from pippin.engines.language.sampling.sampler import SampledToken
-from tests.engines.language.bench import PLAN, Bench, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 WIDE = {"head_dim": 32}
@@ -171,27 +171,6 @@ def test_a_hit_in_eight_bits_stays_close(folders: dict[str, Path], architecture:
     answers, ends = run_all(bench, {"b": (prompt, 8)})
     assert ends["b", 0].usage.cached_tokens >= 64
     bench.judge(prompt, answers["b", 0], tie=0.3)
-
-
-def test_a_sequence_is_quantised_from_the_start_that_is_set(folders: dict[str, Path]) -> None:
-    bench = Bench(folders["llama"], options(4, quantized_kv_start=40))
-    prompt, other = PROMPTS["r0"][0], PROMPTS["r4"][0]
-    engine = bench.engine
-    watched = watch(engine)
-    engine.submit(bench.job("short", prompt, 15))
-    engine.submit(bench.job("long", other, 30))
-    kinds = set()
-    while engine.busy:
-        engine.step()
-        kinds |= {
-            (row.sequence.request.job.id, not quantized(row.slot.group), len(row.sequence.tokens) - 1 >= 40)
-            for row in engine.batch.running
-            if row.next_token is None
-        }
-    bench.judge(prompt, watched["short", 0])
-    assert ("long", True, False) in kinds
-    assert ("long", False, True) in kinds
-    assert not any(name == "short" and not plain for name, plain, _ in kinds)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])

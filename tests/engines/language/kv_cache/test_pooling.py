@@ -12,7 +12,7 @@ from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache, probe_prompt
 from pippin.engines.language.kv_cache.slots import SlotRequest
-from pippin.engines.language.vision.families import deepseek_v4
+from pippin.engines.language.upstream.mlx_vlm import deepseek_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import Family, write
 

@@ -97,7 +97,7 @@ def knowing(bench: Bench) -> Bench:
 @pytest.mark.parametrize("name", SOLO)
 def test_proposals_change_no_answer_past_the_ends_of_windows(opened: Opened, name: str) -> None:
     bench = knowing(opened(name, prompt_lookup=True))
-    assert isinstance(bench.engine.batch.groups._new_group(1), SoloGroup)
+    assert isinstance(bench.engine.batch.groups._new_group(), SoloGroup)
     answers, _ = run_all(bench, PROMPTS)
     for each, (prompt, count) in PROMPTS.items():
         assert len(answers[each, 0]) == count
@@ -262,8 +262,8 @@ def drafted(bench: Bench) -> dict[tuple[str, int], list[int]]:
     heads = bench.engine.speculation.heads  # type: ignore[union-attr]
     propose, found = heads.propose, {}  # type: ignore[union-attr]
 
-    def noting(wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
-        proposals: list[Proposal] = propose(wanted, trees)
+    def noting(wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+        proposals: list[Proposal] = propose(wanted)
         for (sequence, _), proposal in zip(wanted, proposals, strict=True):
             found[sequence.request.job.id, len(sequence.tokens)] = proposal.tokens[:2]
         return proposals

@@ -1,5 +1,6 @@
 """Models that are mended answer together, from the first token on, as mlx-lm's own answer each by itself."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,79 @@ from pippin.core.conversion import Conversion
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching
-from pippin.engines.language.model.architectures import MENDED, REFUSES_HEADS, classes_of
+from pippin.engines.language.upstream.mends import classes_of, files
 from tests.engines.language.bench import Bench, run_all
-from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, checkpoint
-from tests.engines.tiny_models import TinyModels, tiny_model
+from tests.engines.language.tiny_heads import _written, spread
+from tests.engines.tiny_models import COMMON, HEADS, TinyModels, tiny_model
+
+LING: dict[str, Any] = {
+    **HEADS,
+    **COMMON,
+    "tie_word_embeddings": False,
+    "num_hidden_layers": 2,
+    "first_k_dense_replace": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+    "moe_router_enable_expert_bias": True,
+    "norm_topk_prob": True,
+    "score_function": "sigmoid",
+    "routed_scaling_factor": 2.5,
+    "use_qk_norm": True,
+    "norm_head": False,
+}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "bailing_moe": LING,
+    "bailing_moe_v3": {
+        **LING,
+        "model_type": "bailing_hybrid",
+        "architectures": ["BailingMoeV3ForCausalLM"],
+        "num_hidden_layers": 4,
+        "kv_lora_rank": 32,
+        "q_lora_rank": 24,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "layer_group_size": 2,
+        "group_norm_size": 4,
+        "rope_interleave": True,
+        "partial_rotary_factor": 0.5,
+        "short_conv_kernel_size": 4,
+        "kda_lower_bound": -5.0,
+        "kda_safe_gate": True,
+        "no_kda_lora": True,
+    },
+    "ernie4_5_moe": {
+        **HEADS,
+        **COMMON,
+        "use_bias": False,
+        "num_hidden_layers": 2,
+        "moe_num_experts": 4,
+        "moe_layer_start_index": 1,
+        "moe_intermediate_size": 32,
+        "moe_k": 2,
+        "moe_num_shared_experts": 1,
+    },
+}
 
 
-@pytest.mark.parametrize("architecture", MENDED)
+def checkpoint(architecture: str, folder: Path) -> Path:
+    """A random checkpoint of one of the `CONFIGURATIONS`."""
+    tiny_model("llama", folder)  # for its tokenizer
+    module = importlib.import_module(f"mlx_lm.models.{architecture}")
+    config = {"model_type": architecture, **CONFIGURATIONS[architecture]}
+    return _written(folder, spread(module.Model(module.ModelArgs.from_dict(config)), 7), config)
+
+
+MENDED_WHEN_MADE = {"bailing_moe", "bailing_moe_linear", "bailing_moe_v3", "ernie4_5_moe"}
+MENDED_WHEN_LOADED = sorted(set(files("mlx_lm")) - MENDED_WHEN_MADE)
+
+
+@pytest.mark.parametrize("architecture", MENDED_WHEN_LOADED)
 def test_sequences_answer_together_as_mlx_lm_answers_each(tiny_models: TinyModels, architecture: str) -> None:
     folder = tiny_models(architecture)
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
@@ -37,17 +104,15 @@ def test_sequences_answer_together_as_mlx_lm_answers_each(tiny_models: TinyModel
         bench.judge(prompt, answers[name, 0])
 
 
-@pytest.mark.parametrize("architecture", REFUSES_HEADS)
+@pytest.mark.parametrize("architecture", ["bailing_moe", "bailing_moe_linear"])
 def test_layers_behind_the_last_one_do_not_keep_a_model_from_being_read(
     architecture: str, tmp_path: Path
 ) -> None:
-    if architecture == "bailing_moe":
-        folder, _ = checkpoint(architecture, tmp_path)
-    else:
-        folder = tiny_model(architecture, tmp_path)
-        behind = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
-        head = {f"model.layers.{behind}.eh_proj.weight": mx.ones((64, 128))}
-        mx.save_safetensors(str(folder / "model-head.safetensors"), head)
+    make = checkpoint if architecture in CONFIGURATIONS else tiny_model
+    folder = make(architecture, tmp_path)
+    behind = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    head = {f"model.layers.{behind}.eh_proj.weight": mx.ones((64, 128))}
+    mx.save_safetensors(str(folder / "model-head.safetensors"), head)
     with pytest.raises(ValueError, match="not in model"):
         load_model(folder)
     model, _ = load_model(folder, get_model_classes=classes_of)
@@ -56,7 +121,7 @@ def test_layers_behind_the_last_one_do_not_keep_a_model_from_being_read(
     assert all(mx.array_equal(array, stored[name]).item() for name, array in parameters.items())
 
 
-@pytest.mark.parametrize("architecture", MENDED)
+@pytest.mark.parametrize("architecture", MENDED_WHEN_LOADED)
 def test_a_mended_model_has_the_logits_of_mlx_lms(tiny_models: TinyModels, architecture: str) -> None:
     folder = tiny_models(architecture)
     mended, own = Bench(folder, ModelOptions()).model, load_model(folder)[0]
@@ -119,7 +184,7 @@ def test_ernie_without_a_bias_is_computed_as_mlx_lm_does(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("limits", [[0.0, 0.02, 0.0, 0.05], [0, None, 0.02]])
 def test_activations_of_ling_are_limited_as_its_configuration_says(tmp_path: Path, limits: list[Any]) -> None:
-    folder, _ = checkpoint("bailing_moe_v3", tmp_path)
+    folder = checkpoint("bailing_moe_v3", tmp_path)
     config = json.loads((folder / "config.json").read_text())
     shared = limits[::-1]
     config |= {"expert_swiglu_limit_list": limits, "share_expert_swiglu_limit_list": shared}

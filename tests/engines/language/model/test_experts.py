@@ -18,7 +18,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.model.experts import expert_stats, fewer_experts, memory_for_experts
 from pippin.engines.language.model.weights import KernelUse, Reading, load_weights, weight_bytes
-from pippin.engines.language.prompt.diffusion import refuse_options as refused_by_diffusion
+from pippin.engines.language.prompt.loops import Loop
 from pippin.engines.language.ranks.opening import refuse_options as refused_by_ranks
 from tests.engines.language.bench import PLAN, Bench
 from tests.engines.language.vision.any_family import shrink, write
@@ -151,7 +151,7 @@ def test_what_cannot_run_so_is_refused_by_name(tmp_path: Path) -> None:
     # As a drafter, an embedding model or one part of a model in several processes.
     said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None))
     assert "use the checkpoint that it was made from" in said
-    for refuse in (refused_by_diffusion, refused_by_ranks):
+    for refuse in (Loop(frozenset()).refuse_options, refused_by_ranks):
         assert (
             "expert_cache_gb" in refusal(lambda refuse=refuse: refuse(ModelOptions(expert_cache_gb=1.0)))[0]
         )

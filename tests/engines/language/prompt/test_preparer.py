@@ -24,7 +24,6 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Counted, Detokenized, Rendered, Tokenized
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import (
-    AskedSpecPrefill,
     GenerationRequest,
     JsonObject,
     JsonSchema,
@@ -547,21 +546,3 @@ def test_counting_and_tokenizing_end_at_a_million_tokens() -> None:
             prepared.prepare("r", task)
         assert refused.value.report.status == 413
         assert read.characters < 3_000_000
-
-
-@pytest.mark.parametrize(
-    "asked", [AskedSpecPrefill(enabled=True), AskedSpecPrefill(keep=0.5), AskedSpecPrefill(backbone=0.1)]
-)
-def test_sparse_prefill_is_refused_where_the_model_was_loaded_without_it(asked: AskedSpecPrefill) -> None:
-    request = chat(say("user", "hi"), specprefill=asked)
-    report = refusal(PLAIN, request)
-    assert report.param is not None
-    assert report.param.startswith("specprefill")
-    assert "--specprefill-draft-model" in report.message
-    assert job_of(preparer(specprefill=True), request).request.specprefill == asked
-    job_of(PLAIN, chat(say("user", "hi"), specprefill=AskedSpecPrefill(enabled=False)))
-
-
-def test_logprobs_of_a_prompt_that_is_left_out_are_refused() -> None:
-    request = chat(say("user", "hi"), specprefill=AskedSpecPrefill(enabled=True), prompt_logprobs=1)
-    assert refusal(preparer(specprefill=True), request).param == "specprefill"

@@ -122,7 +122,6 @@ def test_a_backend_that_is_not_here_is_refused_with_what_it_needs(backend: RankB
     [
         ModelOptions(draft_model_path="other"),
         ModelOptions(mtp=True),
-        ModelOptions(specprefill=True),
         ModelOptions(prompt_lookup=True),
         ModelOptions(adapters={"a": "folder"}),
         ModelOptions(cache_dir="/cache"),

@@ -27,7 +27,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "windows": ("gemma3_text", {}),
     "state": ("lfm2", {}),
-    "few bits": ("llama", {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 40}),
+    "few bits": ("llama", {"kv_bits": 8, "kv_group_size": 32}),
     "fewer bits": ("gemma3_text", {"kv_bits": 4, "kv_group_size": 32}),
     "proposals": ("llama", {"prompt_lookup": True, "num_draft_tokens": 4}),
     "drafts": ("llama", {"num_draft_tokens": 4}),

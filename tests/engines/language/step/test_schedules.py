@@ -26,12 +26,10 @@ from mlx_lm.utils import load_adapters, load_model
 from tests.engines.language.bench import run_one_at_a_time
 from tests.engines.language.drafters.test_split_heads import (
     with_glm_head,
-    with_hy_head,
     with_next_head,
     with_qwen_head,
     with_v4_head,
 )
-from tests.engines.language.drafters.tiny_chain import inkling_with_chain
 from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject, run_schedule
@@ -67,7 +65,7 @@ REWINDABLE = (*ARCHITECTURES, *ODD_ONES)
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")
 """Of whose states a head of mlx-vlm can draft: it looks for their embeddings by name."""
-BLOCKS = {"qwen3": "dflash", "gpt_oss": "dspark", "lfm2": "dflash2"}
+BLOCKS = ("qwen3", "gpt_oss", "lfm2")
 """For which that is one that drafts blocks; for the others, one for multi-token prediction."""
 DRAFTS = {"gpt_oss": "gemma3_text"} | {
     name: name for name in ("gemma3_text", "qwen3_next", "qwen3_5", "mamba2", "lfm2", "deepseek_v32")
@@ -112,9 +110,9 @@ def _of_blocks(root: Path) -> Subject:
 
 
 DRAFTERS: dict[str, Callable[[Path], Subject]] = {
-    "layer": partial(_of_layer, "step3p5"),
+    "layer": partial(_of_layer, "glm4_moe"),
     "layer of latent attention": partial(_of_layer, "glm4_moe_lite"),
-    "layer that is right": partial(_of_layer, "mimo", predictable=True),
+    "layer that is right": partial(_of_layer, "glm4_moe", predictable=True),
     "eagle3": _of_eagle3,
     "assistant": _of_assistant,
     "blocks": _of_blocks,
@@ -124,14 +122,11 @@ DRAFTERS: dict[str, Callable[[Path], Subject]] = {
     "blocks of tokens and recurrent layers": partial(
         _of_split, with_qwen_head, "qwen4_exp", indexer_budget=400
     ),
-    "index": partial(_of_split, with_hy_head, "hy_v4", index_topk=400),
     "index beside latent vectors": partial(_of_split, with_glm_head, "glm_moe_dsa", index_topk=400),
-    "chain": lambda root: Subject(inkling_with_chain(root / "inkling")),
-    "chain that is right": lambda root: Subject(inkling_with_chain(root / "inkling", predictable=True)),
     "nemotron": lambda root: Subject(nemotron_with_head(root / "model")),
 }
 """A model with each way to draft that those above do not have."""
-DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks", "chain")
+DRAFTERS_BY_DAY = ("layer", "eagle3", "assistant", "blocks")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +146,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
     root = tmp_path_factory.mktemp("models")
     made: dict[str, Subject] = {}
     head = prediction_head(root / "head")
-    blocks = {name: dflash_head(root / kind, kind, layers=(0, 1)) for name, kind in BLOCKS.items()}
+    blocks = dict.fromkeys(BLOCKS, dflash_head(root / "dflash", layers=(0, 1)))
 
     def folder(name: str) -> Path:
         path = root / name
@@ -222,7 +217,7 @@ def traits_of(architecture: str) -> list[dict[str, Any]]:
         found += [{"adapted": True}, {"adapted": True, "proposals": "prompt_lookup"}]
     if architecture in QUANTISABLE:
         found += [{"kv_bits": bits, **ALONE} for bits in (4, 8)]
-        found += [{"kv_bits": 8, "quantised_start": 20, **ALONE}, {"kv_bits": 8}]
+        found += [{"kv_bits": 8}]
     return found
 
 

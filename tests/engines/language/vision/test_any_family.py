@@ -1,6 +1,6 @@
 """Families of mlx-vlm beside those of `test_families.py`: greedy answers equal those of mlx-vlm's own generate.
 
-Those whose media can't be batched, or not tried one by one, run whole prompts, one request at a time.
+Those whose media can't be batched run in mlx-vlm's own loop, one request at a time.
 """
 
 import importlib
@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import math
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import msgspec
@@ -16,16 +17,19 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models import gemma3n
 
-from pippin.core.conversation import Message, Text
+from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
+from pippin.core.events import Progress
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Generate
+from pippin.core.requests import JsonObject, Sampling, Thinking
+from pippin.core.tasks import CountTokens, Generate
+from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.library.autoregressive import AutoregressiveModel
+from pippin.engines.language.library.loading import open_autoregressive_engine
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.checkpoint import load_model
-from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.engines.language.vision.model import ChunkInputs
-from pippin.engines.language.vision.whole import WholeModel
 from tests.engines.language.vision.any_family import Family, shrink, write, write_tokenizer
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture
@@ -131,14 +135,14 @@ def test_pictures_are_answered_as_by_mlx_vlm(
         import_torchvision()
     bench = opened(family, tmp_path, monkeypatch)
     assert bench.preparer.info.capabilities.images
-    assert isinstance(bench.model, WholeModel) == (family not in BATCHED | JOINT)
+    assert isinstance(bench.model, AutoregressiveModel) == (family not in BATCHED | JOINT)
     answers = [bench.run(bench.job("a", shown, "What?"))[0]["a"] for shown in SHOWN]
     assert answers == [bench.judged("What?", [shown]) for shown in SHOWN]
     assert (answers[0] != answers[1]) == (family not in ALIKE)
     # One after the other, with a text between them: nothing of a prompt is left for the next.
     if family in WITHOUT_TEXT:
         with pytest.raises(ServerError, match="takes no request without one"):
-            bench.job("text", "No picture.")
+            bench.engine.submit(bench.job("text", "No picture."))
     jobs = [
         bench.job("first", SHOWN[0], "What?"),
         *([] if family in WITHOUT_TEXT else [bench.job("text", "No picture.")]),
@@ -197,11 +201,74 @@ def test_text_that_spells_a_placeholder_stays_text(whole: VisionBench) -> None:
     assert whole.run(spelled)[0]["b"]
 
 
-def test_what_needs_several_sequences_or_scores_is_refused_by_name(whole: VisionBench) -> None:
-    with pytest.raises(ServerError, match="2 choices were asked for, and at most 1"):
-        whole.run(whole.job("a", SHOWN[0], "What?", n=2))
-    with pytest.raises(ServerError, match="no logprobs of their tokens"):
-        whole.run(whole.prepare("b", (Message("user", (Text("Hi"),)),), prompt_logprobs=1))
+CITY = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("response_format", {"output_format": JsonObject()}),
+    ("tool_choice", {"tools": (CITY,), "tool_choice": ToolChoice("required")}),
+    ("tools", {"tools": (msgspec.structs.replace(CITY, strict=True),)}),
+    ("logprobs", {"logprobs": 0}),
+    ("prompt_logprobs", {"prompt_logprobs": 0}),
+    ("best_of", {"best_of": 2}),
+    ("min_tokens", {"min_tokens": 2}),
+    ("thinking_budget", {"thinking": Thinking(budget=3)}),
+    ("adapter_path", {"adapter": "mine"}),
+    ("logit_bias", {"sampling": Sampling(logit_bias={5: 1.0})}),
+    ("repetition_penalty", {"sampling": Sampling(repetition_penalty=1.2)}),
+    ("xtc_probability", {"sampling": Sampling(xtc_probability=0.5)}),
+]
+
+
+@pytest.mark.parametrize(("field", "asked"), REFUSED, ids=[field for field, _ in REFUSED])
+def test_what_mlx_vlm_s_loop_cannot_honour_is_refused_by_name(
+    whole: VisionBench, field: str, asked: dict[str, Any]
+) -> None:
+    with pytest.raises(ServerError, match=field) as caught:
+        whole.engine.submit(whole.job("a", SHOWN[0], "What?", **asked))
+    assert (caught.value.report.kind, caught.value.report.param) == ("unsupported", field)
+    assert not whole.engine.busy
+
+
+@pytest.mark.parametrize(
+    "option", [{"kv_bits": 4}, {"prompt_lookup": True}, {"adapter_path": "/a"}, {"warm_prompts": "/b"}]
+)
+def test_options_that_mlx_vlm_s_loop_does_not_follow_are_refused_at_the_load(
+    whole: VisionBench, option: dict[str, Any]
+) -> None:
+    options = msgspec.structs.replace(whole.options, **option)
+    with pytest.raises(ServerError, match=next(iter(option))) as caught:
+        open_autoregressive_engine(whole.model, whole.preparer, options, whole.plan)
+    assert caught.value.report.kind == "load_failed"
+
+
+def test_a_drawn_answer_is_mlx_vlm_s_with_the_same_seed(whole: VisionBench) -> None:
+    drawn = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
+    found, _ = whole.run(whole.job("a", SHOWN[0], "What?", sampling=Sampling(**drawn)))
+    assert found["a"] == whole.judged("What?", [SHOWN[0]], **drawn)
+
+
+def test_a_stop_text_and_a_limit_end_an_answer(whole: VisionBench) -> None:
+    said, ends = whole.run(whole.job("a", SHOWN[0], "What?"))
+    assert (len(said["a"]), ends["a"].reason) == (12, "length")
+    text = whole.preparer.tokenizer.decode(tuple(said["a"]))
+    stop = text[5:7]
+    _, ends = whole.run(whole.job("a", SHOWN[0], "What?", stop=(stop,)))
+    assert (ends["a"].reason, ends["a"].stop_sequence) == ("stop", stop)
+
+
+def test_choices_are_written_one_after_the_other(whole: VisionBench) -> None:
+    said, ends = whole.run(whole.job("a", SHOWN[0], "What?", n=2))
+    assert said["a"][:12] == said["a"][12:] == whole.judged("What?", [SHOWN[0]])
+    assert ends["a"].choice == 1
+
+
+def test_a_request_is_cancelled_between_two_tokens(whole: VisionBench) -> None:
+    whole.engine.submit(whole.job("long", SHOWN[0], "What?", tokens=2000))
+    while not any(isinstance(event, Progress) for _, event in whole.engine.step()):
+        pass
+    whole.engine.cancel("long")
+    found, _ = whole.run(whole.job("a", SHOWN[0], "What?"))
+    assert list(found) == ["a"]
+    assert found["a"] == whole.judged("What?", [SHOWN[0]])
 
 
 def test_two_pictures_in_a_message_are_refused_where_the_architecture_takes_one(whole: VisionBench) -> None:
@@ -217,23 +284,28 @@ def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None
     assert caught.value.report.kind == "invalid_request"
 
 
-@pytest.mark.parametrize(
-    ("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None)), ("deepseek_v4", type(None))]
-)
-def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(
-    family: str, media: type, tmp_path: Path
-) -> None:
-    """While the weights are read, prompts are prepared for batches, or without media that batches do not take; the
-    trial then finds that the model computes prompts whole."""
-    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
-    spec = WorkerSpec(info=bench.preparer.info, options=msgspec.to_builtins(bench.options))
-    asked = bench.job("late", SHOWN[0], "What?")
-    early = open_preparer(spec).prepare("early", Generate(asked.request))
+def test_a_picture_waits_for_the_weights_and_text_does_not(whole: VisionBench) -> None:
+    """Only the loaded model shows how its media are prepared."""
+    spec = WorkerSpec(info=whole.preparer.info, options=msgspec.to_builtins(whole.options))
+    preparer = open_preparer(spec)
+    pictured, text = whole.job("a", SHOWN[0], "What?"), whole.job("b", "What?")
+    for task in (Generate(pictured.request), CountTokens(pictured.request)):
+        with pytest.raises(NeedsWeightsError):
+            preparer.prepare("a", task)
+    early = preparer.prepare("b", Generate(text.request))
     assert isinstance(early, LanguageJob)
-    assert isinstance(early.media, media)
-    assert isinstance(asked.media, WholePrompt)
-    bench.engine.renewed = bench.preparer.renewed
-    assert bench.run(early)[0]["early"] == bench.run(asked)[0]["late"]
+    assert early.prompt == text.prompt
+    preparer.loaded(whole.preparer.media)
+    late = preparer.prepare("a", Generate(pictured.request))
+    assert isinstance(late, LanguageJob)
+    assert late.prompt == pictured.prompt
+
+
+def test_messages_wait_for_the_template_that_comes_with_the_media(tmp_path: Path) -> None:
+    bench = VisionBench(write("deepseek_v4", FAMILIES["deepseek_v4"], tmp_path / "deepseek_v4"))
+    spec = WorkerSpec(info=bench.preparer.info, options=msgspec.to_builtins(bench.options))
+    with pytest.raises(NeedsWeightsError):
+        open_preparer(spec).prepare("a", Generate(bench.job("a", "What?").request))
 
 
 def test_ernie_keeps_more_than_three_pictures_apart(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.prompt import rendering
+from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
 from tests.engines.language.bench import Eager, watch
@@ -168,7 +168,7 @@ def test_media_of_one_request_are_bounded_together(
     bench: VisionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = bench.job("a", WIDE).media.placed[0].medium.bytes  # type: ignore[union-attr]
-    monkeypatch.setattr(rendering, "MOST_MEDIA_BYTES", 2 * size)
+    monkeypatch.setattr(processing, "MOST_MEDIA_BYTES", 2 * size)
     assert bench.job("a", WIDE, WIDE)
     with pytest.raises(ServerError, match=r"'messages\[0\]\.content\[2\]' are too large together"):
         bench.job("a", WIDE, WIDE, WIDE)
@@ -178,8 +178,8 @@ def test_pictures_beyond_the_context_window_are_not_processed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = VisionBench(folder, context_length=20)
-    media = bench.preparer._media
-    assert media is not None
+    media = bench.preparer.media
+    assert isinstance(media, MediaProcessor)
     processed: list[str] = []
 
     def process(part: Any, param: str) -> Any:

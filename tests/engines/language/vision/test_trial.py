@@ -15,6 +15,7 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.language.loading import open_engine
 from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.trial import is_faithful, runs
 from tests.engines.language.bench import watch
 from tests.engines.language.vision.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
@@ -27,8 +28,7 @@ def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     found = bench.preparer.info.capabilities
     assert found.images
     assert found.video
-    media = bench.preparer._media
-    assert media is not None
+    media = bench.preparer.media
     assert (media.frames is None) == family.startswith(("qwen", "gemma4")), (
         "others are shown frames as pictures"
     )
@@ -47,8 +47,8 @@ def test_the_models_files_decide_whether_pictures_are_seen_as_a_whole(tmp_path: 
 
 def test_pictures_that_are_seen_as_a_whole_must_stand_apart(tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model("gemma4", tmp_path / "gemma4"))
-    media = bench.preparer._media
-    assert media is not None
+    media = bench.preparer.media
+    assert isinstance(media, MediaProcessor)
     sample = media.samples["image"]
     first, last = sample.placeholders[0], sample.placeholders[-1] + 1
     bare = replace(sample, tokens=sample.tokens[first:last], placeholders=tuple(range(last - first)))
@@ -60,7 +60,7 @@ def test_pictures_that_are_seen_as_a_whole_must_stand_apart(tmp_path: Path) -> N
 def test_rounding_in_sixteen_bits_is_no_fault(kind: mx.Dtype, tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl"))
     bench.model.set_dtype(kind)
-    bench.preparer.try_media(partial(is_faithful, bench.model))
+    bench.preparer.loaded(bench.preparer.media.tested(partial(is_faithful, bench.model)))
     assert bench.preparer.info.capabilities.images
     assert bench.run(bench.job("a", picture(30, 30), "?"))[0]["a"]
 
@@ -78,7 +78,7 @@ def test_a_family_whose_text_changes_beside_pictures_is_served_without(
         return found
 
     monkeypatch.setattr(bench.model.inner, "get_input_embeddings", changed)
-    bench.preparer.try_media(partial(is_faithful, bench.model))
+    bench.preparer.loaded(bench.preparer.media.tested(partial(is_faithful, bench.model)))
     assert not bench.preparer.info.capabilities.images
     assert "takes no image in its batches" in caplog.text
     with pytest.raises(ServerError, match="takes no image"):

@@ -8,25 +8,32 @@ from typing import Any
 
 import mlx.core as mx
 import msgspec
+import pytest
 from PIL import Image as Pictures
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Inline, Message, Part, Text
-from pippin.core.events import Failed, Finished
+from pippin.core.events import Event, Failed, Finished
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.loading import build_engine, choose_way
+from pippin.engines.language.library.autoregressive import AutoregressiveModel
+from pippin.engines.language.library.engine import LibraryEngine
+from pippin.engines.language.library.loading import open_autoregressive_engine
+from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
+from pippin.engines.language.vision.media import TEXT_ONLY
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip
+from pippin.engines.language.ways import choose_way
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
 
@@ -40,7 +47,7 @@ WRITTEN_BY_LIBRARY = {
 
 
 HEARD_AS_BY_LIBRARY = {"inkling", "minicpmo"}
-"""Families that run whole prompts, where mlx-vlm decides on which side of the text a recording stands."""
+"""Families that mlx-vlm's own loop runs, where mlx-vlm decides on which side of the text a recording stands."""
 
 
 def tokenizer_of(processor: Any) -> Any:
@@ -76,13 +83,17 @@ class VisionBench:
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused
-            self.model = choose_way(loaded, self.preparer)
+            way = choose_way(loaded, self.preparer)
+            assert way is not None
+            self.model = way.model
+            self.preparer.loaded(way.media)
         else:
-            self.preparer.try_media(lambda _: False)
-        self.preparer.media_known = True
+            self.preparer.loaded(TEXT_ONLY)
         self.engine = self.new_engine()
 
-    def new_engine(self) -> LanguageEngine:
+    def new_engine(self) -> Any:
+        if isinstance(self.model, AutoregressiveModel):
+            return open_autoregressive_engine(self.model, self.preparer, self.options, self.plan)
         return build_engine(self.model, self.preparer.tokenizer, self.options, self.plan, folder=self.folder)
 
     def job(self, name: str, *parts: Part | bytes | str, tokens: int = 12, **request: Any) -> LanguageJob:
@@ -103,10 +114,12 @@ class VisionBench:
         return job
 
     def run(
-        self, *jobs: LanguageJob, engine: LanguageEngine | None = None
+        self, *jobs: LanguageJob, engine: LanguageEngine | LibraryEngine | None = None
     ) -> tuple[Tokens, dict[str, Finished]]:
         """Submit all at once and run to the end: every request's tokens, and how it ended."""
         engine = engine or self.engine
+        if isinstance(engine, LibraryEngine):
+            return run_by_library(engine, jobs)
         accept = engine.lifecycle.accept
         watched, ends = watch(engine), {}
         for job in jobs:
@@ -124,7 +137,13 @@ class VisionBench:
         return self.run(job, engine=self.new_engine())[0][job.id]
 
     def judged(
-        self, text: str, pictures: Sequence[bytes], tokens: int = 12, *, sound: Samples | None = None
+        self,
+        text: str,
+        pictures: Sequence[bytes],
+        tokens: int = 12,
+        *,
+        sound: Samples | None = None,
+        **sampling: Any,
     ) -> list[int]:
         """What mlx-vlm generates for one message of the user, pictures and sound first, having seen no other prompt."""
         self.unused.restore()
@@ -170,7 +189,12 @@ class VisionBench:
             # has alone, and in transformers in company too.
             given["prefill_step_size"] = None
         found = stream_generate(
-            self.model.inner, processor, prompt, max_tokens=tokens, temperature=0.0, **given
+            self.model.inner,
+            processor,
+            prompt,
+            max_tokens=tokens,
+            **({"temperature": 0.0} | sampling),
+            **given,
         )
         *_, last = found
         answer: list[int] = last.token_ids
@@ -200,6 +224,26 @@ class VisionBench:
         *_, last = found
         answer: list[int] = last.token_ids
         return answer
+
+
+def run_by_library(engine: LibraryEngine, jobs: Sequence[LanguageJob]) -> tuple[Tokens, dict[str, Finished]]:
+    """As `VisionBench.run`; the tokens are noted as their text is read."""
+    accept, noted, ends = SequenceDecoder.accept, Tokens(), {}
+
+    def noting(self: SequenceDecoder, token: int, *more: Any) -> list[Event]:
+        noted.setdefault(self.job.id, []).append(token)
+        return accept(self, token, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SequenceDecoder, "accept", noting)
+        for job in jobs:
+            engine.submit(job)
+        while engine.busy:
+            for name, event in engine.step():
+                assert not isinstance(event, Failed), event
+                if isinstance(event, Finished):
+                    ends[name] = event
+    return noted, ends
 
 
 def part_of(part: Part | bytes | str) -> Part:

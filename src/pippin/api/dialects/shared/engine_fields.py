@@ -20,7 +20,6 @@ from pippin.core.decoding import from_json
 from pippin.core.requests import (
     RESERVED_VARIABLES,
     AskedDiffusion,
-    AskedSpecPrefill,
     Choice,
     DiffusionSampler,
     GenerationRequest,
@@ -488,19 +487,6 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
         Annotated[str, Meta(min_length=1, max_length=512)] | None,
         Meta(description="Keeps cached prompts apart from requests with another salt."),
     ] = None
-    specprefill: Annotated[
-        bool | None,
-        Meta(
-            description="Compute only what a small model finds important of the prompt, however long it is."
-        ),
-    ] = None
-    specprefill_keep_pct: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Fraction of tokens that is computed.")
-    ] = None
-    specprefill_backbone_pct: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Fraction of the kept chunks that is spread evenly over the prompt."),
-    ] = None
     min_pixels: Annotated[
         Annotated[int, Meta(ge=1, le=2**31)] | None, Meta(description="Least pixels of an image.")
     ] = None
@@ -609,11 +595,6 @@ def steered(request: GenerationRequest, fields: EngineFields) -> GenerationReque
         cache_salt=fields.cache_salt,
         priority=priority_of(fields),
         timeout=fields.timeout,
-        specprefill=AskedSpecPrefill(
-            enabled=fields.specprefill,
-            keep=fields.specprefill_keep_pct,
-            backbone=fields.specprefill_backbone_pct,
-        ),
         diffusion=diffusion_of(fields),
         keep_alive=keep_alive_of(fields),
     )

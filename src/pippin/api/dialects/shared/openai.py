@@ -56,6 +56,8 @@ _SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
 _BEAM = "beam search is not offered; use `n` or `best_of` to choose among answers."
 _DRAFT = "speculative decoding is set up by the operator."
 
+_SPECPREFILL = "every token of a prompt is computed; leave it out."
+
 REFUSED: Final = {
     "chat_template": "a template can only be set by the operator (`--chat-template-file`).",
     "role_mapping": "roles are rendered by the model's chat template.",
@@ -91,6 +93,9 @@ REFUSED: Final = {
     "draft_model": _DRAFT,
     "num_draft_tokens": _DRAFT,
     "mllm_draft": _DRAFT,
+    "specprefill": _SPECPREFILL,
+    "specprefill_keep_pct": _SPECPREFILL,
+    "specprefill_backbone_pct": _SPECPREFILL,
 }
 
 NO_PROGRESS: Final = (

@@ -1,6 +1,6 @@
 """Keeps the layers that predict tokens further ahead (multi-token prediction), which mlx-lm and mlx-vlm drop.
 
-Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, MiMo), or as layers after the last one
+Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, DeepSeek V4), or as layers after the last one
 (`num_nextn_predict_layers` of DeepSeek-V3 and GLM-4.5).
 """
 

@@ -14,10 +14,11 @@ from mlx_lm.utils import load_model
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
-from pippin.engines.language.model import architectures
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.vision import checkpoint
 
 ROW: Final = 256
@@ -64,7 +65,7 @@ def _model(folder: Path) -> nn.Module:
     """The model in the dtype of this device; its weights are not read yet."""
     plan = decide(find_facts(), ModelOptions())
     configure(plan)
-    by_mlx_lm = partial(load_model, get_model_classes=architectures.classes_of)
+    by_mlx_lm = partial(load_model, get_model_classes=classes_of)
     load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
     model, _ = load(folder, lazy=True)
     cast_weights(model, plan)
@@ -80,15 +81,17 @@ def _surprise(model: nn.Module, rows: mx.array) -> mx.array:
 
 def _use_once(layer: nn.Module) -> None:
     """Make a layer compute as soon as it is called, and free its weights afterwards."""
-    kind = type(layer)
 
-    def call(self: nn.Module, *given: Any, **named: Any) -> Any:
-        out = kind.__call__(self, *given, **named)
-        # The state that a layer leaves in its cache refers to its weights until it is evaluated, too.
-        mx.eval(out, [each.state for each in (*given, *named.values()) if hasattr(each, "state")])
-        self.update(tree_map(lambda _: mx.array([]), self.parameters()))
-        mx.clear_cache()
-        return out
+    def computing(compute: Method) -> Method:
+        def call(self: nn.Module, *given: Any, **named: Any) -> Any:
+            out = compute(self, *given, **named)
+            # The state that a layer leaves in its cache refers to its weights until it is evaluated, too.
+            mx.eval(out, [each.state for each in (*given, *named.values()) if hasattr(each, "state")])
+            self.update(tree_map(lambda _: mx.array([]), self.parameters()))
+            mx.clear_cache()
+            return out
+
+        return call
 
     # Models keep their layers in lists, slices and properties of their own; the object stays the same in all of them.
-    layer.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+    replace_method(layer, "__call__", computing, mark="kept")

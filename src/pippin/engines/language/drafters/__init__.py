@@ -9,6 +9,7 @@ Begin with `heads.py`.
   its own where others share the model's.
 - `assistants.py`: Gemma 4's assistants, which attend to the model's own keys and values.
 - `chains.py`: Inkling's blocks, one for each token of a chain; `chain_weights.py` reads them.
+- `fused_head.py`: EAGLE-3 heads that the kernels for CPUs compute in one call.
 - `kept_heads.py`: reads the heads that a conversion kept.
 - `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.sampling.filters import likeliest
+from pippin.engines.language.upstream.mends import apply
 
 
 class Reading(NamedTuple):
@@ -43,9 +43,6 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self.dtype = mx.float32  # of states
         self.own_bytes = 0  # of weights that are not the model's
         self.most: int | None = None  # tokens that it drafts at once; None for any number
-
-    def limit(self, tokens: int) -> None:
-        """It is never asked for more than so many at once: what it has for others alone is let go of."""
 
     def share(self, model: nn.Module) -> None:
         """Use the embeddings of the model that it is for, and its projection."""
@@ -79,25 +76,14 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         """Up to `most` tokens [sequences, count] after the `last` [sequences, 1]; its `own` states [sequences, 1, size]
         are those of the last call. `forward` calls it with the sequences' caches, which then forget what it adds."""
         tokens = [self.draft(own)]
-        for said in range(1, most):
-            own = forward(tokens[-1], self.link(own, said, most))
+        for _ in range(1, most):
+            own = forward(tokens[-1], own)
             tokens.append(self.draft(own))
         return mx.concatenate(tokens, axis=1)
-
-    def link(self, own: mx.array, said: int, most: int) -> Any:
-        """The states that it is called with for the token of a chain that comes after `said` others, of `most` in all:
-        by its `own` of the last call."""
-        return own
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""
         return self.tokens_of(mx.argmax(self.logits(states), axis=-1))
-
-    def likeliest(self, states: mx.array, choices: int) -> tuple[mx.array, mx.array]:
-        """The likeliest next tokens by its own states, the best first, and the logarithms of their chances, both
-        [sequences, count, choices]."""
-        words, chances = likeliest(self.logits(states), choices)
-        return self.tokens_of(words), chances
 
     def logits(self, states: mx.array) -> mx.array:
         """Of the next tokens [sequences, count, words] by its own states, of the words that it knows."""
@@ -170,10 +156,10 @@ class PooledHead(PredictionHead):
     """As GLM 5 Next has it: attention that takes tokens by an index of pooled keys."""
 
     def __init__(self, inner: Any) -> None:
-        from pippin.engines.language.vision.families import glm5_next
+        from pippin.engines.language.upstream.mlx_vlm import glm5_next
 
         super().__init__(inner)
-        glm5_next.mend(inner)
+        apply(glm5_next.MENDS, inner)
         self._new_cache = glm5_next.attention_cache
 
     def make_cache(self) -> PromptCache:
@@ -217,10 +203,10 @@ class StreamsHead(PredictionHead):
     that takes blocks of tokens by an index."""
 
     def __init__(self, inner: Any) -> None:
-        from pippin.engines.language.vision.families import qwen4_exp
+        from pippin.engines.language.upstream.mlx_vlm import qwen4_exp
 
         super().__init__(inner)
-        qwen4_exp.mend(inner)
+        apply(qwen4_exp.MENDS, inner)
         self._new_cache = qwen4_exp.attention_cache
         text = inner.config.text_config
         self.layers_read = (text.num_hidden_layers - 1,)

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from pippin.core.errors import ServerError
-from pippin.engines.cpu import kernels
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.assistants import Assistant
@@ -29,9 +29,9 @@ from pippin.engines.language.drafters.heads import (
     PredictionHead,
     StreamsHead,
 )
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
-from pippin.engines.language.vision.families import hy_v4
 from pippin.engines.language.vision.model import VisionModel
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
@@ -49,32 +49,18 @@ OPTION = "draft_model_path"
 """The option that refusals of drafters name, but for those that `refusals_name` gives another."""
 
 
-def _chain_head(inner: nn.Module) -> PredictionHead:
-    from pippin.engines.language.drafters.chains import ChainHead
-
-    return ChainHead(inner)
-
-
-PREDICTION_HEADS: dict[str, Callable[[Any], PredictionHead]] = {
+PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "qwen3_5_mtp": PredictionHead,
     "nemotron_h_mtp": NemotronHead,
     "glm_moe_dsa_mtp": IndexedHead,
     "glm5_next_mtp": PooledHead,
     "deepseek_v4_mtp": HyperHead,
-    "hy_v4_mtp": PredictionHead,
     "qwen4_exp_mtp": StreamsHead,
-    "inkling_mtp": _chain_head,
 }
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
-BLOCK_DRAFTERS = (
-    *("qwen3_dflash", "gemma4_dflash", "dflash2", "dspark", "qwen3_dspark", "gemma4_dspark"),
-    *("laguna_dflash", "muse_glimmer_assistant", "deepseek_v4_dspark"),
-)
-"""Types of mlx-vlm's drafters of blocks that `blocks.py`, `gemma_blocks.py` and `deepseek_blocks.py` run."""
-
-HEAD_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
-"""Fields of configurations that tell of heads for multi-token prediction."""
+BLOCK_DRAFTERS = ("qwen3_dflash", "gemma4_dflash")
+"""Types of mlx-vlm's drafters of blocks that `blocks.py` runs."""
 
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 """Types of mlx-vlm's drafters that attend to the keys and values of their model."""
@@ -176,26 +162,20 @@ def _own_kind(folder: Path) -> Kind:
     """Of the head inside a model's checkpoint, as mlx-vlm takes it out."""
     from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
-    from pippin.engines.language.drafters import chain_weights
-
     config = _configuration(folder)
     try:
         known = get_mtp_splitter(source_config=config) is not None
         splitter = detect_mtp_splitter(folder)
-        if config.get("model_type") in chain_weights.MODELS and not chain_weights.has_blocks(folder, config):
-            splitter = None  # it was found by the model's norm
     except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
-    if not known and any(config.get(field) for field in HEAD_COUNTS):
+    if not known:
         message = (
-            f"{folder.name!r} is of the architecture {config.get('model_type')!r}, whose prediction heads this version "
-            "cannot run: start without mtp, or give a smaller model as draft_model_path."
+            f"{folder.name!r} is of the architecture {config.get('model_type')!r}, of which this version runs no "
+            "prediction head: start without mtp, or give a smaller model as draft_model_path."
         )
         raise ServerError("load_failed", message, "mtp")
     if splitter is None:
         raise _no_own_head(folder)
-    if splitter.output_model_type in BLOCK_DRAFTERS:
-        return "dflash"
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
@@ -213,12 +193,10 @@ def open_head(
     vocabulary: int,
     plan: DevicePlan,
     kernel_threads: int | None,
-    most: int,
 ) -> DraftHead:
-    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary; it is
-    asked for `most` at once. Raises `ServerError("load_failed")` for one that was made for another."""
+    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
+    Raises `ServerError("load_failed")` for one that was made for another."""
     head = _load(folder, kind, model, vocabulary)
-    head.limit(most)
     on_kernels = plan.kernels and kernel_threads is not None
     fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
     if fused is not None:
@@ -293,11 +271,12 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
         case "mtp":
             text = inner.config.text_config
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
-            hy_v4.mend(inner)
             return PREDICTION_HEADS[inner.config.model_type](inner)
         case "dflash":
             _check_pair(folder, model, inner.config.hidden_size, inner.config.vocab_size, vocabulary)
-            return _block_head(inner)
+            from pippin.engines.language.drafters.blocks import BlockHead
+
+            return BlockHead(inner)
         case _:
             assert_never(kind)
 
@@ -315,45 +294,26 @@ def _open_module(folder: Path, kind: HeadKind) -> Any:
     from mlx_vlm.speculative.drafters import load_drafter
     from mlx_vlm.speculative.drafters.mtp_split import get_mtp_splitter
 
-    from pippin.engines.language.drafters import chain_weights, kept_heads
+    from pippin.engines.language.drafters import kept_heads
 
     config = _configuration(folder)
-    if config.get("model_type") in chain_weights.MODELS:
-        return chain_weights.open_blocks(folder, config)
     if kept_heads.is_kept(folder):
         return kept_heads.open_kept_head(folder, get_mtp_splitter(source_config=config), config)
     inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
 
 
-def _block_head(inner: Any) -> DraftHead:
-    """The drafter for a module of mlx-vlm that drafts blocks."""
-    match getattr(inner.config, "model_type", None):
-        case "gemma4_dspark":
-            from pippin.engines.language.drafters.gemma_blocks import GemmaBlockHead
-
-            return GemmaBlockHead(inner)
-        case "deepseek_v4_dspark":
-            from pippin.engines.language.drafters.deepseek_blocks import DeepseekBlockHead
-
-            return DeepseekBlockHead(inner)
-        case _:
-            from pippin.engines.language.drafters.blocks import block_head
-
-            return block_head(inner)
-
-
 def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
     """The head with all that it does in one call of the kernels, where they can do that for this head and model."""
-    if kernels.why_missing() is not None:
+    if why_missing() is not None:
         return None
-    from pippin.engines.cpu import draft_head
-    from pippin.engines.cpu.agreement import OtherAnswer
+    from pippin.engines.language.drafters import fused_head
+    from pippin.engines.language.kernels.agreement import OtherAnswer
 
-    reason = draft_head.why_not(head.inner, model)
+    reason = fused_head.why_not(head.inner, model)
     if reason is None:
         try:
-            return draft_head.FusedHead(head.inner, model)
+            return fused_head.FusedHead(head.inner, model)
         except OtherAnswer as error:
             reason = str(error)
         except ValueError as error:
@@ -373,10 +333,10 @@ def _own_bytes(head: DraftHead, model: nn.Module) -> int:
 
 def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> None:
     """Put its weights where the model's lie, and in that form."""
-    way = kernels.way_of(head) if plan.kernels and kernel_threads is not None else None
+    way = ways.way_of(head) if plan.kernels and kernel_threads is not None else None
     if way is not None and kernel_threads is not None and way.means == "fused operations":
         mx.eval(head.parameters())
-        kernels.put_on(head, way, kernel_threads, whole=False)
+        ways.put_on(head, way, kernel_threads, whole=False)
         return
     cast_weights(head, plan)
     mx.eval(head.parameters())

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from pippin.config.options.model import KvScheme
 from pippin.core.decoding import from_json
 from pippin.engines.file_limit import own_file_limit
 
@@ -28,7 +27,6 @@ class Question(Struct, frozen=True, kw_only=True):
     key_bits: int | None = None  # both or none
     value_bits: int | None = None
     kv_group_size: int = 64
-    kv_quant_scheme: KvScheme = "uniform"
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -51,10 +49,7 @@ def answer(question: Question) -> Answer:
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     layout = CacheLayout.learn(model, cache)
     if question.key_bits is not None and question.value_bits is not None:
-        if question.kv_quant_scheme == "turboquant":
-            layout = layout.turbo_quantized(question.key_bits, question.value_bits)
-        else:
-            layout = layout.quantized(question.key_bits, question.value_bits, question.kv_group_size)
+        layout = layout.quantized(question.key_bits, question.value_bits, question.kv_group_size)
     steps = question.window // CAPACITY_STEP
     low, high = 0, steps  # in capacity steps: `low` fits, what is above `high` does not
     while low < high:

@@ -6,15 +6,13 @@ This is what a scheduler's step talks to. It tells lengths, and is given handles
 it be computed, `leave` ends it, whatever was moved in between.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.branches import Branches, rotated_at
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
 from pippin.engines.language.kv_cache.slots import (
@@ -29,7 +27,7 @@ from pippin.engines.language.kv_cache.slots import (
     unmarked,
 )
 
-__all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "batched_groups", "padded"]
+__all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "padded"]
 
 SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
@@ -43,7 +41,6 @@ class BatchShape:
     slack: int = 0  # tokens by which a sequence can be rewound
     prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
     mark_constant: Callable[[mx.array], mx.array] = unmarked  # see `SlotTable`
-    offsets_shift: bool = False  # rotary positions come from the caches' offsets, not from `shift`
 
     def slot_bytes(self, capacity: int) -> int:
         return self.layout.slot_bytes(capacity, self.slack)
@@ -100,22 +97,18 @@ class BatchedGroup:
     def looks_back(self, index: int) -> bool:
         return True
 
-    def forward(self, tokens: mx.array, states: Any = None, branches: Branches | None = None) -> mx.array:
-        """`states` are given to models that take them beside tokens. `branches`: the tokens are not one after the
-        other; what does not stay of them is then forgotten by `gather` and `rewind`."""
+    def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
+        """`states` are given to models that take them beside tokens."""
         table = self._table
         count = tokens.shape[1]
         if (capacity := self._capacity_after(count)) > table.capacity:
             self._grow(len(table.lengths), capacity)
-        table.begin(count, shifted=self._shape.offsets_shift, branches=branches)
-        shifts = None if self._shape.offsets_shift else table.rotary_shifts()
+        table.begin(count)
+        shifts = table.rotary_shifts()
         given = {} if shifts is None else {"shift": shifts}
         if states is not None:
             given["states"] = states
-        with nullcontext() if branches is None else rotated_at(table.offset_before):
-            logits: mx.array = self._model(
-                without_padding(self._model, tokens), cache=self._for_model, **given
-            )
+        logits: mx.array = self._model(without_padding(self._model, tokens), cache=self._for_model, **given)
         table.advance(self._taken)
         self._passed += count
         return logits
@@ -245,13 +238,6 @@ class BatchedGroup:
             self._table.rewind(index, self.length(index) - length)
         self._passed = checkpoint.passed
 
-    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
-        """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
-        among them, and `rewind` then forgets the others."""
-        moved = {slot: own for slot, own in places.items() if own[-1] >= len(own)}
-        for cache in self._caches if moved else ():
-            cache.gather(moved)
-
     def view(self, index: int, stop: int) -> PromptCache:
         return self._shape.layout.for_model(cache.view(index, stop) for cache in self._caches)
 
@@ -316,37 +302,21 @@ class BatchedGroup:
         return sum(array.nbytes for cache in self._caches for array in cache.arrays())
 
 
-def batched_groups(
-    model: nn.Module, shape: BatchShape, short: BatchShape, short_below: int
-) -> Callable[[int], BatchedGroup]:
-    """Makes groups, given the tokens of their first sequence: with fewer than `short_below` they lie as `short`."""
-    return lambda length: BatchedGroup(model, short if length < short_below else shape)
-
-
-GroupKey = tuple[int, bool]
-"""A class of lengths, and whether its sequences are too short yet for quantised keys and values."""
-
-
 class CacheGroups:
     """Sequences of a class of lengths share a group, so that a long one does not pad short ones."""
 
-    def __init__(
-        self, layout: CacheLayout, new_group: Callable[[int], SlotGroup], plain_below: int = 0
-    ) -> None:
-        """`layout` is that of prompts. `new_group` is told the tokens of its first sequence; those of fewer than
-        `plain_below` have groups apart."""
+    def __init__(self, layout: CacheLayout, new_group: Callable[[], SlotGroup]) -> None:
+        """`layout` is that of prompts."""
         self.layout = layout
         self._new_group = new_group
-        self._plain_below = plain_below
-        self._groups: dict[GroupKey, SlotGroup] = {}
+        self._groups: dict[int, SlotGroup] = {}  # by class of lengths
         self._joined: dict[Slot, None] = {}  # in the order in which they joined
 
     def reserve(self, request: SlotRequest, limit: int) -> Slot:
         """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed. `limit`:
         bytes that all sequences may take."""
-        key = self._key(request.length_class, request.length)
-        growth, following = self._spare(key, request, limit)
-        return self._groups[key].reserve(request, growth, following)
+        growth, following = self._spare(request, limit)
+        return self._groups[request.length_class].reserve(request, growth, following)
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
         """A new cache for the prompt of a reserved slot, in the slot as far as the kinds of cache allow it."""
@@ -369,14 +339,12 @@ class CacheGroups:
         """A sequence has grown into another class: `fit` takes it there."""
         slot.length_class = length_class
 
-    def _key(self, length_class: int, length: int) -> GroupKey:
-        return length_class, length < self._plain_below
-
-    def _spare(self, key: GroupKey, request: SlotRequest, limit: int) -> tuple[int, int]:
+    def _spare(self, request: SlotRequest, limit: int) -> tuple[int, int]:
         """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
         none where memory is short. Makes the group if there is none."""
+        key = request.length_class
         if key not in self._groups:
-            self._groups[key] = self._new_group(request.length)
+            self._groups[key] = self._new_group()
         growth = charged_growth(request.growth)
         needed = self._groups[key].bytes_with(request, growth, request.following)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != key)
@@ -399,12 +367,11 @@ class CacheGroups:
         """Sequences that have grown out of their group go over to another."""
         keys = {group: key for key, group in self._groups.items()}
         for slot in self._joined:
-            length_class, plain = keys[slot.group]
-            if length_class == slot.length_class and not (plain and slot.length >= self._plain_below):
+            key = slot.length_class
+            if keys[slot.group] == key:
                 continue
-            key = self._key(slot.length_class, slot.length)
-            request = SlotRequest(length=slot.length, growth=slot.growth, length_class=slot.length_class)
-            growth, _ = self._spare(key, request, limit)
+            request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
+            growth, _ = self._spare(request, limit)
             keys[self._groups[key]] = key
             self._groups[key].adopt(slot, growth)
         self._forget_empty()

@@ -171,13 +171,6 @@ class CacheLayout:
         kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
         return CacheLayout(self._model, kinds)
 
-    def turbo_quantized(self, key_bits: int, value_bits: int) -> "CacheLayout":
-        """As this one, with what can be kept by TurboQuant. Of more than two layers the last stays as it is, as in
-        mlx-vlm: answers suffer most from that one."""
-        most = len(self.kinds) - (len(self.kinds) > 2)
-        kinds = [kind.turbo_quantized(key_bits, value_bits) for kind in self.kinds[:most]]
-        return CacheLayout(self._model, [*kinds, *self.kinds[most:]])
-
     @property
     def batches(self) -> bool:
         return all(kind.batches for kind in self.kinds)
@@ -191,11 +184,6 @@ class CacheLayout:
     def checkpoints(self) -> bool:
         """Whether batched sequences can return to their state some steps ago."""
         return all(kind.checkpoints for kind in self.kinds)
-
-    @property
-    def branches(self) -> bool:
-        """Whether a step's tokens can be ways on from the same place."""
-        return all(kind.branches for kind in self.kinds)
 
     @property
     def trims(self) -> bool:

@@ -2,10 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import NamedTuple
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,19 +13,17 @@ from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.agreement import FAILURES, is_near, tolerance
-from pippin.engines.language.kv_cache.branches import Branches
-from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, batched_groups
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import (
     PromptCache,
     Slot,
     SlotGroup,
     SlotRequest,
-    rounded,
     unmarked,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from pippin.engines.language.kv_cache.solo_trial import takes_back, takes_back_alone
+from pippin.engines.language.kv_cache.solo_trial import takes_back
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +34,13 @@ QUANTIZED_TOLERANCE = {8: 0.1, 6: 0.25, 5: 0.4, 4: 0.6, 3: 1.0, 2: 2.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    new_group: Callable[[int], SlotGroup]  # given the tokens of its first sequence
+    new_group: Callable[[], SlotGroup]
     vocabulary: int
-    layout: CacheLayout  # of prompts, and of sequences that are too short to be quantised
+    layout: CacheLayout  # of prompts
     shape: BatchShape | None  # None: sequences run one at a time
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
     rewinds: bool = False  # sequences can forget tokens of their last step
-    alone: bool = False  # a sequence must end before the next prompt begins
 
     @property
     def joint_prompts(self) -> bool:
@@ -61,13 +57,10 @@ def choose_batching(
     or cannot run as the options ask."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
-    _check_scheme(options, quantizes=quantizes)
     prompts, alone = _computed_alone(model)
     layout = CacheLayout.learn(model, prompts[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
-    bare = BatchShape(
-        layout=layout, slack=slack, mark_constant=mark_constant, offsets_shift=options.specprefill
-    )
+    bare = BatchShape(layout=layout, slack=slack, mark_constant=mark_constant)
     plain = _plain(model, bare, prompts, alone, may_be_in_slots=not quantizes)
     if plain is None:
         if quantizes:
@@ -76,20 +69,13 @@ def choose_batching(
     shape = _quantized(model, plain, options, prompts, alone) if quantizes else plain
     rewinds = _rewinds(model, plain, alone)
     log.info("warm-up took %.2f s", time.monotonic() - started)
-    plain_below = options.quantized_kv_start if quantizes else 0
-    most_plain = rounded(plain_below + slack)
-
-    def either(capacity: int) -> int:
-        """No sequence that is short enough to stay unquantised takes more than the longest of these."""
-        return max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
-
     return Batching(
-        new_group=batched_groups(model, shape, plain, plain_below),
+        new_group=partial(BatchedGroup, model, shape),
         vocabulary=alone.shape[-1],
         layout=layout,
         shape=shape,
         slack=slack,
-        slot_bytes=either if plain_below else shape.slot_bytes,
+        slot_bytes=shape.slot_bytes,
         rewinds=rewinds,
     )
 
@@ -120,44 +106,13 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
         "sequences of this model run one at a time and prompts are not cached: its caches cannot be batched"
     )
     return Batching(
-        new_group=lambda _: SoloGroup(model, layout),
+        new_group=lambda: SoloGroup(model, layout),
         vocabulary=vocabulary,
         layout=layout,
         shape=None,
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
         rewinds=takes_back(model, layout),
-    )
-
-
-def _check_scheme(options: ModelOptions, *, quantizes: bool) -> None:
-    """Raises `ServerError("load_failed")` where the scheme cannot be had."""
-    if options.kv_quant_scheme == "uniform":
-        return
-    message = None
-    if not quantizes:
-        message = "kv_quant_scheme says how keys and values are kept in few bits: give kv_bits too."
-    elif find_spec("mlx_vlm") is None:
-        message = 'TurboQuant is mlx-vlm\'s: pip install "pippin[vision]", or start without kv_quant_scheme.'
-    if message is not None:
-        raise ServerError("load_failed", message, "kv_quant_scheme")
-
-
-def one_at_a_time(
-    model: nn.Module, cache: PromptCache, vocabulary: int, prompts: Sequence[Callable[[], PromptCache]]
-) -> Batching:
-    """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
-    its prompt, and the next begins after its end. `prompts` each compute one."""
-    layout = CacheLayout.learn(model, cache)
-    return Batching(
-        new_group=lambda _: SoloGroup(model, layout, shares=True),
-        vocabulary=vocabulary,
-        layout=layout,
-        shape=None,
-        slack=sizes.CAPACITY_STEP,
-        slot_bytes=layout.prompt_bytes,
-        rewinds=takes_back_alone(model, layout, prompts),
-        alone=True,
     )
 
 
@@ -187,19 +142,14 @@ def _quantized(
     head_sizes = {size for kind in plain.layout.kinds for size in kind.quantized_sizes}
     if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
-    turbo = options.kv_quant_scheme == "turboquant"
-    if not turbo and any(size % options.kv_group_size for size in head_sizes):
+    if any(size % options.kv_group_size for size in head_sizes):
         raise ServerError(
             "load_failed",
             f"kv_group_size {options.kv_group_size} does not divide the size of this model's heads "
             f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
             "kv_group_size",
         )
-    if turbo:
-        layout = plain.layout.turbo_quantized(key_bits, value_bits)
-    else:
-        layout = plain.layout.quantized(key_bits, value_bits, options.kv_group_size)
-    shape = replace(plain, layout=layout)
+    shape = replace(plain, layout=plain.layout.quantized(key_bits, value_bits, options.kv_group_size))
     if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[min(key_bits, value_bits)]):
         raise _no_quantization(
             "its attention does not take quantised keys (attention sinks, for one, do not)"
@@ -238,51 +188,6 @@ def _agree(
     finally:
         _let_go(group, slots)
     return is_near(together, alone, tolerance)
-
-
-def can_branch(model: nn.Module, shape: BatchShape) -> bool:
-    """Whether a step can go on in two ways from where two sequences end, and the second be kept, as if that alone had
-    been computed. Passes without padding compute tokens one after the other."""
-    if getattr(model, "takes_padding", False) or not shape.layout.branches:
-        return False
-    try:
-        both = _after_ways(model, shape, Ways(tokens=[6, 7, 4, 5], parents=[-1, 0, -1, 2], kept=[2, 3]))
-        alone = _after_ways(model, shape, Ways(tokens=[4, 5], parents=[-1, 0], kept=[0, 1]))
-        return is_near(both, alone, tolerance(alone.dtype))
-    except FAILURES as error:
-        log.info("ways on cannot be computed side by side: %s", error)
-        return False
-
-
-class Ways(NamedTuple):
-    """A step of a trial: see `Branches.of`. Of its tokens some stay."""
-
-    tokens: list[int]
-    parents: list[int]
-    kept: list[int]
-
-
-def _after_ways(model: nn.Module, shape: BatchShape, ways: Ways) -> mx.array:
-    """What the model gives for the tokens that stay, and for one after those [sequences, tokens + 1, ...]."""
-    group = BatchedGroup(model, shape)
-    slots: list[Slot] = []
-    count = len(ways.tokens)
-    try:
-        for length in PROBE_LENGTHS:
-            slots.append(group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 0))
-            group.join(slots[-1], probe_prompt(model, length), shift=0)
-        sequences = len(slots)
-        branches = Branches.of([ways.parents] * sequences, count)
-        step = group.forward(mx.array([ways.tokens] * sequences), branches=branches)
-        group.gather(dict.fromkeys(range(sequences), ways.kept))
-        group.rewind(dict.fromkeys(range(sequences), count - len(ways.kept)))
-        found = mx.concatenate(
-            [step[:, mx.array(ways.kept)], group.forward(mx.array([[1]] * sequences))], axis=1
-        )
-        mx.eval(found)
-        return found
-    finally:
-        _let_go(group, slots)
 
 
 def can_rewind(model: nn.Module, shape: BatchShape) -> bool:

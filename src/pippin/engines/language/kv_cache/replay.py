@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.language.classes import become, unmarked
+
 Compute = Callable[..., Any]
 
 
@@ -88,18 +90,18 @@ def tell_calls(model: nn.Module, caches: list[Any], states: list[Any]) -> None:
     that tells already stays so.
     """
     trial = _Trial(frozenset(map(id, states)))
-    modules = [(module, _quiet(type(module))) for _, module in model.named_modules()]
+    modules = [(module, unmarked(type(module), "quiet")) for _, module in model.named_modules()]
     tried = {base: _observed(base, trial.run) for base in {base for _, base in modules}}
     for module, base in modules:
-        module.__class__ = tried[base]
+        become(module, tried[base])
     try:
         model(mx.array([[1, 2, 3]]), cache=caches)
     finally:
         for module, base in modules:
-            module.__class__ = base
+            become(module, base)
     telling = {base: _observed(base, _told) for base in {type(module) for module in trial.found}}
     for module in trial.found:
-        module.__class__ = telling[type(module)]
+        become(module, telling[type(module)])
 
 
 def _told(call: Call) -> Any:
@@ -107,12 +109,6 @@ def _told(call: Call) -> Any:
         if isinstance(value, Replayable):
             value.note(call)
     return call.compute(call.module, *call.args, **call.kwargs)
-
-
-def _quiet(found: type) -> type:
-    """The class of a module before any of this."""
-    quiet: type = getattr(found, "quiet", found)
-    return quiet
 
 
 def _observed(base: type, run: Callable[[Call], Any]) -> type:

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from pippin.engines.language.kv_cache.branches import Branches
-
 LENGTH_CLASSES = (2048, 16384)  # sequences of a class share arrays, so a long one does not pad short ones
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow, at least
 STEPS_OF_DOUBLING = (
@@ -53,7 +51,7 @@ class SlotRequest:
 
     length: int  # tokens that its prompt has
     growth: int  # tokens that may be added to these
-    length_class: int  # sequences of one class share arrays, see `capacity.length_class`
+    length_class: int  # sequences of one class share arrays, see `length_class` above
     following: int = 0  # sequences of its class that will ask soon
 
 
@@ -190,7 +188,6 @@ class SlotTable:
         self._mark_constant = mark_constant
         self.step = 0  # counts the steps
         self.count = 1  # tokens of each sequence in this step
-        self.branches: Branches | None = None  # how those hang together, if not one after the other
         self.clear()
 
     def clear(self) -> None:
@@ -211,12 +208,10 @@ class SlotTable:
         # Indexes of each slot's next token, [slots, 1, 1, 1]; only where not level.
         self.next_indexes = mx.array([], dtype=mx.int32)
 
-    def begin(self, count: int, *, shifted: bool = False, branches: Branches | None = None) -> None:
-        """A step of `count` tokens for each sequence begins. `shifted`: offsets have the shifts in them. `branches`:
-        they are not one after the other; offsets are those of each token then, [computed slots, count]."""
+    def begin(self, count: int) -> None:
+        """A step of `count` tokens for each sequence begins."""
         self.step += 1
         self.count = count
-        self.branches = branches
         lengths = self.lengths[self.low : self.high]
         self.longest = max(lengths)
         self.runs, start = [], self.low
@@ -231,12 +226,7 @@ class SlotTable:
             self.starts = self._mark_constant(mx.array(lengths, dtype=mx.int32))
             self.next_indexes = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
         self.offset_before = self.starts
-        if shifted and (shifts := self.rotary_shifts()) is not None:
-            self.offset_before = self._mark_constant(mx.array(lengths, dtype=mx.int32) + shifts[:, 0])
         self.offset_after = self.offset_before + count
-        if branches is not None:
-            starts = mx.array(self.offset_before).reshape(-1, 1)
-            self.offset_before = self.offset_after = self._mark_constant(starts + mx.array(branches.depths))
 
     def advance(self, taken: Iterable[int]) -> None:
         """The step's tokens lie in these slots."""

@@ -26,11 +26,9 @@ class _Step(NamedTuple):
 class SoloGroup:
     """A `SlotGroup` of caches as the model makes them."""
 
-    def __init__(self, model: nn.Module, layout: CacheLayout, *, shares: bool = False) -> None:
-        """`shares`: a prompt's cache goes on as its sequence's. Then prompts have one sequence each."""
+    def __init__(self, model: nn.Module, layout: CacheLayout) -> None:
         self._model = model
         self._layout = layout
-        self._shares = shares
         self._slots: list[Slot | None] = []
         self._caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
         self._lengths: list[int] = []
@@ -68,7 +66,7 @@ class SoloGroup:
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
         index = slot.index
-        self._caches[index] = cache if self._shares else copied(cache)
+        self._caches[index] = copied(cache)
         self._lengths[index], self._shifts[index] = slot.request.length, shift
 
     def leave(self, slot: Slot) -> None:
@@ -115,7 +113,7 @@ class SoloGroup:
         if width == 1:  # which nobody may know yet
             return row
         count = int((np.array(row) != PADDING).sum())
-        before = Before(self._model, cache, count) if count > 1 else None
+        before = Before(cache, count) if count > 1 else None
         step = self._steps[index] = _Step(row[:, :count], width - count, before)
         return step.tokens
 

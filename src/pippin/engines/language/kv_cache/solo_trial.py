@@ -41,20 +41,7 @@ def takes_back(model: nn.Module, layout: CacheLayout) -> bool:
         Sample(partial(probe_prompt, model, length), length, kept)
         for length, kept in zip(lengths, (1, 3) * 2, strict=False)
     ]
-    return _go_on(model, layout, samples, shares=False)
-
-
-def takes_back_alone(
-    model: nn.Module, layout: CacheLayout, prompts: Sequence[Callable[[], PromptCache]]
-) -> bool:
-    """Of a model that has one sequence at a time, with state beside its caches. `prompts` each compute one: of what
-    they are made is not known, so their lengths are not chosen, and no window of a cache of unknown class is passed."""
-    if not all(is_known(leaf) for leaf in leaves(new_prompt_cache(model))):
-        log.info(
-            "sequences cannot take tokens back: they have caches of an unknown class, and state beside them"
-        )
-        return False
-    return all(_go_on(model, layout, [Sample(prompt, 0, 2)], shares=True) for prompt in prompts)
+    return _go_on(model, layout, samples)
 
 
 def _longest_window(caches: PromptCache) -> int:
@@ -73,12 +60,12 @@ def _numbers_in(leaf: Any) -> dict[str, int]:
     return {name: value for name, value in vars(leaf).items() if isinstance(value, int) and name != "step"}
 
 
-def _go_on(model: nn.Module, layout: CacheLayout, samples: Sequence[Sample], *, shares: bool) -> bool:
+def _go_on(model: nn.Module, layout: CacheLayout, samples: Sequence[Sample]) -> bool:
     """Whether sequences of which each has forgotten some tokens of a step are as if each had had the others alone, and
     whether the step gave what each of them gives by itself."""
     try:
         alone = [_by_steps(model, sample) for sample in samples]
-        group = SoloGroup(model, layout, shares=shares)
+        group = SoloGroup(model, layout)
         for sample in samples:
             slot = group.reserve(SlotRequest(length=sample.length, growth=8, length_class=0), 8, 0)
             group.join(slot, sample.prompt(), shift=0)

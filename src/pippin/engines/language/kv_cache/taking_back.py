@@ -6,10 +6,9 @@ whole. So a step costs a copy of each window and state, and of whole keys and va
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from pippin.engines.language.kv_cache.copies import copy_of
 from pippin.engines.language.kv_cache.kinds.chunked import ChunkCache
@@ -25,15 +24,6 @@ OTHERS = ("ArraysCache", "ConcatenateKVCache", "SimpleKVCache")
 """Their classes that a step of several tokens leaves as those tokens one by one do, but that cannot be trimmed."""
 OWN = (IndexCache, ChunkCache)
 """Classes of this package that do as those of tokens."""
-
-
-@runtime_checkable
-class HoldsState(Protocol):
-    """A model that keeps something of its sequence beside the caches, of which there is one at a time."""
-
-    def hold_state(self) -> Callable[[], bool]:
-        """A function that puts back what is kept now, and tells whether that had changed."""
-        ...
 
 
 def is_known(leaf: Any) -> bool:
@@ -62,20 +52,18 @@ def copied_bytes(cache: PromptCache, count: int) -> int:
 class Before:
     """A sequence's own caches before a step of several tokens."""
 
-    def __init__(self, model: nn.Module, cache: PromptCache, count: int) -> None:
+    def __init__(self, cache: PromptCache, count: int) -> None:
         """The step has `count` tokens."""
         self._cache = cache
         self._count = count
         self._copies = [None if _trims(leaf, count) else copy_of(leaf) for leaf in leaves(cache)]
-        self._put_back = model.hold_state() if isinstance(model, HoldsState) else None
 
     def forget(self, forgotten: int, compute: Callable[[int], Any]) -> None:
         """After the step: take its last tokens back. `compute` is to compute the first so many of them again, where
         that is needed."""
         if not forgotten:
             return
-        changed = self._put_back is not None and self._put_back()
-        again = changed or any(copy is not None for copy in self._copies)
+        again = any(copy is not None for copy in self._copies)
         for leaf, copy in zip(leaves(self._cache), self._copies, strict=True):
             if copy is None:
                 leaf.trim(self._count if again else forgotten)

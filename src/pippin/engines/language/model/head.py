@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.agreement import is_near, tolerance
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 
@@ -29,14 +30,10 @@ class Head:
     the last token of a prompt has to be computed by itself.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int, *, narrows: bool = True) -> None:
-        """`narrows`: false for a model that gives the logits of the last position alone."""
+    def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
         self.watched = False
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
-        self.works = not narrows
-        if not narrows:
-            return
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
                 self._narrow(module, "__call__")
@@ -45,19 +42,12 @@ class Head:
         self.works = self._try(model)
 
     def _narrow(self, module: nn.Module, method: str) -> None:
-        """Replace a method of this module alone, by giving the module a subclass of its class.
+        """Have this module project the wanted positions alone. What an earlier `Head` gave it is replaced."""
 
-        A wrapper around the module would change the names of its parameters. A subclass that an earlier `Head` gave it
-        is replaced.
-        """
-        base = getattr(type(module), "whole", type(module))
-        project = getattr(base, method)
+        def narrowed(project: Method) -> Method:
+            return lambda self_, x: project(self_, self._picked(x))
 
-        def narrowed(self_: nn.Module, x: mx.array) -> mx.array:
-            found: mx.array = project(self_, self._picked(x))
-            return found
-
-        module.__class__ = type(base.__name__, (base,), {method: narrowed, "whole": base})
+        replace_method(module, method, narrowed, mark="whole")
 
     def _try(self, model: nn.Module) -> bool:
         """Whether the logits of one position are, within rounding, those of a whole forward pass."""

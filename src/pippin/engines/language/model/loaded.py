@@ -6,10 +6,8 @@ import mlx.nn as nn
 
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.specprefill.policy import SpecPrefill
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.whole import WholeEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +17,5 @@ class LoadedModel:
     vocabulary: int  # logits for each token
     head: Head
     adapters: Adapters
-    vision: VisionEncoder | WholeEncoder | None
-    specprefill: SpecPrefill | None
+    vision: VisionEncoder | None
     joins_prompts: bool  # several prompts can be computed in one pass

@@ -10,13 +10,14 @@ the model, if there is only one adapter.
 import json
 import logging
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.core.safetensors import StoredArray, read_header
@@ -59,6 +60,14 @@ class Adapters:
         if self.uniform is None:
             self.rows = mx.array(rows)
 
+    def of(self, sequences: int) -> list[int] | None:
+        """The index of the adapter of each of so many sequences in the next forward pass; None if none has one."""
+        if self.uniform == 0:
+            return None
+        return (
+            [self.uniform] * sequences if self.uniform is not None else list(map(int, np.asarray(self.rows)))
+        )
+
 
 class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
     """A linear layer, and `down` [adapters, in, rank] and `up` [adapters, rank, out]: y = base(x) + x down up."""
@@ -89,9 +98,11 @@ class AddsItself(Protocol):
         """The input and output sizes of a linear layer, by its path in mlx-lm's model; None if there is none."""
         ...
 
-    def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
-        """Add the products with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on: for each
-        sequence, those of its chosen adapter."""
+    def adapt(
+        self, path: str, chosen: Callable[[int], list[int] | None], down: mx.array, up: mx.array
+    ) -> None:
+        """Add the products with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on. `chosen` tells
+        the index of the adapter of each of so many sequences, or None if none has one."""
         ...
 
 
@@ -176,7 +187,7 @@ def _install_low_rank(
     }
     for path, (down, up) in pairs.items():
         if isinstance(model, AddsItself):
-            model.adapt(path, adapters, down, up)
+            model.adapt(path, adapters.of, down, up)
         else:
             _replace(model, path, AdaptedLinear(layers[path], adapters, down, up))
     return adapters

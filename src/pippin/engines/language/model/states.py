@@ -7,6 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.model.head import Head
 
 
@@ -53,16 +54,19 @@ class HiddenStates:
                 self._watch(theirs[number], number)
 
     def _watch(self, layer: nn.Module, number: int) -> None:
-        """Note what a layer gives, by giving it a subclass of its class; one that it was given before is replaced."""
-        base, after = getattr(type(layer), "unwatched", type(layer)), self._after
+        """Note what a layer gives. Nothing is noted any more for those that watched it before."""
+        after = self._after
 
-        def watched(self_: nn.Module, *given: Any, **named: Any) -> Any:
-            found = base.__call__(self_, *given, **named)
-            # Some have several streams for each token, which heads start from side by side.
-            after[number].append((found[0] if isinstance(found, tuple) else found).flatten(2))
-            return found
+        def watched(compute: Method) -> Method:
+            def call(self_: nn.Module, *given: Any, **named: Any) -> Any:
+                found = compute(self_, *given, **named)
+                # Some have several streams for each token, which heads start from side by side.
+                after[number].append((found[0] if isinstance(found, tuple) else found).flatten(2))
+                return found
 
-        layer.__class__ = type(base.__name__, (base,), {"__call__": watched, "unwatched": base})
+            return call
+
+        replace_method(layer, "__call__", watched, mark="unwatched")
 
     def take(self, sequences: int | None = None) -> mx.array:
         """Those of the last pass [sequences, tokens, size], once: of the model's last call, or of its last ones, which

@@ -19,11 +19,11 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
-from pippin.engines.cpu import kernels
-from pippin.engines.cpu.agreement import OtherAnswer
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
-from pippin.engines.language.model import architectures
+from pippin.engines.language.kernels import ways
+from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.model.experts import held_bytes, refuse_repacked
+from pippin.engines.language.upstream.mends import classes_of, mend
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
 
@@ -49,7 +49,6 @@ class KernelUse:
     """How the kernels for CPUs compute the model, if they know it."""
 
     threads: int
-    whole_layers: bool = True  # if false, single operations only
 
 
 def load_weights(
@@ -95,7 +94,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
     load: Callable[..., Any] = partial(
-        load_model, model_config=dict(reading.changed), get_model_classes=architectures.classes_of
+        load_model, model_config=dict(reading.changed), get_model_classes=classes_of
     )
     if reading.diffusion:
         load = checkpoint.load_diffusion_model
@@ -117,7 +116,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         except ServerError:
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
-    architectures.mend(found[0])
+    mend(found[0])
     return found
 
 
@@ -127,9 +126,7 @@ def _put_on_kernels(
     """The model on the kernels, whole or in parts, with its weights as they are stored, and True; the model unchanged
     and False if the kernels cannot compute it. Raises `OtherAnswer` if their result differs from that of mlx-lm's
     model, which cannot be used any more then."""
-    way = kernels.way_of(model)
-    if way.means == "fused layers" and not use.whole_layers:
-        way = kernels.Way("fused operations", "whole layers count positions by themselves")
+    way = ways.way_of(model)
     if way.means == "float32":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model, False
@@ -137,10 +134,10 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
-    kernels.refuse_activations(plan.activations)
+    ways.refuse_activations(plan.activations)
     _bound_allocator(plan)
     try:
-        found, used = kernels.put_on(model, way, use.threads, activations=plan.activations)
+        found, used = ways.put_on(model, way, use.threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,26 +21,23 @@ from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, 
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
-from pippin.engines.language.prompt.diffusion import Family, check_request, find_family, refuse_diffusion
+from pippin.engines.language.prompt.loops import Loop, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import read_config, takes_media
-from pippin.engines.language.vision.media import Medium, Modality, WholePrompt, modality_of
-from pippin.engines.language.vision.placeholders import media_parts, without_media
-from pippin.engines.language.vision.processors import load_processor, load_whole_processor
+from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
+from pippin.engines.language.vision.placeholders import media_parts
+from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
 if TYPE_CHECKING:
     import mlx.core as mx
-
-    from pippin.engines.language.vision.joint import JointTokens
-    from pippin.engines.language.vision.processing import MediaProcessor
-    from pippin.engines.language.vision.whole_processing import WholeProcessor
 
 
 log = logging.getLogger(__name__)
@@ -66,13 +63,11 @@ class LanguagePreparer:
         self,
         spec: WorkerSpec,
         tokenizer: Tokenizer,
-        media: "MediaProcessor | None" = None,
-        diffusion: Family | None = None,
+        diffusion: Loop | None = None,
     ) -> None:
-        """Raises `ServerError("load_failed")` for a broken chat template.
+        """Raises `ServerError("load_failed")` for a broken chat template, or a missing package of its media.
 
-        `tokenizer` has the chat templates to use, `media` is the processor of a model that takes media, and
-        `diffusion` tells what a diffusion language model can do.
+        `tokenizer` has the chat templates to use, and `diffusion` tells what a diffusion language model can do.
         """
         self.diffusion = diffusion
         self.options = convert(spec.options, ModelOptions)
@@ -88,14 +83,9 @@ class LanguagePreparer:
             *(self._reasoning.markers if self._reasoning else ()),
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
-        self._media = media
-        self._may_take_media = takes_media(read_config(Path(spec.info.path or "")))
-        self.media_known = False  # the model is loaded, and its media have been tested
-        self.needs_media = False  # the loaded model computes no prompt without media
-        self._whole: WholeProcessor | None = None  # set once the model is known to compute prompts whole
-        if media is not None:
-            media.use(self.tokenizer)
-        self._renderer = self._open_renderer()
+        self.may_take_media = takes_media(read_config(Path(spec.info.path or "")))
+        self._loaded = False
+        self._renderer = self.open_renderer(load_processor(spec.info, options, self.tokenizer))
         if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
             self._require_writable(self._tools)
         ending = self.tokenizer.single(self._renderer.turn_end)
@@ -106,7 +96,7 @@ class LanguagePreparer:
         self._infill_ends = infill.end_tokens(self.tokenizer)
         longest = spec.info.context_window or UNKNOWN_CONTEXT_WINDOW
         self.context_window = min(longest, options.context_length or longest)
-        self.info: ModelInfo = self._described(spec.info)
+        self._info = spec.info
 
     def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         try:
@@ -115,23 +105,12 @@ class LanguagePreparer:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
 
-    def renewed(self, job: LanguageJob) -> LanguageJob:
-        """The job, prepared again if it came before the weights were loaded and its media are missing, or not in the
-        form that the loaded model takes. This is rare enough for the step thread.
-
-        Raises `ServerError` for media that the model does not take after all.
-        """
-        otherwise = self._whole is not None and job.media is not None and not self._whole.made(job.media)
-        lacks_media = self.needs_media and job.media is None
-        return self._job(job.id, job.request) if job.early or otherwise or lacks_media else job
-
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
-            case Generate(request) if self._is_early(request):
-                blind = GenerationRequest(model=request.model, prompt=" ", max_tokens=request.max_tokens)
-                if self.tokenizer.chat_templates:
-                    blind = msgspec.structs.replace(request, messages=without_media(request.messages or ()))
-                return replace(self._job(id, blind), request=request, early=True)
+            case Generate(request) | CountTokens(request) | RenderTemplate(request) if self._must_wait(
+                request
+            ):
+                raise NeedsWeightsError
             case Generate(request):
                 return self._job(id, request)
             case CountTokens(request):
@@ -157,74 +136,39 @@ class LanguagePreparer:
                     "model",
                 )
 
-    def try_media(self, is_faithful: Callable[[Medium], bool]) -> bool:
-        """Refuse from now on the modalities that the loaded model gets wrong, as `is_faithful` finds for a sample.
+    @property
+    def media(self) -> TextOnly:
+        """How media become part of a prompt."""
+        return self._renderer.media
 
-        Returns whether the model gets any right, or is a text model.
+    def find_prompt_processor(self, evaluate: "Callable[[WholePrompt], mx.array]") -> TextOnly:
+        """The processor of prompts with all their media, if the loaded model responds to media of any modality in
+        them, else `TEXT_ONLY`.
+
+        `evaluate` returns what the model gives after a prompt [vocabulary].
         """
-        if self._media is None:
-            return not self._may_take_media
-        for modality, sample in self._media.samples.items():
-            if modality in self._media.placeholders and not is_faithful(sample):
-                log.warning(
-                    "the model takes no %s in its batches: the answers would not be mlx-vlm's",
-                    modality,
-                )
-                self._media.refused.add(modality)
-        self.info = self._described(self.info)
-        return bool(self._media.modalities)
+        found = load_prompt_processor(self._info, self.options, self.tokenizer)
+        if found is None:
+            return TEXT_ONLY
+        from pippin.engines.language.vision.prompt_processing import try_modalities
 
-    def takes_whole_prompts(self, evaluate: "Callable[[WholePrompt], mx.array]") -> bool:
-        """Prepare prompts whole from now on, if the loaded model then responds to media of any modality.
+        return found if try_modalities(found, self.open_renderer, evaluate) else TEXT_ONLY
 
-        `evaluate` returns the logits of the model after a prompt.
-        """
-        whole = load_whole_processor(self.info, self.options)
-        if whole is None:
+    def loaded(self, media: TextOnly) -> None:
+        """Prepare requests with media from now on: the weights are loaded, and take what `media` makes of prompts."""
+        self._renderer = self.open_renderer(media)
+        self._loaded = True
+
+    def _must_wait(self, request: GenerationRequest) -> bool:
+        """Whether the loaded model decides how the request is prepared: it has media, or messages for a model whose
+        chat template may come with its media processor."""
+        if self._loaded or not self.may_take_media or not request.messages:
             return False
-        from pippin.engines.language.vision.whole_processing import PLAIN_TEMPLATE, try_modalities
-
-        templates = self.tokenizer.chat_templates
-        given = {"default": whole.chat_template} if not templates and whole.chat_template else templates
-        whole.use(self.tokenizer, templated=bool(given))
-        self.tokenizer.chat_templates = given or {"default": PLAIN_TEMPLATE}
-        if not try_modalities(whole, self._open_renderer, evaluate):
-            self.tokenizer.chat_templates = templates
-            return False
-        self._media, self._whole = None, whole
-        self._renderer = self._open_renderer(whole)
-        self.info = self._described(self.info)
-        return True
-
-    def joins_media(self, find: "Callable[[Sequence[WholePrompt]], JointTokens | None]") -> bool:
-        """Prepare prompts for batches from now on, with all media of a prompt as one, if the loaded model computes them
-        so.
-
-        For a model that takes whole prompts; `find` returns the tokens that features replace in samples.
-        """
-        from pippin.engines.language.vision.whole_processing import try_joint
-
-        assert self._whole is not None
-        return try_joint(self._whole, self._renderer, find)
-
-    def _is_early(self, request: GenerationRequest) -> bool:
-        """Whether to prepare the request without media for now: it has media that the model does not take in batches
-        and may take otherwise once loaded, or messages for a model whose chat template may come with its media
-        processor."""
-        if self.media_known or not self._may_take_media:
-            return False
-        if request.messages and not self.tokenizer.chat_templates:
-            return True
-        known = frozenset() if self._media is None else self._media.modalities
-        asked = {modality_of(part) for _, part in media_parts(request.messages or ())}
-        if self._media is not None and self._media.frames is not None:
-            asked -= {"video"}
-        return not asked <= known
+        return not self.tokenizer.chat_templates or any(media_parts(request.messages))
 
     def _framed(self, request: GenerationRequest) -> GenerationRequest:
         """The request with videos replaced by frames, for a model that takes pictures and no video."""
-        processor = self._media if self._whole is None else self._whole
-        if request.messages is None or processor is None or (rate := processor.frames) is None:
+        if request.messages is None or (rate := self.media.frames) is None:
             return request
         from pippin.engines.language.vision.frames import as_frames
 
@@ -235,19 +179,13 @@ class LanguagePreparer:
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
-        check_specprefill(request, offered=self.options.specprefill)
         if self.diffusion is None:
             refuse_diffusion(request.diffusion)
-        else:
-            check_request(self.diffusion, request, self.options)
         offered = self._offered(request)
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
         prompt = fit_prompt(self._renderer, self._framed(request), offered, window, reserve)
-        if self.needs_media and prompt.media is None:
-            message = "This model reads pictures and takes no request without one: add one to a message of the user."
-            raise ServerError("unsupported", message, "messages" if request.prompt is None else "prompt")
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
             raise too_long(f"{len(prompt.tokens)} tokens", window, request)
@@ -345,19 +283,15 @@ class LanguagePreparer:
         thinks = reasoning.opened or reasoning.may_open
         return self._grammars.compile(wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param)
 
-    def _open_renderer(self, whole: "WholeProcessor | None" = None) -> PromptRenderer:
+    def open_renderer(self, media: TextOnly) -> PromptRenderer:
+        """A renderer of prompts with these media. Raises `ServerError("load_failed")` for a broken chat template."""
         defaults = dict(self.options.chat_template_kwargs)
         if self.options.enable_thinking is not None:
             defaults |= dict.fromkeys(("enable_thinking", "thinking"), self.options.enable_thinking)
         history = self._tools.history if self._tools else History()
         try:
             return PromptRenderer(
-                self.tokenizer,
-                self.tokenizer.chat_templates,
-                history,
-                defaults,
-                self._media if whole is None else None,
-                whole,
+                self.tokenizer, self.tokenizer.chat_templates or media.templates, history, defaults, media
             )
         except jinja2.TemplateSyntaxError as error:
             raise ServerError(
@@ -373,15 +307,13 @@ class LanguagePreparer:
         """
         if found.history.write is None:
             self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
-            self._renderer = self._open_renderer()
+            self._renderer = self.open_renderer(self.media)
 
-    def _described(self, info: ModelInfo) -> ModelInfo:
-        """The model's info, completed from its tokenizer, template and processor."""
-        chat = bool(self.tokenizer.chat_templates)
-        processor = self._media if self._whole is None else self._whole
-        modalities: frozenset[Modality] = (
-            processor.modalities if processor is not None and chat else frozenset()
-        )
+    @property
+    def info(self) -> ModelInfo:
+        """The model's info, completed from its tokenizer, template and media."""
+        info, chat, media = self._info, self._renderer.chats, self.media
+        modalities = media.modalities if chat else frozenset()
         capabilities = msgspec.structs.replace(
             info.capabilities or Capabilities(),
             chat=chat,
@@ -389,7 +321,7 @@ class LanguagePreparer:
             reasoning=self._reasoning is not None,
             infill=infill.infill_format(self.tokenizer) is not None,
             images="image" in modalities,
-            video="video" in modalities or (chat and processor is not None and processor.frames is not None),
+            video="video" in modalities or (chat and media.frames is not None),
             audio="audio" in modalities,
         )
         return msgspec.structs.replace(
@@ -416,7 +348,7 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
         except (OSError, UnicodeDecodeError) as error:
             raise ServerError("load_failed", f"The chat template file can't be read: {error}.") from error
     family = find_family(read_config(Path(spec.info.path)))
-    return LanguagePreparer(spec, tokenizer, load_processor(spec.info, options), family)
+    return LanguagePreparer(spec, tokenizer, family)
 
 
 def _cache_key(request: GenerationRequest) -> bytes:
@@ -426,32 +358,6 @@ def _cache_key(request: GenerationRequest) -> bytes:
 
 
 MOST_LOGPROBS = 100
-
-
-def check_specprefill(request: GenerationRequest, *, offered: bool) -> None:
-    """Raises `ServerError` for sparse prefill if the model was loaded without it, or if the request asks for logprobs
-    of the whole prompt."""
-    asked = request.specprefill
-    named = {
-        "specprefill": asked.enabled,
-        "specprefill_keep_pct": asked.keep,
-        "specprefill_backbone_pct": asked.backbone,
-    }
-    found = next((name for name, value in named.items() if value not in (None, False)), None)
-    if found is not None and not offered:
-        raise ServerError(
-            "unsupported",
-            f"{found!r} is for models that were loaded with `specprefill`, and this one was not: leave it out, or "
-            "start the server with --specprefill and --specprefill-draft-model.",
-            found,
-        )
-    scores = request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
-    if asked.enabled and scores:
-        raise ServerError(
-            "unsupported",
-            "'specprefill' leaves tokens of the prompt out, and their logprobs are asked for: leave one of them out.",
-            "specprefill",
-        )
 
 
 def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:

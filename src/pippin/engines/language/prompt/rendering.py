@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -25,21 +26,20 @@ from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
-from pippin.engines.language.vision.media import MediaPart, Medium, Modality, PromptMedia, WholePrompt
-from pippin.engines.language.vision.placeholders import expand_placeholders, media_parts, style_of
+from pippin.engines.language.vision.media import (
+    TEXT_ONLY,
+    Medium,
+    Modality,
+    PromptMedia,
+    TextOnly,
+    WholePrompt,
+)
+from pippin.engines.language.vision.placeholders import media_parts
 from pippin.output.tool_format import History
-
-if TYPE_CHECKING:
-    from pippin.engines.language.vision.processing import MediaProcessor
-    from pippin.engines.language.vision.whole_processing import WholeProcessor
-
 
 CONTINUED = "\ufded"
 """The noncharacter that marks the end of the assistant's words while the template is rendered, if an answer is to
 continue them: the prompt is cut there."""
-
-MOST_MEDIA_BYTES = 1 << 31
-"""The most bytes of the processed media of one request."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +64,20 @@ class PromptRenderer:
         sources: dict[str, str],
         history: History,
         defaults: dict[str, Any],
-        media: "MediaProcessor | None" = None,
-        whole: "WholeProcessor | None" = None,
+        media: TextOnly = TEXT_ONLY,
     ) -> None:
         """Compile and try the chat templates. Raises `jinja2.TemplateSyntaxError`.
 
-        `sources` are the templates by name, `defaults` the template variables that the model's options set, `media`
-        the processor of a model that takes media one by one, and `whole` that of one that takes whole prompts.
+        `sources` are the templates by name, `defaults` the template variables that the model's options set, and `media`
+        says how media become part of a prompt.
         """
         self._tokenizer = tokenizer
-        self._media = media
-        self._whole = whole
+        self.media = media
         self._defaults = defaults
         self._templates: dict[str, tuple[ChatTemplate, Converter]] = {}
         for name, source in sources.items():
             template = ChatTemplate(source, tokenizer.special_names)
-            style: Any = None if media is None else style_of(template, media.placeholders)
-            style = style if whole is None else whole.style
+            style = media.style(template)
             converter = Converter(probe(template, history), history, tokenizer.literals, style)
             self._templates[name] = (template, converter)
 
@@ -90,6 +87,11 @@ class PromptRenderer:
         media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
         message = Message("user", (*[media[modality]] * count, Text("Look")))
         return self._render(GenerationRequest(model=""), (message,), (), generation=True)
+
+    @property
+    def chats(self) -> bool:
+        """Whether there is a chat template, so that the model takes messages."""
+        return bool(self._templates)
 
     @property
     def offers_tools(self) -> bool:
@@ -152,22 +154,13 @@ class PromptRenderer:
         text, media = self._expanded(request, messages, tools, generation=continued is None, most=most)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        if self._whole is not None and (parts := list(media_parts(messages))):
-            if self._whole.joint is not None:
-                return self._joined(text, parts, continued or "")
-            made = self._whole.prompt(text, parts)
-            # Some processors number media with ids below 0, which are no tokens.
-            ids = tuple(max(int(each), 0) for each in made.ids[0])
-            return RenderedPrompt(ids, plain(text), continued=continued or "", media=made)
-        tokens = self._tokenizer.literals.encode(text, most)
-        placed = self._placed(media, tokens)
+        tokens, placed = self.media.placed(
+            text,
+            media,
+            list(media_parts(messages)),
+            lambda text: self._tokenizer.literals.encode(text, most),
+        )
         return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
-
-    def _joined(self, text: str, parts: list[tuple[str, MediaPart]], continued: str) -> RenderedPrompt:
-        assert self._whole is not None
-        tokens, media = self._whole.joined(text, parts)
-        _require_text_after(media, len(tokens))
-        return RenderedPrompt(tuple(tokens), plain(text), continued=continued, media=media)
 
     def _expanded(
         self,
@@ -178,32 +171,12 @@ class PromptRenderer:
         generation: bool,
         most: int | None = None,
     ) -> tuple[str, list[Medium]]:
-        """The rendered text with the placeholders of media expanded, and the processed media.
+        """The rendered text with the text of media in it, and the media that were processed for that.
 
-        Raises `TooLong` once the media alone have more than `most` tokens. The rest are not processed: a large picture
-        takes seconds, and other pictures wait for it.
+        Raises `TooLong` once the media have more than `most` tokens.
         """
-        if self._media is None:
-            return self._render(request, messages, tools, generation=generation), []
-        media, size = [], 0
-        for where, part in media_parts(messages):
-            media.append(self._media.process(part, where))
-            size += media[-1].bytes
-            if most is not None and (tokens := sum(len(medium.tokens) for medium in media)) > most:
-                raise TooLong(tokens)
-            if size > MOST_MEDIA_BYTES:
-                raise ServerError(
-                    "invalid_request",
-                    f"The media up to '{where}' are too large together; send fewer, or smaller ones ('max_pixels').",
-                    where,
-                )
-        text = self._render(request, messages, tools, generation=generation)
-        return expand_placeholders(text, media, self._media.placeholders) if media else text, media
-
-    def _placed(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
-        if self._media is None or not media:
-            return None
-        return _require_text_after(self._media.place(media, tokens), len(tokens))
+        render = partial(self._render, request, messages, tools, generation=generation)
+        return self.media.expanded(render, list(media_parts(messages)), most)
 
     def _render(
         self,
@@ -262,18 +235,6 @@ class PromptRenderer:
         if request.thinking.effort is not None:
             variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
         return variables
-
-
-def _require_text_after(media: PromptMedia | None, length: int) -> PromptMedia:
-    """The media of a prompt of `length` tokens. Raises `ServerError` if they have no place, or no text after them."""
-    positions = () if media is None else media.placed[-1].positions
-    if media is None or not positions or positions[-1] == length - 1:
-        raise ServerError(
-            "unsupported",
-            "The chat template of this model does not write these media so that the model can take them.",
-            "messages",
-        )
-    return media
 
 
 def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:

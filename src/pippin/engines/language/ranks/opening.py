@@ -27,11 +27,12 @@ from pippin.engines.language.ranks.messages import Agreed, Hello, RankLink, Read
 from pippin.engines.language.ranks.split import split_layers, split_within_layers
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
+from pippin.engines.language.vision.media import TEXT_ONLY
 
 log = logging.getLogger(__name__)
 
 REFUSED = (
-    "adapter_path adapters adapter_dir draft_model_path mtp prompt_lookup specprefill cache_dir warm_prompts "
+    "adapter_path adapters adapter_dir draft_model_path mtp prompt_lookup cache_dir warm_prompts "
     "trust_remote_code expert_cache_gb moe_top_k"
 ).split()
 """Options that ranks do not support."""
@@ -62,7 +63,7 @@ def open_rank(
     model, _ = load_weights(
         spec.info, plan, progress, Reading(text_only=True), split=partial(split, group=group)
     )
-    preparer.try_media(lambda _: False)
+    preparer.loaded(TEXT_ONLY)
     build = partial(_build, model, preparer, options, plan)
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
     own = Ready(

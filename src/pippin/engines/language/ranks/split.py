@@ -13,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.classes import Method, replace_method
 
 HEADS = (
     "n_heads n_kv_heads num_heads num_kv_heads num_attention_heads num_key_value_heads num_k_heads num_v_heads"
@@ -148,10 +149,9 @@ def evaluated(logits: mx.array) -> mx.array:
 
 
 def _after(module: nn.Module, then: Any) -> None:
-    """Pass a module's results through `then`, by a subclass of its class, so that its parameters keep their names."""
-    base = type(module)
+    """Pass a module's results through `then`."""
 
-    def compute(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return then(base.__call__(self, *args, **kwargs))
+    def followed(compute: Method) -> Method:
+        return lambda self, *args, **kwargs: then(compute(self, *args, **kwargs))
 
-    module.__class__ = type(base.__name__, (base,), {"__call__": compute})
+    replace_method(module, "__call__", followed, mark="by_itself")

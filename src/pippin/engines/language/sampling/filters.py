@@ -221,12 +221,3 @@ def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
     order = mx.argsort(-values, axis=-1)
     values = mx.take_along_axis(values, order, axis=-1)
     return (order if ids is None else mx.take_along_axis(ids, order, axis=-1)), values
-
-
-def likeliest(logits: mx.array, choices: int) -> tuple[mx.array, mx.array]:
-    """The most probable token ids of `logits` [sequences, count, words], best first, and their logprobs, both
-    [sequences, count, choices]; all ids if there are fewer."""
-    logits = logits.astype(mx.float32)
-    ids, values = best(logits.reshape(-1, logits.shape[-1]), min(choices, logits.shape[-1]))
-    shape = (*logits.shape[:-1], ids.shape[-1])
-    return ids.reshape(shape), values.reshape(shape) - mx.logsumexp(logits, axis=-1, keepdims=True)

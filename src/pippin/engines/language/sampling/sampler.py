@@ -204,10 +204,6 @@ class BatchSampler:
         self._positions = self._positions + np.uint64(1)
         return sampled
 
-    def ahead(self) -> "Ahead":
-        """A view of the sampling state that can move ahead without changing it."""
-        return Ahead(self)
-
     def sample_ahead(
         self,
         logits: mx.array,
@@ -218,13 +214,13 @@ class BatchSampler:
         """Choose a token at each of T places of `logits` [B, T, V], as if `proposals` [B, T - 1] had been chosen
         before. Nothing is remembered until `commit`. The token at a place is the one that `sample` would choose there,
         so accepting proposals while they are equal keeps the distribution exact."""
-        ahead, found = self.ahead(), []
+        history, tracked, found = self._history, self._planned().tracked, []
         for place in range(logits.shape[1]):
-            if place:
-                ahead.take(proposals[:, place - 1])
+            if place and tracked:
+                history = history.extended(mx.array(proposals[tracked, place - 1]))
             bits = masks[place] if masks else None
             rows = masked_rows[place] if masked_rows else None
-            found.append(ahead.choose(logits[:, place], bits, rows))
+            found.append(self._choose(logits[:, place], history, place, bits, rows))
         return found
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
@@ -355,27 +351,6 @@ class BatchSampler:
             found = sampling.dry_sequence_breakers
             sets.append(self._tokenizer.tokens_holding(DRY_BREAKERS if found is None else found))
         return mx.array(np.stack(sets))
-
-
-class Ahead:
-    """Chooses as a sampler would after tokens that the sampler itself does not remember."""
-
-    def __init__(self, sampler: BatchSampler) -> None:
-        self._sampler = sampler
-        self._history = sampler._history
-        self._taken = 0
-
-    def choose(
-        self, logits: mx.array, masks: NDArray[np.int32] | None, masked_rows: list[int] | None
-    ) -> Sampled:
-        """Choose a token for each row, as `BatchSampler.sample` does."""
-        return self._sampler._choose(logits, self._history, self._taken, masks, masked_rows)
-
-    def take(self, tokens: NDArray[np.int32]) -> None:
-        """Go on as if these tokens [B] had been chosen."""
-        self._taken += 1
-        if rows := self._sampler._planned().tracked:
-            self._history = self._history.extended(mx.array(tokens[rows]))
 
 
 def _take_rows(x: mx.array, rows: list[int], total: int) -> mx.array:

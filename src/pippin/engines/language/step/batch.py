@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.branches import Branches
-from pippin.engines.language.kv_cache.groups import BatchedGroup, CacheGroups, padded
+from pippin.engines.language.kv_cache.groups import CacheGroups, padded
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
 from pippin.engines.language.step.speculation.followers import Follower
-from pippin.engines.language.step.speculation.judging import Judge, masks_after
+from pippin.engines.language.step.speculation.judging import Judge
 from pippin.engines.language.step.speculation.proposers import Proposal
 
 
@@ -95,25 +95,19 @@ class Batch:
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, (0,)))
+        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, 1))
         mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
-    def _pass(self, tokens: mx.array, ways: list[list[int]] | None = None) -> list[mx.array]:
+    def _pass(self, tokens: mx.array) -> list[mx.array]:
         """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
-        vocabulary] of each group, and notes where in them each sequence has its own. `ways`: see `Branches.of`."""
+        vocabulary] of each group, and notes where in them each sequence has its own."""
         results, start = [], 0
         self._logits_at = {}
         for group, slots in self._by_group():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
-            given = _pick(tokens, sources)
-            if ways is None:
-                results.append(group.forward(given))
-            else:
-                assert isinstance(group, BatchedGroup)  # no other keeps one of several ways
-                branches = Branches.of([ways[source] for source in sources], tokens.shape[1])
-                results.append(group.forward(given, branches=branches))
+            results.append(group.forward(_pick(tokens, sources)))
             if self.heads is not None:
                 self.heads.passed(group)
             self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
@@ -148,7 +142,8 @@ class Batch:
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
-        masked, masks = masks_after(self.running, [[]] * len(self.running), self._mask_words)
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        masks = self._masks(masked) if masked else None
         self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
@@ -156,6 +151,13 @@ class Batch:
         for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
+
+    def _masks(self, masked: list[int]) -> NDArray[np.int32]:
+        """The tokens that these sequences may take next [len(masked), words], as `BatchSampler.sample` takes them."""
+        masks = np.zeros((len(masked), self._mask_words), np.int32)
+        for mask, index in zip(masks, masked, strict=True):
+            self.running[index].sequence.decoder.fill_mask(mask)
+        return masks
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, of the sequences that are still here; each draw is read once."""
@@ -172,22 +174,16 @@ class Batch:
         Gives what the model chose for each sequence: the proposals as far as it agrees, and one token more.
         """
         chains = [each.tokens for each in proposals]
-        trees = any(each.parents is not None for each in proposals)
         tokens = np.zeros((len(self.running), max(map(len, chains)) + 1), np.int32)
         for index, (each, proposed) in enumerate(zip(self.running, chains, strict=True)):
             tokens[index, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
             each.source = index
-        ways = [[-1, *(parent + 1 for parent in each.ways)] for each in proposals] if trees else None
-        logits = self._in_order(self._pass(padded(tokens, chains), ways))
-        found = self._judge.choose(self.running, logits, proposals)
-        places = {each: way.places for each, way in zip(self.running, found, strict=True)}
+        logits = self._in_order(self._pass(padded(tokens, chains)))
+        found = self._judge.choose(self.running, logits, chains)
         if self.heads is not None:
-            self.heads.kept(places)
-        for group, slots in self._by_group() if trees else ():
-            assert isinstance(group, BatchedGroup)
-            group.gather({slot: places[each] for slot, each in slots.items()})
-        self._commit([way.chosen for way in found], tokens.shape[1])
-        return [way.chosen for way in found]
+            self.heads.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
+        self._commit(found, tokens.shape[1])
+        return found
 
     def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:
         """Take the caches back to what was chosen, and let the sampler remember it."""

@@ -5,7 +5,6 @@ Stop strings are found across token boundaries, and text that may begin one is h
 
 import logging
 from collections import deque
-from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -239,19 +238,6 @@ class SequenceDecoder:
                 break
             taken += 1
             self._matcher.fill(rows[place], self.job.grammar.words)
-        self._matcher.roll_back(taken)
-
-    def mask_after(self, tokens: list[int], row: NDArray[np.int32]) -> None:
-        """Fill only the last of the masks that `masks_ahead` fills."""
-        if not tokens:
-            self.fill_mask(row)
-            return
-        row[:] = -1
-        if self._matcher is None or self.job.grammar is None:
-            return
-        taken = sum(1 for _ in takewhile(self._matcher.accept, tokens))
-        if taken == len(tokens):
-            self._matcher.fill(row, self.job.grammar.words)
         self._matcher.roll_back(taken)
 
     @property

@@ -62,11 +62,9 @@ class LanguageEngine:
         self._options, self._steering, self.share = options, steering, share
         self._speculates = False  # whether the next step looks for proposals
         self.blas_threads: BlasThreads | None = None
-        # Prepares a job again if it was prepared before the model was loaded.
-        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: job
 
     def submit(self, job: LanguageJob) -> None:
-        self.lifecycle.submit(self.renewed(job))
+        self.lifecycle.submit(job)
 
     def cancel(self, id: str) -> None:
         self.lifecycle.cancel(id)

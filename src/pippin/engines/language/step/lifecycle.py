@@ -25,9 +25,8 @@ from pippin.engines.language.step.sequences import (
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
-from pippin.engines.language.vision.encoder import MediaInputs, VisionEncoder
-from pippin.engines.language.vision.media import PromptMedia, WholePrompt
-from pippin.engines.language.vision.whole import WholeEncoder, WholeInputs
+from pippin.engines.language.vision.encoder import MediaInputs
+from pippin.engines.language.vision.media import PromptMedia
 
 
 class Lifecycle:
@@ -101,19 +100,12 @@ class Lifecycle:
         self._live[job.id] = request
         _move(waiting.sequences, waiting)
 
-    def _open_media(self, job: LanguageJob) -> MediaInputs | WholeInputs | None:
-        match self._model.vision, job.media:
-            case WholeEncoder() as whole, None:
-                return _open_whole(whole, job)
-            case WholeEncoder() as whole, WholePrompt() as media:
-                return whole.open(job.prompt, media)
-            case _, None:
-                return None
-            case VisionEncoder() as encoder, PromptMedia() as media:
-                return encoder.open(job.prompt, media)
-            case _:
-                message = "This model was loaded for text only, and 'messages' holds more: leave it out."
-                raise ServerError("unsupported", message, "messages")
+    def _open_media(self, job: LanguageJob) -> MediaInputs | None:
+        if job.media is None:
+            return None
+        assert self._model.vision is not None  # media are prepared for models that take them
+        assert isinstance(job.media, PromptMedia)
+        return self._model.vision.open(job.prompt, job.media)
 
     def admit(self, now: float) -> bool:
         """Let prompts out of the queue; return whether there were any."""
@@ -129,8 +121,7 @@ class Lifecycle:
         request = prompt.request
         if request.prefilled is None:
             begun = request.job.created if request.admitted is None else request.admitted
-            selection, done, total = request.selection, prompt.computed, len(request.job.prompt)
-            done = done if selection is None else selection.position(done)
+            done, total = prompt.computed, len(request.job.prompt)
             self._tell(request, [Progress(done, total, request.cached_tokens, time.monotonic() - begun)])
 
     def start(self, prompt: Prefilling) -> None:
@@ -336,8 +327,7 @@ class Lifecycle:
         if self._prefixes is None:
             return
         sequence, slot = running.sequence, running.slot
-        length, selection = min(slot.length, len(sequence.tokens)), sequence.request.selection
-        length = length if selection is None else selection.exact(length)
+        length = min(slot.length, len(sequence.tokens))
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job
@@ -373,16 +363,6 @@ class Lifecycle:
                     running.slot.view(length),
                     sequence.state_node,
                 )
-
-
-def _open_whole(whole: WholeEncoder, job: LanguageJob) -> WholeInputs:
-    """Open a text prompt of a model that computes prompts whole. Raises `ServerError` if the request forbids it."""
-    asked = job.request
-    by_name = asked.prompt_logprobs is not None
-    if by_name or (asked.echo and asked.logprobs is not None):
-        message = "This model computes prompts at once and gives no logprobs of their tokens: leave them out."
-        raise ServerError("unsupported", message, "prompt_logprobs" if by_name else "echo")
-    return whole.open(job.prompt, None)
 
 
 def _move(sequences: Iterable[Sequence], stage: Waiting | Prefilling | None) -> None:

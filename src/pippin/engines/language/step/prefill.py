@@ -11,9 +11,7 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
-from pippin.engines.language.specprefill.importance import LOOK_AHEAD, Scoring
-from pippin.engines.language.specprefill.policy import SpecPrefill
-from pippin.engines.language.specprefill.positions import placed
+from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.followers import Follower
@@ -40,10 +38,9 @@ class Prefill:
         self._heads = heads
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
-        """The prompt to work on now, or None if all must wait. It has a cache filled from the prefix cache, unless a
-        draft model scores it first."""
+        """The prompt to work on now, or None if all must wait. It has a cache filled from the prefix cache."""
         while (prompt := self._scheduler.next_prompt(besides)) is not None:
-            if prompt.cache is not None or prompt.scoring is not None or self._begin(prompt):
+            if prompt.cache is not None or self._begin(prompt):
                 return prompt
         return None
 
@@ -57,17 +54,15 @@ class Prefill:
             self._groups.leave([prompt.slot])
         if self._heads is not None:
             self._heads.prompt_dropped(prompt)
-        prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
+        prompt.cache = prompt.logits = prompt.slot = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
         """Do one piece of work on this prompt: add up to `most` tokens to it and to others that are best computed with
-        it, or encode the next medium, or let the draft model read on. Returns how many tokens this computed, or what it
-        cost in tokens, and the prompts that grew.
+        it, or encode the next medium. Returns how many tokens this computed, or what it cost in tokens, and the prompts
+        that grew.
 
         `wait`: block until the device is done.
         """
-        if prompt.scoring is not None:
-            return self._score(prompt, prompt.scoring, most), []
         media, count = prompt.request.media, self._count(prompt, most)
         if media is not None:
             medium = media.missing(prompt.computed, prompt.computed + count)
@@ -96,49 +91,10 @@ class Prefill:
         ):
             self._scheduler.pause(prompt)
             return False
-        if self._is_to_be_selected(prompt, self._model.specprefill):
-            return True
-        selection = prompt.request.selection
-        prompt.left_out = 0 if selection is None else selection.left_out
         prompt.cache = self._new_cache(prompt)
         known = 0 if prefixes is None else self._restore(prompt, prompt.cache, prefixes)
         self._scheduler.begin(prompt, known, in_slot=prompt.slot is not None)
         return True
-
-    def _is_to_be_selected(self, prompt: Prefilling, specprefill: SpecPrefill | None) -> bool:
-        """Whether a draft model reads the prompt first, to choose the tokens to compute; if so, its reading is
-        opened."""
-        request = prompt.request
-        if specprefill is None or request.prefilled is not None or request.selection is not None:
-            return False
-        if _is_scored(prompt) or not specprefill.wanted(
-            request.job.request, prompt.length - self._known(prompt)
-        ):
-            return False
-        prompt.scoring = specprefill.scorer.open(prompt.waiting.tokens)
-        return True
-
-    def _known(self, prompt: Prefilling) -> int:
-        """How many tokens of a prompt the prefix cache has."""
-        if self._prefixes is None:
-            return 0
-        return self._prefixes.match(prompt.request.job.key, prompt.waiting.identity[:-1]).known
-
-    def _score(self, prompt: Prefilling, scoring: Scoring, most: int) -> int:
-        """Let the draft model read on, or at its end choose the tokens of the prompt to compute. Returns the cost, in
-        tokens of the model."""
-        specprefill = self._model.specprefill
-        assert specprefill is not None
-        scorer = specprefill.scorer
-        if scoring.remaining:
-            chunk = min(self._scheduler.limits.prefill_chunk, max(int(most / scorer.cost), 1))
-            return max(round(scorer.read(scoring, chunk) * scorer.cost), 1)
-        request, importance = prompt.request, scorer.importance(scoring)
-        request.selection = specprefill.choose(
-            request.job.id, request.job.request, importance, self._known(prompt)
-        )
-        prompt.scoring = None
-        return max(round(LOOK_AHEAD * scorer.cost), 1)
 
     def _waits_for_another(self, prompt: Prefilling, prefixes: PrefixCache) -> bool:
         """Whether a prompt under way will soon have computed more of this one than the prefix cache has."""
@@ -153,8 +109,7 @@ class Prefill:
                 or other.request.job.key != key
             ):
                 continue
-            common = min(map(_exact_length, (prompt, other)))
-            common = min(common, _shared(identity, other.waiting.identity))
+            common = _shared(identity, other.waiting.identity)
             shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
@@ -175,7 +130,7 @@ class Prefill:
         """Copy the prompt's known tokens from the prefix cache; return how many there are."""
         request = prompt.request
         # The last token is always computed, because its logits are drawn from.
-        asked = prompt.waiting.identity[:-1][: _exact_length(prompt)]
+        asked = prompt.waiting.identity[:-1]
         # A block may end inside a medium only if all of the medium's first part is known, so media use whole blocks.
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
@@ -191,7 +146,7 @@ class Prefill:
         if self._prefixes is None or prompt.cache is None:
             return
         request = prompt.request
-        tokens = prompt.waiting.identity[: _exact(prompt, prompt.computed)]
+        tokens = prompt.waiting.identity[: prompt.computed]
         stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
         if request.prefilled is None and stored:
             # A part of the first stored block may have been known already.
@@ -235,8 +190,8 @@ class Prefill:
 
     def _joins(self, prompt: Prefilling, count: int) -> bool:
         short = count <= self._scheduler.limits.prefill_chunk // 4
-        whole = prompt.request.media is None and not prompt.left_out
-        return self._model.joins_prompts and short and whole and not _is_scored(prompt)
+        is_text = prompt.request.media is None
+        return self._model.joins_prompts and short and is_text and not _is_scored(prompt)
 
     def _compute(self, prompts: Sequence[Prefilling], counts: Sequence[int], *, wait: bool) -> None:
         """Add the next `counts` tokens to the caches of these prompts in one pass, and keep the logits of those that
@@ -273,12 +228,6 @@ class Prefill:
             joined: mx.array = self._model.module(mx.array(tokens), cache=layers)
             return joined
         [prompt], [cache] = prompts, caches
-        if (selection := prompt.request.selection) is not None:
-            start = prompt.computed + done
-            positions = [selection.position(index) for index in range(start, start + width)]
-            with placed(cache, positions) as layers:
-                sparse: mx.array = self._model.module(mx.array(tokens), cache=layers)
-            return sparse
         media = prompt.request.media
         given = {} if media is None else {"inputs": media.inputs(tuple(tokens[0]), prompt.computed + done)}
         logits: mx.array = self._model.module(mx.array(tokens), cache=cache, **given)
@@ -330,17 +279,6 @@ def _is_scored(prompt: Prefilling) -> bool:
     return prompt.request.scores_prompt and prompt.request.prefilled is None
 
 
-def _exact_length(prompt: Prefilling) -> int:
-    """How many of a prompt's tokens may come from the prefix cache."""
-    return _exact(prompt, prompt.length)
-
-
-def _exact(prompt: Prefilling, computed: int) -> int:
-    """How many of the first `computed` tokens have the keys and values that they would have in the whole prompt."""
-    selection = prompt.request.selection
-    return computed if selection is None else selection.exact(computed)
-
-
 def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
     """Fetch blocks of the prompt from the disk; return whether the read is still under way."""
     if not prompt.asked_disk:
@@ -366,14 +304,3 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
-
-
-MOST_PADDING = 1.5  # computed tokens, padding included, for each real one
-MOST_CONTEXT = 8192  # tokens of all prompts' caches together, which a joined pass copies side by side
-
-
-def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:
-    """Whether chunks of `counts` tokens, after `contexts` tokens each, are worth computing in one pass."""
-    width = max(counts)
-    longest = max(context + count for context, count in zip(contexts, counts, strict=True))
-    return width * len(counts) <= MOST_PADDING * sum(counts) and longest * len(counts) <= MOST_CONTEXT

@@ -22,11 +22,8 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
-from pippin.engines.language.specprefill.importance import Scoring
-from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
-from pippin.engines.language.vision.whole import WholeInputs
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,7 +32,7 @@ class Request:
 
     job: LanguageJob
     adapter: int = 0  # index among the model's adapters, 0 for none
-    media: MediaInputs | WholeInputs | None = None
+    media: MediaInputs | None = None
 
     # Written by the lifecycle; times are monotonic seconds.
     sequences: list["Sequence"] = field(default_factory=list)  # those that have not ended
@@ -46,12 +43,11 @@ class Request:
     # Written by the prefill, until the prompt is computed for the first time.
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     stored_tokens: int = 0  # prompt tokens that are new in the prefix cache
-    selection: Selection | None = None  # the prompt tokens that are computed; None for all of them
 
     @property
     def shift(self) -> int:
         """The rotary positions of generated tokens less their places in the sequence."""
-        return self.media.shift if self.media else self.selection.left_out if self.selection else 0
+        return self.media.shift if self.media else 0
 
     @property
     def scores_prompt(self) -> bool:
@@ -165,8 +161,6 @@ class Prefilling:
     # Written by the prefill.
     cache: PromptCache | None = None  # None until its first chunk is due
     slot: Slot | None = None  # the slot that holds `cache`
-    scoring: Scoring | None = None  # a draft model is reading it, to choose the tokens to compute
-    left_out: int = 0  # tokens that are not computed
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # the read under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
@@ -177,10 +171,9 @@ class Prefilling:
     def request(self) -> Request:
         return self.waiting.sequences[0].request
 
-    @cached_property
-    def tokens(self) -> tuple[int, ...]:  # those to compute; read only once that is decided
-        selection, tokens = self.request.selection, self.waiting.tokens
-        return tuple(tokens) if selection is None else selection.of(tokens)
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.waiting.tokens
 
     @property
     def count(self) -> int:
@@ -188,7 +181,7 @@ class Prefilling:
 
     @property
     def length(self) -> int:
-        return self.waiting.length - self.left_out
+        return self.waiting.length
 
     @property
     def growth(self) -> int:

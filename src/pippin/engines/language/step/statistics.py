@@ -15,7 +15,6 @@ from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling, Request
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.whole import WholeEncoder
 
 
 def engine_stats(
@@ -25,7 +24,7 @@ def engine_stats(
     batch: Batch,
     model: nn.Module,
     prefixes: PrefixCache | None,
-    vision: VisionEncoder | WholeEncoder | None,
+    vision: VisionEncoder | None,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(

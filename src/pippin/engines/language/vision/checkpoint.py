@@ -10,7 +10,7 @@ from typing import Any
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.vision.families import mend
+from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
 
@@ -135,9 +135,8 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
             f"The model {folder.name!r} is a diffusion language model, which writes many tokens at once: here one that "
             "writes token by token is needed. Take another.",
         )
-    config = read_config(folder)
-    mend(model, family_of(config))
-    return VisionModel(model), config
+    mend(model)
+    return VisionModel(model), read_config(folder)
 
 
 def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:

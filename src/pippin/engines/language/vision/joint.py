@@ -8,18 +8,19 @@ tokens these are, and whether the logits are mlx-vlm's.
 
 import hashlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
-from pippin.engines.language.vision.model import FAILURES, VisionModel
+from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
 from pippin.engines.language.vision.trial import agree, logits_by_engine
-from pippin.engines.language.vision.whole import WholeModel, embedded, evaluated
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,11 @@ class JointTokens:
         return tokens, PromptMedia((PlacedMedium(medium, medium.placeholders),), joint=True)
 
 
-def find_tokens(model: VisionModel, samples: Sequence[WholePrompt]) -> JointTokens | None:
+Evaluate = Callable[[WholePrompt], mx.array]
+"""Returns the log-probabilities [vocabulary] that mlx-vlm gives after a prompt."""
+
+
+def find_tokens(model: VisionModel, evaluate: Evaluate, samples: Sequence[WholePrompt]) -> JointTokens | None:
     """The tokens that features replace, or None if the engine would not compute these prompts as mlx-vlm does.
 
     The first two samples differ only in the content of a medium, the others in its size or number. Clears
@@ -84,7 +89,7 @@ def find_tokens(model: VisionModel, samples: Sequence[WholePrompt]) -> JointToke
     try:
         tokens = _differing(model, *samples[:2])
         if tokens is None or not all(
-            _is_faithful(model, tokens, samples[0], chosen) for chosen in samples[1:]
+            _is_faithful(model, evaluate, tokens, samples[0], chosen) for chosen in samples[1:]
         ):
             return None
     except (*FAILURES, ServerError) as error:
@@ -110,17 +115,29 @@ def _differing(model: VisionModel, first: WholePrompt, second: WholePrompt) -> J
     return JointTokens(frozenset({marker}), more + 1) if ids.count(marker) == 1 else None
 
 
-def _is_faithful(model: VisionModel, tokens: JointTokens, other: WholePrompt, chosen: WholePrompt) -> bool:
-    """Whether the engine gives mlx-vlm's logits for a prompt, also after another has left its state on the modules."""
-    expected = evaluated(WholeModel(model.inner, model.unused), chosen)
+def _is_faithful(
+    model: VisionModel, evaluate: Evaluate, tokens: JointTokens, other: WholePrompt, chosen: WholePrompt
+) -> bool:
+    """Whether the engine gives what mlx-vlm gives for a prompt, also after another has left its state on the
+    modules."""
+    expected = evaluate(chosen)
     placed, media = tokens.place(chosen, "image", b"trial")
     if media.placed[0].positions[-1:] == (len(placed) - 1,):
         return False
     for left in (None, other):
         found = logits_by_engine(model, tuple(placed), media, before=partial(_leave, model, left))
-        if not agree(found, expected):
+        if not agree(found - mx.logsumexp(found), expected):
             return False
     return True
+
+
+def embedded(inner: nn.Module, prompt: WholePrompt) -> dict[str, Any]:
+    """What the language model of mlx-vlm is given for a whole prompt: `inputs_embeds` and what it takes beside them."""
+    ids = mx.array(prompt.ids)
+    arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+    pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", mx.ones_like(ids))
+    found = inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
+    return {**arrays, **{name: value for name, value in found.to_dict().items() if value is not None}}
 
 
 def _leave(model: VisionModel, prompt: WholePrompt | None) -> None:

@@ -1,12 +1,17 @@
 """The media of a prompt: processed pictures, clips and recordings, and the tokens that their features replace."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from pippin.core.conversation import Audio, Image, Video
+
+if TYPE_CHECKING:
+    from pippin.engines.language.template.template import ChatTemplate
+    from pippin.engines.language.vision.joint import JointTokens
+    from pippin.engines.language.vision.video import FrameRate
 
 Modality = Literal["image", "video", "audio"]
 MediaPart = Image | Audio | Video
@@ -97,7 +102,7 @@ class PromptMedia:
 
 @dataclass(frozen=True, eq=False)
 class WholePrompt:
-    """A prompt with all its media as the processor of the model returned it, for a model that computes it at once."""
+    """A prompt with all its media as the processor of the model returned it."""
 
     ids: np.ndarray[Any, Any]  # [1, tokens]; some families number media with negative ids
     arrays: dict[str, Any]  # numpy arrays by the names of the model's arguments
@@ -109,6 +114,74 @@ class WholePrompt:
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """The tokens unchanged: the prefix cache does not keep such prompts."""
         return tuple(tokens)
+
+
+def text_prompt(tokens: Iterable[int]) -> WholePrompt:
+    """A prompt without media."""
+    return WholePrompt(np.array([list(tokens)], np.int32), {})
+
+
+Parts = Sequence[tuple[str, MediaPart]]
+"""Media of a conversation, each with its field."""
+
+PlacedPrompt = tuple[Sequence[int], PromptMedia | WholePrompt | None]
+"""The tokens of a prompt, and its media."""
+
+
+class SampleRenderer(Protocol):
+    """Renders a message with media and a word. Raises `ServerError`."""
+
+    def sample(self, modality: Modality, count: int = 1) -> str: ...
+
+
+class TextOnly:
+    """How prompts are made for a model that takes text only. Processors of media override what they do otherwise."""
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        """The modalities that the model takes."""
+        return frozenset()
+
+    @property
+    def frames(self) -> "FrameRate | None":
+        """The rate at which videos are shown as pictures; None if they are not."""
+        return None
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """Chat templates by name, for a model whose tokenizer has none."""
+        return {}
+
+    def style(self, template: "ChatTemplate") -> Any:
+        """How messages with media are given to a chat template, or None."""
+        return None
+
+    def expanded(self, render: Callable[[], str], parts: Parts, most: int | None) -> tuple[str, list[Medium]]:
+        """The rendered text with the text of media in it, and the media that were processed for that. Raises
+        `ServerError`, and `TooLong` once the media have more than `most` tokens."""
+        return render(), []
+
+    def placed(
+        self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
+    ) -> PlacedPrompt:
+        """The prompt of an expanded text. Raises `ServerError` if the media have no place in it."""
+        return encode(text), None
+
+    def tested(self, is_faithful: Callable[[Medium], bool]) -> "TextOnly":
+        """This without the modalities that the loaded model gets wrong, as `is_faithful` finds for a sample."""
+        return self
+
+    def joined(
+        self,
+        renderer: "SampleRenderer",
+        find: "Callable[[Sequence[WholePrompt]], JointTokens | None]",
+    ) -> "TextOnly":
+        """This with all media of a prompt as one, for the engine's batches, as far as `find` finds the tokens that
+        features replace in samples; else `TEXT_ONLY`."""
+        return TEXT_ONLY
+
+
+TEXT_ONLY = TextOnly()
 
 
 def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Iterable[int]) -> PromptMedia | None:

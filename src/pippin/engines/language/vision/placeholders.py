@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec.structs import replace
-
 from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
-from pippin.engines.language.vision.media import MediaPart, Medium, Modality, modality_of
+from pippin.engines.language.vision.media import MediaPart, Medium, Modality, PromptMedia, modality_of
 
 
 @dataclass(frozen=True)
@@ -76,19 +74,16 @@ def _of(parts: tuple[Part, ...], where: str) -> Iterator[tuple[str, MediaPart]]:
             yield part.field or f"{where}.content[{number}]", part
 
 
-def without_media(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages with a space in place of each medium."""
-
-    def blank(part: Part) -> Part:
-        match part:
-            case Image() | Audio() | Video():
-                return Text(" ")
-            case ToolResult(parts=parts):
-                return replace(part, parts=tuple(map(blank, parts)))
-            case _:
-                return part
-
-    return tuple(replace(message, parts=tuple(map(blank, message.parts))) for message in messages)
+def require_text_after(media: PromptMedia | None, length: int) -> PromptMedia:
+    """The media of a prompt of `length` tokens. Raises `ServerError` if they have no place, or no text after them."""
+    positions = () if media is None else media.placed[-1].positions
+    if media is None or not positions or positions[-1] == length - 1:
+        raise ServerError(
+            "unsupported",
+            "The chat template of this model does not write these media so that the model can take them.",
+            "messages",
+        )
+    return media
 
 
 def expand_placeholders(rendered: str, media: list[Medium], placeholders: dict[Modality, str]) -> str:

@@ -10,6 +10,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,25 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
     MediaPart,
     Medium,
     Modality,
-    PromptMedia,
+    Parts,
+    PlacedPrompt,
+    TextOnly,
     modality_of,
     place,
+)
+from pippin.engines.language.vision.placeholders import (
+    MediaStyle,
+    expand_placeholders,
+    require_text_after,
+    style_of,
 )
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
@@ -60,6 +70,9 @@ VISION_MARKS = ("<|vision_start|>", "<|vision_end|>")
 
 MOST_KEPT_BYTES = 1 << 28
 """The most bytes of processed media that are kept for follow-up requests."""
+
+MOST_MEDIA_BYTES = 1 << 31
+"""The most bytes of the processed media of one request."""
 
 MOST_AUDIO_SECONDS = 30 * 60.0
 
@@ -99,7 +112,7 @@ class _RecordingTokenizer:
         return getattr(self._tokenizer, name)
 
 
-class MediaProcessor:
+class MediaProcessor(TextOnly):
     """A model's processor, with the last media that it processed. Several threads may use it at once."""
 
     def __init__(self, folder: Path, options: ModelOptions) -> None:
@@ -127,17 +140,15 @@ class MediaProcessor:
         self._tokenizer: Tokenizer | None = None
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to test the model with
-        self.refused: set[Modality] = set()  # modalities whose trial failed
+        self._refused: frozenset[Modality] = frozenset()  # modalities whose trial failed
         self._frame_rate = frame_rate(self._processor)
 
     @property
     def modalities(self) -> frozenset[Modality]:
-        """The modalities that the model takes."""
-        return frozenset(self.placeholders) - self.refused
+        return frozenset(self.placeholders) - self._refused
 
     @property
     def frames(self) -> FrameRate | None:
-        """The rate at which videos are shown as pictures; None for a model that takes video, or no pictures."""
         return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
 
     def use(self, tokenizer: Tokenizer) -> None:
@@ -182,10 +193,47 @@ class MediaProcessor:
                     return False
         return True
 
-    def place(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
-        """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens."""
+    def style(self, template: ChatTemplate) -> MediaStyle:
+        return style_of(template, self.placeholders)
+
+    def expanded(self, render: Callable[[], str], parts: Parts, most: int | None) -> tuple[str, list[Medium]]:
+        # Media first: the rest of a prompt that is too long is not processed, since a large picture takes seconds and
+        # other pictures wait for it.
+        media, size = list[Medium](), 0
+        for where, part in parts:
+            media.append(self.process(part, where))
+            size += media[-1].bytes
+            if most is not None and (tokens := sum(len(medium.tokens) for medium in media)) > most:
+                raise TooLong(tokens)
+            if size > MOST_MEDIA_BYTES:
+                raise ServerError(
+                    "invalid_request",
+                    f"The media up to '{where}' are too large together; send fewer, or smaller ones ('max_pixels').",
+                    where,
+                )
+        text = render()
+        return expand_placeholders(text, media, self.placeholders) if media else text, media
+
+    def placed(
+        self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
+    ) -> PlacedPrompt:
+        tokens = encode(text)
+        if not media:
+            return tokens, None
         known = (self._placeholder_tokens[modality] for modality in self.placeholders)
-        return place(media, tokens, frozenset().union(*known))
+        found = place(media, tokens, frozenset().union(*known))
+        return tokens, require_text_after(found, len(tokens))
+
+    def tested(self, is_faithful: Callable[[Medium], bool]) -> "MediaProcessor":
+        found = copy(self)
+        found._refused = frozenset(
+            modality
+            for modality, sample in self.samples.items()
+            if modality in self.placeholders and not is_faithful(sample)
+        )
+        for modality in sorted(found._refused):
+            log.warning("the model takes no %s in its batches: the answers would not be mlx-vlm's", modality)
+        return found
 
     def process(self, part: MediaPart, param: str) -> Medium:
         """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""

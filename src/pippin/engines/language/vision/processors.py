@@ -15,31 +15,32 @@ from pippin.engines.language.vision.checkpoint import (
     read_config,
     takes_media,
 )
+from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly
 
 if TYPE_CHECKING:
-    from pippin.engines.language.vision.processing import MediaProcessor
-    from pippin.engines.language.vision.whole_processing import WholeProcessor
+    from pippin.engines.language.text.tokenizer import Tokenizer
+    from pippin.engines.language.vision.prompt_processing import PromptProcessor
 
 log = logging.getLogger(__name__)
 
 
-def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
-    """The processor of a model that takes media one by one, or None for another model.
+def load_processor(info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer") -> TextOnly:
+    """The processor of a model that takes media one by one, or `TEXT_ONLY` for another model.
 
-    Raises `ServerError("load_failed")` as `load_whole_processor` does.
+    Raises `ServerError("load_failed")` as `load_prompt_processor` does.
     """
     folder = Path(info.path or "")
     config = read_config(folder)
     if not has_extra():
         if names_media(config):
             log.warning("the model is served for text only: for pictures, %s", EXTRA_HINT)
-        return None
+        return TEXT_ONLY
     if not takes_media(config):
         if names_media(config):
             log.warning(
                 "the model is served for text only: the installed mlx-vlm does not know its architecture"
             )
-        return None
+        return TEXT_ONLY
     # Without torchvision, mlx-vlm's own processor of Phi-4-SigLIP calls itself for minutes, up to Python's limit.
     naflex = "naflex" in str(config.get("mm_vision_tower")).lower()
     if config.get("model_type") == "phi4-siglip" and naflex and not _has_torchvision():
@@ -48,10 +49,12 @@ def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | 
     from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
 
     try:
-        return MediaProcessor(folder, options)
+        processor = MediaProcessor(folder, options)
     except (*FAILURES, ImportError) as error:
         log.info("its processor cannot take media one by one (%s)", error)
-        return None
+        return TEXT_ONLY
+    processor.use(tokenizer)
+    return processor
 
 
 def _has_torchvision() -> bool:
@@ -66,7 +69,9 @@ def _lacks_torchvision(info: ModelInfo) -> ServerError:
     )
 
 
-def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProcessor | None":
+def load_prompt_processor(
+    info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer"
+) -> "PromptProcessor | None":
     """The processor of a model that takes whole prompts with their media, or None for a model that takes none.
 
     Raises `ServerError("load_failed")` if only a package is missing, which the message names.
@@ -75,10 +80,10 @@ def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProces
     if not takes_media(read_config(folder)):
         return None
     from pippin.engines.language.vision.processing import FAILURES
-    from pippin.engines.language.vision.whole_processing import WholeProcessor
+    from pippin.engines.language.vision.prompt_processing import PromptProcessor
 
     try:
-        return WholeProcessor(folder, options)
+        return PromptProcessor(folder, options, tokenizer)
     except (*FAILURES, ImportError) as error:
         if isinstance(error, ImportError) and not _has_torchvision():
             raise _lacks_torchvision(info) from error

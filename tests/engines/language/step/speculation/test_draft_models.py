@@ -17,9 +17,10 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.cpu import kernels
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language import loading
+from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
@@ -143,8 +144,8 @@ def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
     drafter, judged = drafter_of(bench), Counter[int]()
     propose = drafter.propose
 
-    def judging(wanted: Any, trees: bool = False) -> Any:
-        found = propose(wanted, trees)
+    def judging(wanted: Any) -> Any:
+        found = propose(wanted)
         for (sequence, _), proposal in zip(wanted, found, strict=True):
             judge_of(tuple(sequence.tokens), proposal.tokens)
             judged[len(proposal.tokens)] += 1
@@ -205,7 +206,6 @@ def test_sequences_that_were_not_asked_for_long_are_read_again(
     """They have more that is new then than a pass over all reads, and more than a chunk."""
     monkeypatch.setattr(loading, "Pace", InTurns)
     monkeypatch.setattr(loading, "MOST_NEW", 4)
-    monkeypatch.setattr(loading, "can_branch", lambda *_: False)  # of a tree, not all can be right
     plan = msgspec.structs.replace(PLAN, prefill_chunk=8)
     bench = bench_of(folders(architecture), folders(architecture), plan=plan)
     prompts = prompts_of(4, 50)
@@ -227,9 +227,9 @@ def test_all_sequences_are_drafted_for_in_one_pass_for_each_token(
 
     drafts = Counter[int]()
 
-    def noting(wanted: Any, trees: bool = False) -> Any:
+    def noting(wanted: Any) -> Any:
         drafts[len(wanted)] += 1
-        return propose(wanted, trees)
+        return propose(wanted)
 
     drafter.propose = noting
     monkeypatch.setattr(BatchedGroup, "forward", counting)
@@ -254,8 +254,8 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
         seen.append(drafter._slots._groups.bytes + sum(array.nbytes for array in alone))
         return seen[-1]
 
-    def proposing(wanted: Any, trees: bool = False) -> Any:
-        found = propose(wanted, trees)
+    def proposing(wanted: Any) -> Any:
+        found = propose(wanted)
         prompts = sum(scheduler._prompt_bytes(each.length, each.count) for each in scheduler.prefilling)
         assert held() <= scheduler.limits.memory - scheduler.for_running() - prompts
         return found
@@ -282,7 +282,7 @@ class OnKernels(Bench):
         return build_engine(self.model, self.tokenizer, *options, folder=self.folder, kernel_threads=2)
 
 
-@pytest.mark.skipif(kernels.why_missing() is not None, reason=str(kernels.why_missing()))
+@pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss", "qwen3_next"])
 def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
@@ -293,8 +293,8 @@ def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     plan = msgspec.structs.replace(PLAN, kernels=True, prefill_chunk=16)
     options = ModelOptions(draft_model_path=str(folder), cache_block_tokens=8, num_draft_tokens=4)
     bench = OnKernels(folder, options, plan)
-    whole = kernels.computes_all(drafter_of(bench)._model)
-    assert whole == kernels.computes_all(bench.model) == (architecture != "qwen3_next")
+    whole = ways.computes_all(drafter_of(bench)._model)
+    assert whole == ways.computes_all(bench.model) == (architecture != "qwen3_next")
     prompts = prompts_of(4)
 
     def run() -> None:

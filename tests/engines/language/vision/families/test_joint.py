@@ -11,11 +11,11 @@ from mlx_vlm.models.cache import make_prompt_cache
 
 from pippin.core.events import Event, Failed, PromptEcho
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.joint import JointTokens, find_tokens
+from pippin.engines.language.library.autoregressive import AutoregressiveModel
+from pippin.engines.language.vision.joint import JointTokens, embedded, find_tokens
 from pippin.engines.language.vision.media import Modality, PromptMedia, WholePrompt
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.whole import WholeModel, embedded
-from pippin.engines.language.vision.whole_processing import WholeProcessor
+from pippin.engines.language.vision.prompt_processing import PromptProcessor
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.test_any_family import JOINT, opened
@@ -175,10 +175,10 @@ def test_a_picture_whose_features_replace_other_tokens_than_at_load_is_refused(
     reason: str,
 ) -> None:
     """Its answer would not be mlx-vlm's, for the other tokens would be taken for text."""
-    whole = internvl.preparer._whole
-    assert whole is not None
-    assert whole.joint is not None
-    monkeypatch.setattr(whole, "joint", found(whole.joint.ids))
+    media = internvl.preparer.media
+    assert isinstance(media, PromptProcessor)
+    assert media.joint is not None
+    monkeypatch.setattr(media, "joint", found(media.joint.ids))
     [failed] = events_of(internvl, internvl.job("a", WIDE, "What?"))
     assert isinstance(failed, Failed)
     assert (failed.error.kind, failed.error.param) == ("invalid_request", "messages")
@@ -189,16 +189,16 @@ def test_a_model_whose_processor_takes_one_size_of_pictures_is_loaded_and_not_jo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sample(
-        self: WholeProcessor, modality: Modality, number: int, text: str, count: int = 1
+        self: PromptProcessor, modality: Modality, number: int, text: str, count: int = 1
     ) -> WholePrompt:
         if number == 2:
             raise ValueError("not of this size")
         return original(self, modality, number, text, count)
 
-    original = WholeProcessor.sample
-    monkeypatch.setattr(WholeProcessor, "sample", sample)
+    original = PromptProcessor.sample
+    monkeypatch.setattr(PromptProcessor, "sample", sample)
     bench = VisionBench(write("internvl", FAMILIES["internvl"], tmp_path / "internvl"))
-    assert isinstance(bench.model, WholeModel)
+    assert isinstance(bench.model, AutoregressiveModel)
     assert bench.alone(bench.job("a", WIDE, "What?")) == bench.judged("What?", [WIDE])
 
 
@@ -209,4 +209,4 @@ def test_a_model_whose_prompts_see_all_their_tokens_is_not_joined(tmp_path: Path
     jobs = [bench.job("a", shown, QUESTION) for shown in (WIDE, TALL)]
     samples = [job.media for job in jobs if isinstance(job.media, WholePrompt)]
     assert len(samples) == 2
-    assert find_tokens(model, samples) is None
+    assert find_tokens(model, bench.model.logprobs, samples) is None

@@ -7,7 +7,6 @@ from mlx_lm.models.cache import KVCache
 from pippin.engines.language.kv_cache.kinds import quantized
 from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache, KeysAndValuesKind
-from pippin.engines.language.kv_cache.kinds.turboquant import TurboQuantKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +15,10 @@ class AttentionKind(KeysAndValuesKind):
     twins = ("HyV4KVCache",)  # which takes memory in other steps
     in_slots = host_fills = True
 
-    @property
-    def branches(self) -> bool:
-        return bool(self.values.size)  # not of an index, which chooses what is attended to
-
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> CacheKind:
         if not self.values.size:
             return self  # an index chooses by its keys: other tokens would be attended to
         return quantized.kind_of(self, key_bits, value_bits, group_size)
-
-    def turbo_quantized(self, key_bits: int, value_bits: int) -> CacheKind:
-        if not self.values.size:
-            return self
-        return TurboQuantKind(keys=self.keys, values=self.values, key_bits=key_bits, value_bits=value_bits)
 
     @property
     def quantized_sizes(self) -> tuple[int, ...]:

@@ -102,11 +102,6 @@ class BatchedCache(ABC):
         Called only where the kind `checkpoints`, before the table of slots is told. The checkpoint can be restored
         again."""
 
-    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
-        """After a step with branches: of each slot named, the step's tokens at these ascending places come to lie first
-        among them. Where the kind `branches`, after the table of slots is told of the step."""
-        raise NotImplementedError
-
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
 
@@ -166,11 +161,6 @@ class CacheKind(ABC):
         """Whether there is a batched form. Sequences of a model with a layer that has none run one at a time."""
         return True
 
-    @property
-    def branches(self) -> bool:
-        """Whether a step's tokens can be ways on from the same place, of which `BatchedCache.gather` keeps one."""
-        return False
-
     @classmethod
     @abstractmethod
     def of(cls, cache: Any) -> Self:
@@ -212,10 +202,6 @@ class CacheKind(ABC):
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheKind":
         """The kind that keeps the same in few bits; itself where there is none."""
-        return self
-
-    def turbo_quantized(self, key_bits: int, value_bits: int) -> "CacheKind":
-        """The kind that keeps the same by TurboQuant; itself where there is none."""
         return self
 
     @property

@@ -13,7 +13,7 @@ from pippin.engines.language.kv_cache.slots import SlotTable
 
 
 class ChunkCache(ChunkedKVCache):  # type: ignore[misc] # mlx-lm has no types
-    """A prompt's cache that says what a token sees, for models that ask it (`model/architectures/llama4.py`). mlx-lm's
+    """A prompt's cache that says what a token sees, for models that ask it (`upstream/mlx_lm/llama4.py`). mlx-lm's
     leaves that to the model, for one sequence alone.
 
     It keeps the last token's chunk, where mlx-lm's keeps as many tokens as a chunk has, most of which nobody sees.

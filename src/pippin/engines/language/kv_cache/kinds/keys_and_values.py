@@ -1,6 +1,6 @@
 """Keys and values of every token: what kinds of full attention share, whatever form their batch keeps them in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -158,8 +158,6 @@ class BatchedAttention(BatchedCache):
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         slots = self.slots
-        if slots.branches is not None:
-            return slots.branches.mask(slots.lengths[slots.low : slots.high], window_size or self._reach())
         if window_size is None or self._reach() <= window_size:
             window_size = None
             if slots.level and not return_array:
@@ -228,15 +226,6 @@ class BatchedAttention(BatchedCache):
             buffer[rows[:, None], :, places] = new.transpose(0, 2, 1, 3)
         return buffer
 
-    def gather(self, places: Mapping[int, Sequence[int]]) -> None:
-        count = self.slots.count
-        order = [[*kept, *range(len(kept), count)] for kept in places.values()]
-        slots = mx.array(list(places))[:, None]
-        starts = mx.array([self.slots.lengths[slot] - count for slot in places])[:, None]
-        source, target = starts + mx.array(order), starts + mx.arange(count)
-        for buffer in self.buffers:
-            buffer[slots, :, target] = buffer[slots, :, source]
-
     def _allot(self, new: list[mx.array]) -> None:
         """Make the buffers, if there are none yet, for such arrays [any, heads, any, size]."""
         if not self.buffers:
@@ -273,9 +262,8 @@ class BatchedAttention(BatchedCache):
 
     def adopt(self, slot: int, other: "BatchedAttention", theirs: int) -> None:
         stop = other.slots.lengths[theirs]
-        parts = [buffer[theirs : theirs + 1, :, :stop] for buffer in other.buffers]
         # What is quantised is not quantised again: that would change it.
-        self._put(slot, parts if other.form == self.form else self._encoded(*other._decoded(parts)), 0)
+        self._put(slot, [buffer[theirs : theirs + 1, :, :stop] for buffer in other.buffers], 0)
 
     def view(self, slot: int, stop: int) -> KVCache:
         keys, values = self._decoded([part[slot : slot + 1, :, :stop] for part in self.buffers])

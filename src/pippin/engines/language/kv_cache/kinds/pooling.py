@@ -122,7 +122,7 @@ class PoolingKind(CacheKind):
 
     @classmethod
     def serves_beside(cls, caches: Sequence[Any]) -> bool:
-        # GLM 5 Next has caches of its own (`vision/families`): it pools keys in another way, beside full attention.
+        # GLM 5 Next has caches of its own (`upstream/mlx_vlm`): it pools keys in another way, beside full attention.
         return any(type(each).__name__ == RotatingKVCache.__name__ for each in caches)
 
     @property

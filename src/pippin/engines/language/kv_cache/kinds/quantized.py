@@ -28,10 +28,6 @@ class QuantizedKind(KeysAndValuesKind):
     def batched(self, slots: SlotTable) -> "BatchedQuantized":
         return BatchedQuantized(slots, self.bits, self.group_size)
 
-    @property
-    def branches(self) -> bool:
-        return True
-
     def packed(self, stack: mx.array) -> list[mx.array]:
         return list(mx.quantize(stack, group_size=self.group_size, bits=self.bits))
 

@@ -8,8 +8,6 @@ does. The pass in which the model checks proposals is `Batch.check`. Begin with 
 - `pace.py`: how many proposals pay, from measured acceptance and step times.
 - `proposers.py`: the interface of sources of proposals, and the lookups in texts. A new source is one more class.
 - `draft_model.py`: proposals of a smaller model.
-- `trees.py`: proposals with second choices: how one grows, and when they pay; `growing.py`: how a drafter's passes
-  grow them for a whole batch.
 - `judging.py`: which tokens the model chooses at the places of proposals.
 - `followers.py`: the interface of proposers that draft from the model's hidden states: `heads.py`, and `assistants.py`,
   which has no caches of its own.

@@ -35,7 +35,7 @@ class _Followed(NamedTuple):
 class Assistants:
     """Proposes the tokens that an assistant drafts greedily."""
 
-    is_free = grows_trees = False
+    is_free = False
 
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
         self._assistant = assistant
@@ -65,13 +65,13 @@ class Assistants:
     def passed(self, group: SlotGroup) -> None:
         self._passed[group] = self._states.take(group.row(group.high))
 
-    def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
         found: list[mx.array] = []
-        for running, own in places.items():
+        for running, count in counts.items():
             if running.sequence in self._followed:
                 group = running.slot.group
-                found.append(_state(passed[group], group.row(running.slot.index), own[-1] + 1))
+                found.append(_state(passed[group], group.row(running.slot.index), count))
                 self._followed[running.sequence] = _Followed(running, found[-1])
         return found
 
@@ -80,7 +80,7 @@ class Assistants:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         # One sequence at a time: in a batch, the keys and values of all would have to be copied.
         drafts = {
             sequence: self._draft(sequence, most)

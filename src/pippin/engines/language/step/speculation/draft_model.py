@@ -21,11 +21,9 @@ from pippin.engines.language.kv_cache.layout import PADDING, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import weight_bytes
-from pippin.engines.language.sampling.filters import likeliest
-from pippin.engines.language.step.prefill import fits
+from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
-from pippin.engines.language.step.speculation.growing import Grove
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
 
 MOST_NEW = 32
@@ -46,15 +44,11 @@ class DraftModel:
 
     is_free = False
 
-    def __init__(
-        self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int, grows_trees: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int) -> None:
         """`shape`: how its sequences run together; no draft and no pass over new tokens is longer than the slack.
-        `head`: its projection onto the vocabulary. `chunk`: the most tokens that it reads of a sequence in a step.
-        `grows_trees`: whether it can compute trees."""
+        `head`: its projection onto the vocabulary. `chunk`: the most tokens that it reads of a sequence in a step."""
         self._model = model
         self._head = head
-        self.grows_trees = grows_trees
         self.weight_bytes = weight_bytes(model)
         self._chunk = chunk
         self._layout = shape.layout
@@ -65,11 +59,11 @@ class DraftModel:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         asked = {sequence: most for sequence, most in wanted if most}
         self._catch_up(asked)
         self._slots.settle()
-        found = self._grow(asked) if trees and self.grows_trees else self._draft(asked)
+        found = self._draft(asked)
         return [found.get(sequence, NOTHING) for sequence, _ in wanted]
 
     def forget(self, sequence: Sequence) -> None:
@@ -186,13 +180,3 @@ class DraftModel:
             tokens.append(mx.argmax(group.forward(tokens[-1]), axis=-1))
         group.restore(checkpoint)
         return mx.concatenate(tokens, axis=1)
-
-    def _grow(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
-        found: dict[Sequence, Proposal] = {}
-        for group, slots in self._slots.by_group():
-            if wanted := self._wanted(slots, asked):
-                logits = self._read_new(group, slots, wanted)
-                grove = Grove(group, {slot: wanted.get(slot, 0) for slot in slots})
-                trees = grove.grow(logits, likeliest, by_states=False)
-                found |= {slots[slot]: trees[slot] for slot in wanted}
-        return found

@@ -1,5 +1,7 @@
 """The slots of sequences in a drafter's own caches, so that all sequences of a batch are drafted for together."""
 
+from functools import partial
+
 import mlx.nn as nn
 
 from pippin.engines.language.kv_cache import slots as sizes
@@ -14,7 +16,7 @@ class DrafterSlots:
 
     def __init__(self, drafter: nn.Module, shape: BatchShape) -> None:
         self._shape = shape
-        self._groups = CacheGroups(shape.layout, lambda _: BatchedGroup(drafter, shape))
+        self._groups = CacheGroups(shape.layout, partial(BatchedGroup, drafter, shape))
         self._slots: dict[Sequence, Slot] = {}
 
     def __contains__(self, sequence: Sequence) -> bool:

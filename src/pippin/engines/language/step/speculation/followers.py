@@ -34,9 +34,9 @@ class Follower(Proposer, Protocol):
         """The sequences of a group have gone through the model."""
         ...
 
-    def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
-        """Of the tokens of the last pass, each sequence keeps those at these ascending places, the first of them
-        always. Returns the arrays that are to be evaluated."""
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        """Of the tokens of the last pass, each sequence keeps the first so many, at least one. Returns the arrays that
+        are to be evaluated."""
         ...
 
     def forget(self, sequence: Sequence) -> None: ...

@@ -22,7 +22,6 @@ from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
-from pippin.engines.language.step.speculation.growing import Grove
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
 
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
@@ -107,19 +106,9 @@ class Heads:
 
     is_free = False
 
-    def __init__(
-        self,
-        head: DraftHead,
-        layout: CacheLayout,
-        states: HiddenStates,
-        *,
-        most: int,
-        grows_trees: bool = False,
-    ) -> None:
-        """`most`: tokens that it is asked for at once. `grows_trees`: the head says the next token by itself, and can
-        be asked for several ways on."""
+    def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, most: int) -> None:
+        """`most`: tokens that it is asked for at once."""
         self._head = head
-        self.grows_trees = grows_trees
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
@@ -180,17 +169,13 @@ class Heads:
         """The sequences of a group have gone through the model."""
         self._passed[group] = self._states.take(group.row(group.high))
 
-    def kept(self, places: Mapping[Running, Many[int]]) -> list[mx.array]:
-        """Of what has `passed` each sequence keeps the tokens at these ascending places, the first among them. Gives
-        the states."""
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        """Of what has `passed` each sequence keeps the first so many tokens. Gives the states."""
         passed, self._passed = self._passed, {}
-        for running, own in places.items():
+        for running, count in counts.items():
             followed, group = self._followed.get(running.sequence), running.slot.group
             if followed is not None:
-                states, row = passed[group], group.row(running.slot.index)
-                if own[-1] >= len(own):  # there are others between them
-                    states, row = states[row : row + 1, mx.array(list(own))], 0
-                followed.wait(_Stretch(states, row, len(own)))
+                followed.wait(_Stretch(passed[group], group.row(running.slot.index), count))
         return list(passed.values())
 
     # What is asked of it
@@ -198,7 +183,7 @@ class Heads:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         most = max(
             (count for sequence, count in wanted if sequence in self._followed),
             default=0,
@@ -207,9 +192,6 @@ class Heads:
             return [NOTHING for _ in wanted]
         most = most if self._head.most is None else min(most, self._head.most)
         self._slots.settle()
-        if trees and self.grows_trees:
-            grown = self._grow(self._read(), dict(wanted))
-            return [grown.get(sequence, NOTHING) for sequence, _ in wanted]
         drafts = self._draft_in_one_call(most) if self._head.in_one_call else self._draft(self._read(), most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
@@ -319,15 +301,4 @@ class Heads:
             table = np.array(drafted[group])
             for slot, sequence in slots.items():
                 found[sequence] = table[slot - group.low].tolist()
-        return found
-
-    def _grow(
-        self, states: Mapping[BatchedGroup, mx.array], wanted: Mapping[Sequence, int]
-    ) -> dict[Sequence, Proposal]:
-        """A tree of up to so many tokens for each sequence, by the head's own states after what it has read."""
-        found: dict[Sequence, Proposal] = {}
-        for group, slots in self._slots.by_group():
-            grove = Grove(group, {slot: wanted.get(sequence, 0) for slot, sequence in slots.items()})
-            trees = grove.grow(states[group], self._head.likeliest, by_states=True)
-            found |= {sequence: trees[slot] for slot, sequence in slots.items()}
         return found

@@ -19,51 +19,6 @@ from statistics import median
 
 REMEMBERED = 9  # measurements of each kind of step
 FIRST_GUESS = 0.1  # of a step's time: what a proposed token is assumed to add before that is measured
-Costs = tuple[tuple[int, float], ...]
-"""Numbers of vectors, ascending, and the time of a product with so many, as a multiple of that with one."""
-WITH_VNNI: Costs = (
-    (1, 1.0),
-    (2, 1.1),
-    (3, 1.22),
-    (4, 1.4),
-    (5, 1.92),
-    (6, 1.96),
-    (8, 2.36),
-    (9, 2.9),
-    (12, 3.3),
-    (16, 3.9),
-    (17, 5.4),
-    (24, 6.0),
-    (25, 7.1),
-    (32, 7.4),
-    (36, 8.5),
-    (48, 10.6),
-    (64, 13.6),
-    (1024, 214.0),  # in proportion
-)
-"""Of the kernels for CPUs that multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
-time, so that costs grow in steps: one more vector costs next to nothing, or much. Measured by
-`benchmarks.speculation_policy --measure`; on other machines the height differs, but hardly the shape."""
-WITH_AVX2: Costs = (
-    (1, 1.0),
-    (2, 1.7),
-    (3, 1.95),
-    (4, 2.4),
-    (6, 3.4),
-    (8, 4.2),
-    (9, 6.0),
-    (12, 6.7),
-    (16, 7.6),
-    (17, 9.1),
-    (24, 11.6),
-    (25, 13.6),
-    (32, 16.0),
-    (36, 17.5),
-    (48, 21.5),
-    (64, 30.2),
-    (1024, 480.0),  # in proportion
-)
-"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
 NEVER_PAYS = 1.1  # plain steps for each token of a sequence: a pass that takes longer does not pay
 LEAP = 2.0  # times the tokens of the widest measured pass: how wide a pass may be whose time is guessed
 OUTLIER = 2.0  # times the expected time: longer steps count as so long, because something else held them up
@@ -242,13 +197,16 @@ def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
 class StepTimes:
     """The time of steps, by the number of sequences and the number of tokens of all of them."""
 
-    pads: bool = (
-        True  # the time of a pass depends on its tokens for each sequence, else on those of all of them
-    )
-    costs: Costs = WITH_VNNI  # of passes without padding, before they are measured
+    # Of passes without padding, before they are measured: numbers of tokens, and the time of a pass over so many as a
+    # multiple of that over one. Empty where passes have padding: their time depends on the tokens of each sequence.
+    costs: Points = ()
     _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds of plain steps, by sequences
     _medians: dict[int, float] = field(default_factory=dict)
     _ratios: dict[int, _Ratios] = field(default_factory=dict)
+
+    @property
+    def pads(self) -> bool:
+        return not self.costs
 
     def observe(self, sequences: int, computed: int, seconds: float) -> None:
         if computed == sequences:
@@ -324,15 +282,12 @@ class StepTimes:
 class Pace:
     """Decides how many tokens to propose for each of the sequences that a step computes."""
 
-    def __init__(
-        self, most: int, *, overlaps: bool = False, pads: bool = True, costs: Costs = WITH_VNNI
-    ) -> None:
+    def __init__(self, most: int, *, overlaps: bool = False, costs: Points = ()) -> None:
         """`most`: most tokens proposed for a sequence. `overlaps`: a step in which proposals are looked for takes
-        longer even where there are none, because it cannot be built while the last one is computed. `pads`: a pass
-        computes as many tokens of each sequence as of that with the most. `costs`: those of passes without padding."""
-        self.times = StepTimes(pads, costs)
-        self.tree_times = StepTimes(pads, costs)  # of steps that check trees, see `TreePace`
-        self._pads = pads
+        longer even where there are none, because it cannot be built while the last one is computed. `costs`: as in
+        `StepTimes`; where they are empty, a pass computes as many tokens of each sequence as of that with the most."""
+        self.times = StepTimes(costs)
+        self._pads = not costs
         self._overlaps = overlaps
         self._hits = 1.0  # of the steps that looked for proposals, the share that found some
         self._vain = 0.0  # seconds by which steps that found none were longer
@@ -451,15 +406,12 @@ class Pace:
         """Tokens that a pass computes with so many proposals for each sequence."""
         return len(lengths) * (1 + max(lengths)) if self._pads else len(lengths) + sum(lengths)
 
-    def observe(
-        self, sequences: int, computed: int, seconds: float, tokens: int, *, trees: bool = False
-    ) -> None:
+    def observe(self, sequences: int, computed: int, seconds: float, tokens: int) -> None:
         """A step computed `computed` tokens and gave `tokens`, of all sequences. It was a plain one where it computed
-        one token for each sequence; others checked chains, or `trees`."""
+        one token for each sequence."""
         plain, is_plain = self.times.plain(sequences), computed == sequences
-        times = self.tree_times if trees else self.times
         if self.times.measured(sequences):
-            spent = min(seconds, OUTLIER * times.expected(sequences, computed))
+            spent = min(seconds, OUTLIER * self.times.expected(sequences, computed))
             lost = 0.0 if is_plain else spent - plain * tokens / sequences
             self._spend(spent, lost)
             if not is_plain:
@@ -469,9 +421,7 @@ class Pace:
         follows = self._plain_before == sequences
         self._plain_before = sequences if is_plain else 0
         if not is_plain or follows:
-            times.observe(sequences, computed, seconds)
-        if is_plain and follows:
-            self.tree_times.observe(sequences, computed, seconds)
+            self.times.observe(sequences, computed, seconds)
         if is_plain:
             self._since_plain = 0 if follows else self._since_plain
         else:

@@ -3,7 +3,7 @@ prefix cache remembers.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -20,42 +20,10 @@ MOST_PLACES = 8  # that are remembered of a run of tokens, the last ones
 
 class Proposal(NamedTuple):
     """Tokens that may follow. Those that were found in a text have `agreed` tokens before them in common with the
-    sequence, by which it is measured how often such are right; None for those that a model drafted.
-
-    Of a tree `parents` has for each token the index of the one before it, -1 where that is the sequence's last; the
-    likelier of those that follow the same come first. None for a chain, where each follows the one before it."""
+    sequence, by which it is measured how often such are right; None for those that a model drafted."""
 
     tokens: list[int]
     agreed: int | None = None
-    parents: list[int] | None = None
-
-    @property
-    def ways(self) -> list[int]:
-        """`parents`, of a chain as well."""
-        return list(range(-1, len(self.tokens) - 1)) if self.parents is None else self.parents
-
-    @property
-    def likeliest(self) -> list[int]:
-        """The chain of the first tokens that follow each other."""
-        if self.parents is None:
-            return self.tokens
-        found: list[int] = []
-        last = -1
-        while last in self.parents:
-            last = self.parents.index(last)
-            found.append(self.tokens[last])
-        return found
-
-    def cut(self, allowed: Callable[[list[int]], int]) -> "Proposal":
-        """What is left where so many of tokens that follow each other are `allowed`."""
-        if self.parents is None:
-            return self._replace(tokens=self.tokens[: allowed(self.tokens)])
-        places, paths, parents = {-1: -1}, {-1: list[int]()}, list[int]()
-        for index, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            if parent in places and allowed(path := [*paths[parent], token]) == len(path):
-                parents.append(places[parent])
-                places[index], paths[index] = len(places) - 1, path
-        return self._replace(tokens=[self.tokens[index] for index in places if index >= 0], parents=parents)
 
 
 NOTHING = Proposal([])
@@ -74,18 +42,12 @@ class Proposer(Protocol):
         """Whether proposals take next to no time. There may be none then."""
         ...
 
-    @property
-    def grows_trees(self) -> bool:
-        """Whether it has trees to propose."""
-        ...
-
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether there may be proposals for the sequence now."""
         ...
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
-        """For each sequence up to so many tokens that may follow, all of whose tokens are known: chains, or `trees`
-        where there are any."""
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
+        """For each sequence up to so many tokens that may follow, all of whose tokens are known."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -95,6 +57,12 @@ class Proposer(Protocol):
     def sequence_bytes(self, capacity: int) -> int:
         """Of what is kept for a sequence, with capacity for so many tokens."""
         ...
+
+
+def agreed(proposed: list[int], chosen: list[int]) -> int:
+    """How many of the proposed tokens were chosen, up to the first that was not, or for which no choice is known."""
+    pairs = list(zip(proposed, chosen, strict=False))
+    return next((place for place, (ours, its) in enumerate(pairs) if ours != its), len(pairs))
 
 
 def _runs(tokens: Many[int], end: int) -> Iterator[tuple[int, ...]]:
@@ -180,7 +148,6 @@ class Lookup:
     one that the prefix cache remembers under the sequence's own key."""
 
     is_free = True
-    grows_trees = False
     weight_bytes = 0
 
     def __init__(self, *, in_text: bool, remembered: RememberedText | None = None) -> None:
@@ -194,7 +161,7 @@ class Lookup:
     def is_ready(self, sequence: Sequence) -> bool:
         return self._in_text or bool(sequence.request.job.prediction)
 
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         return [self._look(sequence, most) for sequence, most in wanted]
 
     def _look(self, sequence: Sequence, most: int) -> Proposal:
@@ -254,17 +221,13 @@ class Either:
     def is_ready(self, sequence: Sequence) -> bool:
         return True
 
-    @property
-    def grows_trees(self) -> bool:
-        return self._other.grows_trees
-
-    def propose(self, wanted: list[tuple[Sequence, int]], trees: bool = False) -> list[Proposal]:
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         found = self._free.propose(wanted)
         rest = [
             (sequence, 0 if mine.tokens else most)
             for (sequence, most), mine in zip(wanted, found, strict=True)
         ]
-        drafted = self._other.propose(rest, trees)
+        drafted = self._other.propose(rest)
         return [mine if mine.tokens else other for mine, other in zip(found, drafted, strict=True)]
 
     def forget(self, sequence: Sequence) -> None:

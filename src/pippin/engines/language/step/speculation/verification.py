@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.followers import Follower
-from pippin.engines.language.step.speculation.judging import agreed
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
-from pippin.engines.language.step.speculation.proposers import Proposal, Proposer
-from pippin.engines.language.step.speculation.trees import TreePace
+from pippin.engines.language.step.speculation.proposers import Proposal, Proposer, agreed
 
 AGREED = (1, 2, 3, 4, 8, 16, 32)
 """Lookups with so many tokens in common, up to the next number, are assumed to be right equally often: the first
@@ -59,21 +57,16 @@ class Speculation:
         always: bool = True,
         heads: Follower | None = None,
         clock: StepClock | None = None,
-        trees: TreePace | None = None,
     ) -> None:
         """`most`: most tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, at
         which the state of a sequence is to be remembered. `always`: sequences without a prediction may have proposals
-        too. `heads`: the source of proposals that is told of the model's states. `clock` measures steps. `trees`:
-        decides when to check trees, where the model can and the proposer has some."""
+        too. `heads`: the source of proposals that is told of the model's states. `clock` measures steps."""
         self.proposer = proposer
         self.clock = clock or StepClock()
         self.always = always
         self.heads = heads
         self.pace = pace
-        self.trees = trees
         self._rested = 0  # steps since it was last asked whether proposals pay, while they do not
-        self._tree = 0  # tokens of the trees that were asked for last
-        self._asked_with: list[float] = []  # the chances of chains at that time
         self._most = most
         self._block = block
         # The acceptance of each sequence and the prior of a new one: by grounds, then of all proposals.
@@ -93,28 +86,24 @@ class Speculation:
         self._rested = (self._rested + 1) % LOOKS_WHILE_RESTING if self.pace.rests else 0
         if self._rested:
             return False
-        chances = self._chances(running)
         rooms = [self._most if each else 0 for each in ready]
-        lengths = self.pace.lengths(chances, rooms)
-        return any(lengths) or self._size_of_trees(chances, lengths, rooms) > 0
-
-    def _size_of_trees(self, chances: list[float], lengths: list[int], rooms: list[int]) -> int:
-        """Tokens of a tree for each sequence that has room for it; 0 for chains of these lengths."""
-        return 0 if self.trees is None else self.trees.size(chances, lengths, max(rooms))
+        return any(self.pace.lengths(self._chances(running), rooms))
 
     def proposals(self, running: list[Running]) -> list[Proposal]:
         """One for each of these sequences, whose tokens are all known."""
         rooms = [self._room(each) for each in running]
-        asked = rooms if self.proposer.is_free else self._asked(self._chances(running), rooms)
+        asked = rooms if self.proposer.is_free else self.pace.lengths(self._chances(running), rooms)
         wanted = [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
-        found = self.proposer.propose(wanted, trees=self._tree > 0)
+        found = self.proposer.propose(wanted)
         self._grounds = {
             each.sequence: grounds_of(proposal)
             for each, proposal in zip(running, found, strict=True)
             if proposal.tokens
         }
         allowed = [
-            proposal.cut(each.sequence.decoder.allowed) if proposal.tokens else proposal
+            proposal._replace(tokens=proposal.tokens[: each.sequence.decoder.allowed(proposal.tokens)])
+            if proposal.tokens
+            else proposal
             for each, proposal in zip(running, found, strict=True)
         ]
         if not self.proposer.is_free:
@@ -128,12 +117,6 @@ class Speculation:
             Proposal(proposal.tokens[:length], proposal.agreed)
             for proposal, length in zip(allowed, lengths, strict=True)
         ]
-
-    def _asked(self, chances: list[float], rooms: list[int]) -> list[int]:
-        """How many tokens to ask for, of chains or of trees."""
-        lengths, self._asked_with = self.pace.lengths(chances, rooms), chances
-        self._tree = self._size_of_trees(chances, lengths, rooms)
-        return [min(self._tree, room) for room in rooms] if self._tree else lengths
 
     def _room(self, running: Running) -> int:
         """Tokens that can be proposed for a sequence."""
@@ -156,11 +139,10 @@ class Speculation:
         return seen[grounds]
 
     def judged(self, sequence: Sequence, proposal: Proposal, chosen: list[int]) -> None:
-        """The model chose these tokens where it was given this proposal. Of a tree, its likeliest chain is counted."""
+        """The model chose these tokens where it was given this proposal."""
         if not proposal.tokens:
             return
-        chain = proposal.likeliest
-        proposed, accepted = len(chain), agreed(chain, chosen)
+        proposed, accepted = len(proposal.tokens), agreed(proposal.tokens, chosen)
         grounds = self._grounds[sequence]
         seen = self._acceptance(sequence, grounds)
         seen.observe(proposed, accepted)
@@ -175,20 +157,13 @@ class Speculation:
         computed = sequences if judged is None else self.pace.computed(judged.lengths)
         seconds = self.clock.seconds((sequences, computed), began)
         if judged is not None:
-            self._observe(sequences, computed, seconds, judged)
+            self.pace.observe(sequences, computed, seconds, judged.tokens)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
             self.pace.observe(sequences, sequences, seconds, sequences)
         if self.heads is not None:
             self.heads.rests = self.pace.rests
-
-    def _observe(self, sequences: int, computed: int, seconds: float, judged: Judged) -> None:
-        """A pass that took `seconds` has judged proposals."""
-        trees = any(each.parents is not None for each in judged.proposals)
-        self.pace.observe(sequences, computed, seconds, judged.tokens, trees=trees)
-        if self.trees is not None:
-            self.trees.observe(self._asked_with, self._tree if trees else 0, judged.tokens)
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that has left the batch."""

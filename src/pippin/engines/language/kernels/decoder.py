@@ -1,0 +1,236 @@
+"""A model whose steps the kernels compute, called like mlx-lm's models and on the same caches."""
+
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+from numpy.typing import NDArray
+from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
+
+from pippin.config.options.model import CpuActivations
+from pippin.engines.language.kernels.agreement import require_agreement
+from pippin.engines.language.kernels.description import Sample, describe
+from pippin.engines.language.kernels.matrices import round_activations
+from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
+from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
+
+
+class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
+    """The projection onto the vocabulary. The module has the name that mlx-lm gives it, so that it is restricted to the
+    sampled positions like mlx-lm's."""
+
+    def __init__(self, kernels: Kernels, matrix: Matrix) -> None:
+        super().__init__()
+        self._kernels = kernels
+        self._matrix = matrix
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Maps states [..., hidden] to logits [..., vocabulary]; a state of zeros, such as padding, gives zeros."""
+        states = np.asarray(x)
+        vectors = np.ascontiguousarray(states.reshape(-1, states.shape[-1]), np.float32)
+        # Written directly into MLX's memory: copying 16 rows costs a tenth of their product.
+        logits = mx.zeros((*states.shape[:-1], self._matrix.rows))
+        memory = np.asarray(logits).reshape(-1, self._matrix.rows)
+        real = vectors.any(axis=-1)
+        if real.all():
+            self._kernels.product_into(self._matrix, vectors, memory)
+        else:
+            memory[real] = self._kernels.product(self._matrix, vectors[real])
+        return logits
+
+
+class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
+    """Computes logits from tokens and caches at once: nothing is left to be evaluated."""
+
+    takes_padding = True
+
+    def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
+        """Takes over the weights of `model`, to which `architectures.why_not` must have no objection. Vectors are
+        rounded to `activations`. Raises `ValueError` for damaged weights, and `OtherAnswer` if a layer computes
+        something else than mlx-lm's."""
+        super().__init__()
+        self.model_type = model.model_type
+        found = describe(model)
+        self.args = found.args
+        self._logits = found.architecture.logits
+        self._linears = found.linears
+        self._chosen: Callable[[int], list[int] | None] = lambda sequences: None
+        self._kept = KeptPlaces()
+        kernels = Kernels(threads)
+        shape = found.shape
+        self._decoder = Decoder(kernels, shape)
+        self._kernels = kernels
+        self.captured: mx.array | None = None  # [sequences, count, layers x hidden], of the last call
+        self._token = TokenArray(shape.kv_heads, shape.head_dim, mx.float32)
+        self.lm_head = KernelHead(kernels, shape.embedding if found.head is None else found.head)
+        self.weight_bytes = shape.nbytes + (0 if found.head is None else found.head.nbytes)
+        self.instruction_set = kernels.instruction_set
+        for sample in found.samples:
+            self._compare(sample)
+        # After the comparison, which needs the exactness of float32.
+        round_activations(kernels, activations)
+
+    @property
+    def layers(self) -> list[None]:
+        """An entry for each layer."""
+        return [None] * len(self._decoder.shape.layers)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels whose threads compute the model, and whatever works beside it."""
+        return self._kernels
+
+    @property
+    def embedding(self) -> Matrix:
+        """The embedding of all tokens, unscaled."""
+        return self._decoder.shape.embedding
+
+    def make_cache(self) -> list[Any]:
+        """The caches that mlx-lm's model makes."""
+        windows = [layer.window for layer in self._decoder.shape.layers]
+        return [RotatingKVCache(max_size=window) if window else KVCache() for window in windows]
+
+    def capture(self, layers: Sequence[int]) -> None:
+        """Let each call from now on leave the states after these layers, in ascending order, in `captured`."""
+        self._decoder.capture(layers)
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """The embeddings [..., hidden] of tokens [...], unscaled."""
+        indexes = np.asarray(tokens)
+        rows = self._kernels.rows(self._decoder.shape.embedding, indexes)
+        return mx.array(rows.reshape(*indexes.shape, -1))
+
+    def linear_sizes(self, path: str) -> tuple[int, int] | None:
+        """The input and output sizes of the linear layer at a path of mlx-lm's model; None if there is none that
+        adapters can add to."""
+        found = self._linears.get(path)
+        return None if found is None else found[:2]
+
+    def adapt(
+        self, path: str, chosen: Callable[[int], list[int] | None], down: mx.array, up: mx.array
+    ) -> None:
+        """Let each sequence's adapter add to a linear layer: `down` [adapters, in, rank] and `up` [adapters, rank,
+        out], of which index 0 is no adapter. `chosen` tells the index of each of so many sequences, or None if none has
+        one."""
+        self._chosen = chosen
+        *_, places = self._linears[path]
+        for place in places:
+            pairs = [_addition(down[index], up[index][:, place.rows]) for index in range(1, down.shape[0])]
+            projection: Projection = place.projection
+            self._decoder.adapt(place.layer, projection, pairs)
+
+    def __call__(self, inputs: mx.array, cache: Sequence[Any] | None = None) -> mx.array:
+        """Logits [sequences, count, vocabulary] of tokens [sequences, count], which follow those in the caches."""
+        tokens = np.asarray(inputs)
+        # Blocks for the prefix cache may still be copied from memory that is written here.
+        mx.synchronize()
+        hidden = self._run(tokens, self.make_cache() if cache is None else cache)
+        logits: mx.array = self.lm_head(mx.array(hidden))
+        return logits if self._logits is None else self._logits(self.args, logits)
+
+    def states(self, inputs: mx.array, lengths: mx.array) -> mx.array:
+        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest]. Padding begins
+        at `lengths` [sequences], and its states are zeros. No cache is read or written."""
+        tokens = np.asarray(inputs)
+        counts = [int(length) for length in np.asarray(lengths)]
+        real = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
+        shape = self._decoder.shape
+        size = len(counts), shape.kv_heads, tokens.shape[1], shape.head_dim
+        kept = KV(np.empty(size, np.float32), np.empty(size, np.float32))
+        # No layer reads the keys and values of another, so all share the memory.
+        places = Places([[kept]] * len(shape.layers))
+        step = Step(starts=[0] * len(counts), counts=counts, places=places)
+        hidden, _ = self._decoder.run(tokens[real], step)
+        return mx.array(padded_states(hidden, (tokens.shape[0], tokens.shape[1]), real))
+
+    def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
+        """Normed states [sequences, count, hidden] after the last layer; zeros for padding."""
+        shape = tokens.shape[0], tokens.shape[1]
+        layers = [open_in_place(cache, self._token, shape) for cache in caches]
+        present = (tokens != PADDING).sum(axis=1).tolist()
+        told = [part.count for part in layers[0] for _ in part.starts]
+        counts = list(map(min, told, present))
+        step = Step(
+            starts=[start for part in layers[0] for start in part.starts],
+            counts=counts,
+            places=self._kept.of(layers),
+            adapters=self._chosen(len(counts)),
+        )
+        real = None if min(counts) == shape[1] else np.arange(shape[1]) < np.array(counts)[:, None]
+        taken = tokens.reshape(-1) if real is None else tokens[real]
+        hidden, captured = self._decoder.run(taken, step)
+        if len(captured):
+            by_token = captured.transpose(1, 0, 2).reshape(len(taken), -1)
+            self.captured = mx.array(padded_states(by_token, shape, real))
+        return padded_states(hidden, shape, real)
+
+    def _compare(self, sample: Sample) -> None:
+        cache = KVCache()
+        layer = open_in_place(cache, self._token, (1, len(sample.states)))
+        step = Step(starts=[0], counts=[len(sample.states)], places=_places([layer]))
+        found = self._decoder.run_layer(sample.layer, sample.states, step)
+        require_agreement(f"layer {sample.layer}", "mlx-lm", found, sample.expected)
+
+
+class KeptPlaces:
+    """The memory of a step's sequences, passed to the kernels again only if it has changed since the step before."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, ...]] = []
+        self._places: Places | None = None
+
+    def of(self, layers: Sequence[Sequence[InPlace]]) -> Places:
+        """The places of these layers. Raises `KernelError`."""
+        known = [_identity(part) for layer in layers for part in layer]
+        if self._places is None or known != self._known:
+            self._places = _places(layers)
+            self._known = known
+        return self._places
+
+
+def _identity(part: InPlace) -> tuple[Any, ...]:
+    """What `_view` depends on."""
+    return [_memory(array) for array in part.arrays], part.low, len(part.starts), part.shift, part.form
+
+
+def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
+    """The memory of an MLX array: after some assignments to a part of it, the same object lies elsewhere."""
+    return addressof(c_char.from_buffer(array)), array.shape
+
+
+def _places(layers: Sequence[Sequence[InPlace]]) -> Places:
+    return Places([[_view(part) for part in layer] for layer in layers])
+
+
+def padded_states(
+    states: NDArray[np.float32], shape: tuple[int, int], real: NDArray[np.bool_] | None
+) -> NDArray[np.float32]:
+    """States [tokens, size] of the `real` tokens (None for all), as [*shape, size] with zeros for the rest."""
+    if real is None:
+        return states.reshape(*shape, -1)
+    whole = np.zeros((*shape, states.shape[-1]), np.float32)
+    whole[real] = states
+    return whole
+
+
+def _view(part: InPlace) -> AnyKV:
+    """The memory of the sequences that a step computes. Nothing may hold it afterwards: MLX copies an array instead of
+    changing it while something else refers to it."""
+    slots = slice(part.low, part.low + len(part.starts))
+    arrays = [np.asarray(array)[slots] for array in part.arrays]
+    if part.form is None:
+        keys, values = arrays
+        return KV(keys, values, part.shift)
+    return PackedKV(tuple(arrays), *part.form)
+
+
+def _addition(down: mx.array, up: mx.array) -> Addition | None:
+    """What one adapter adds to one matrix, [in, rank] and [rank, out]; None if it adds nothing."""
+    if not mx.any(up != 0).item():
+        return None
+    matrices = (np.ascontiguousarray(np.asarray(each.astype(mx.float32)).T) for each in (down, up))
+    return Addition(*map(Matrix.dense, matrices))

@@ -1,0 +1,93 @@
+"""By which way Pippin's own kernels (the package `pippin-kernels`) compute a model: as whole layers, by single
+operations, or not at all."""
+
+from typing import Literal
+
+import mlx.nn as nn
+import msgspec
+
+from pippin.config.options.model import CpuActivations
+from pippin.core.errors import ServerError
+from pippin.engines.cpu.kernels import why_missing
+
+Means = Literal["fused layers", "fused operations", "float32"]
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How a model is computed on a CPU: whole layers by the kernels, some operations, or none; `reason` says why not
+    more."""
+
+    means: Means
+    reason: str | None = None
+
+
+def refuse_activations(activations: CpuActivations) -> None:
+    """Raises `ServerError("load_failed")` if this machine does not support the option."""
+    from pippin_kernels import KernelError, Kernels
+
+    from pippin.engines.language.kernels.matrices import round_activations
+
+    try:
+        round_activations(Kernels(1), activations)
+    except KernelError as error:
+        raise ServerError(
+            "load_failed", f"--cpu-activations {activations} cannot be used: {error} Take int8 instead."
+        ) from error
+
+
+def way_of(model: nn.Module) -> Way:
+    """How a model of mlx-lm will be computed. Looks at no weight."""
+    missing = why_missing()
+    if missing is not None:
+        return Way("float32", missing)
+    from pippin.engines.language.kernels import architectures, operations
+
+    reason = architectures.why_not(model)
+    if reason is None:
+        return Way("fused layers")
+    some = any(operations.multiplies(module) for _, module in operations.replaceable(model))
+    return Way("fused operations" if some else "float32", reason)
+
+
+def put_on(
+    model: nn.Module, way: Way, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
+) -> tuple[nn.Module, str]:
+    """The model on the kernels, by a way that `way_of` returned, and the instruction set. Vectors are rounded to
+    `activations`; `whole` is as in `operations.replace`. Removes weights from the original model. Raises `ValueError`
+    for damaged weights, and `OtherAnswer`."""
+    if way.means == "fused operations":
+        from pippin.engines.language.kernels import operations
+
+        return model, operations.replace(model, threads, activations=activations, whole=whole)
+    from pippin.engines.language.kernels.decoder import KernelDecoder
+
+    found = KernelDecoder(model, threads, activations=activations)
+    return found, found.instruction_set
+
+
+def way_of_encoder(model: nn.Module) -> Way:
+    """How an embedding model or a reranker of mlx-vlm will be computed. Looks at no weight."""
+    missing = why_missing()
+    if missing is not None:
+        return Way("float32", missing)
+    from pippin.engines.language.kernels import embedder, encoder
+
+    room = embedder if type(model).__module__ == embedder.QWEN3 else encoder
+    reason = room.why_not(model)
+    return Way("fused layers") if reason is None else Way("float32", reason)
+
+
+def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> nn.Module:
+    """The model with its layers on the kernels, if `way_of_encoder` returned fused layers. Vectors are rounded to
+    `activations`. Removes weights from the original model. Raises `ValueError` for damaged weights, and
+    `OtherAnswer`."""
+    from pippin.engines.language.kernels import embedder, encoder
+
+    if type(model).__module__ == embedder.QWEN3:
+        return embedder.KernelEmbedder(model, threads, activations=activations)
+    return encoder.put_on(model, threads, activations=activations)
+
+
+def computes_all(model: nn.Module) -> bool:
+    """Whether the kernels compute all of a model, so that it does not use the BLAS."""
+    return hasattr(model, "instruction_set")

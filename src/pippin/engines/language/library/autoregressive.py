@@ -1,0 +1,126 @@
+"""A loaded model of mlx-vlm that writes token by token, by mlx-vlm's own `generate_step`."""
+
+import inspect
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from pippin.core.requests import Sampling
+from pippin.engines.language.library.engine import Writing
+from pippin.engines.language.vision.media import WholePrompt, text_prompt
+from pippin.engines.language.vision.model import FAILURES, ModuleState, on_device, refusal
+
+log = logging.getLogger(__name__)
+
+PROBED = 64
+"""Tokens of the text with which the size of the KV cache is measured."""
+
+
+class AutoregressiveModel:
+    """A model of mlx-vlm as mlx-vlm runs it: one prompt at a time, with all its media."""
+
+    def __init__(self, inner: nn.Module, unused: ModuleState) -> None:
+        """`unused`: the state of `inner` before any prompt, from which each prompt begins."""
+        self.inner = inner
+        self._unused = unused
+        self._sample = text_prompt(range(1, PROBED + 1))
+
+    def write(
+        self, writing: Writing, tell: Callable[[Sequence[int]], bool], check: Callable[[], None]
+    ) -> None:
+        """Write an answer. `tell` takes each token and returns whether to go on; `check` may raise, and is called after
+        each pass through the model.
+
+        Raises `ServerError` for media that the model does not take.
+        """
+        mx.random.seed(writing.seed)
+        settings = {"seed": writing.seed, **_sampling(writing.sampling)}
+        with closing(self._steps(writing.prompt, max_tokens=writing.max_tokens, **settings)) as steps:
+            try:
+                first, _ = next(steps)
+            except FAILURES as error:
+                if not writing.prompt.has_media:
+                    raise
+                raise refusal("medium", error) from error
+            check()
+            if not tell([first]):
+                return
+            for token, _ in steps:
+                check()
+                if not tell([token]):
+                    return
+
+    def _steps(self, prompt: WholePrompt, **settings: Any) -> Generator[tuple[int, mx.array], None, None]:
+        """The tokens of an answer, each with its log-probabilities [vocabulary]."""
+        from mlx_vlm.generate.ar import generate_step
+
+        # Phi-4-multimodal notes in its layers whose LoRA weights to use. For text those of pictures are used, which the
+        # model has when it is loaded.
+        if callable(switch := getattr(self.inner, "set_modality", None)):
+            switch(has_image=True)
+        self._unused.restore()
+        arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+        ids = mx.array(prompt.ids)
+        pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", mx.ones_like(ids))
+        if not _takes_chunks(self.inner.language_model):
+            settings["prefill_step_size"] = None
+        found: Generator[tuple[int, mx.array], None, None] = generate_step(
+            ids, self.inner, pixels, mask, **settings, **arrays
+        )
+        return found
+
+    def logprobs(self, prompt: WholePrompt) -> mx.array:
+        """The log-probabilities [vocabulary] after a prompt, in float32. Raises what the model raises.
+
+        The size of the KV cache is measured by the last such prompt with media.
+        """
+        with closing(self._steps(prompt, max_tokens=1, temperature=0.0)) as steps:
+            _, found = next(steps)
+        self._sample = prompt if prompt.has_media else self._sample
+        return found.astype(mx.float32)
+
+    def computes_text(self) -> bool:
+        """Whether the model computes a prompt without media."""
+        try:
+            self.logprobs(text_prompt((1, 2, 3)))
+        except FAILURES as error:
+            log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
+            return False
+        return True
+
+    def token_bytes(self) -> int:
+        """Bytes of a prompt's token in the KV cache."""
+        from mlx_vlm.models.cache import make_prompt_cache
+
+        cache = make_prompt_cache(self.inner.language_model)
+        with closing(self._steps(self._sample, max_tokens=1, temperature=0.0, prompt_cache=cache)) as steps:
+            next(steps)
+        leaves = (leaf for _, leaf in tree_flatten([each.state for each in cache]))
+        held = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, mx.array))
+        return -(-held // int(self._sample.ids.size))
+
+    def settle(self) -> None:
+        """Compute all arrays of the model, so that another thread may use it."""
+        modules = self.inner.modules()
+        mx.eval([value for module in modules for value in module.values() if isinstance(value, mx.array)])
+
+
+def _sampling(asked: Sampling) -> dict[str, Any]:
+    """The arguments of `generate_step`, which takes the checkpoint's values for those that are missing."""
+    return {
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        "top_k": asked.top_k or 0,
+        "min_p": asked.min_p or 0.0,
+    }
+
+
+def _takes_chunks(language: nn.Module) -> bool:
+    """Whether mlx-vlm can cut a prompt for the model: it passes the tokens of a chunk as `inputs`."""
+    parameters = inspect.signature(type(language).__call__).parameters
+    return "inputs" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())

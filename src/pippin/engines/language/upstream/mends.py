@@ -1,0 +1,113 @@
+"""The records of what is mended in the libraries' models, and how a model gets its mends."""
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import mlx.nn as nn
+from mlx_lm.utils import _get_classes
+
+from pippin.engines.language.classes import become
+
+LIBRARIES = ("mlx_lm", "mlx_vlm")
+
+
+def _nothing(module: nn.Module) -> None:
+    """Leave a module of a loaded model as it is."""
+
+
+def _nothing_before(module: nn.Module, config: Mapping[str, Any]) -> None:
+    """Leave a module of a model without weights as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mend:
+    """What is mended in the modules of one class of a library. The weights of a loaded model stay where they are."""
+
+    original: type
+    kind: Literal["fault", "batching"]
+    """A fault: wrong numbers or a crash in the library itself. Batching: right there, but for one sequence alone, or
+    without taking tokens back."""
+    why: str
+    loaded: Callable[[Any], None] = _nothing
+    """What is done to each module of exactly this class when the weights are loaded."""
+    made: Callable[[Any, Mapping[str, Any]], None] = _nothing_before
+    """What is done to it before that, by config.json."""
+    issue: str = ""
+    """The address of the library's issue or pull request; empty where none is known."""
+    fixed_in: str | None = None
+    """The version of the library that has no need of this."""
+
+    @property
+    def library(self) -> str:
+        return self.original.__module__.partition(".")[0]
+
+    @property
+    def patch(self) -> str:
+        """The name of a fault's file in `patches/`."""
+        return f"{self.library}-{self.original.__module__.split('.')[2]}.patch"
+
+
+def to(kind: type) -> Callable[[nn.Module], None]:
+    """What gives a module this class."""
+
+    def change(module: nn.Module) -> None:
+        become(module, kind)
+
+    return change
+
+
+def files(library: str) -> list[str]:
+    """The names of the architectures or families of a library that have mends."""
+    package = importlib.import_module(f"{__package__}.{library}")
+    return sorted(each.name for each in pkgutil.iter_modules(package.__path__))
+
+
+def mends(library: str, name: str) -> tuple[Mend, ...]:
+    """The records of an architecture or family. Imports nothing else of its library."""
+    path = f"{__package__}.{library}.{name}"
+    if library not in LIBRARIES or importlib.util.find_spec(path) is None:
+        return ()
+    found: tuple[Mend, ...] = importlib.import_module(path).MENDS
+    return found
+
+
+def every_mend() -> Iterator[Mend]:
+    for library in LIBRARIES:
+        for name in files(library):
+            yield from mends(library, name)
+
+
+def _mends_of(kind: type) -> tuple[Mend, ...]:
+    """Those for models of a class `mlx_lm.models.<architecture>.Model`, or one of mlx-vlm's."""
+    parts = kind.__module__.split(".")
+    return mends(parts[0], parts[2]) if len(parts) > 2 else ()
+
+
+def mend(model: nn.Module) -> None:
+    """Mend a model that a library has loaded, if there is anything to mend."""
+    apply(_mends_of(type(model)), model)
+
+
+def apply(found: tuple[Mend, ...], model: nn.Module) -> None:
+    """Mend a model, or a draft head that is made of another model's parts."""
+    loaded = {each.original: each.loaded for each in found}
+    for module in model.modules():
+        loaded.get(type(module), _nothing)(module)
+
+
+def classes_of(config: dict[str, Any]) -> tuple[Any, Any]:
+    """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`."""
+    model_class, arguments = _get_classes(config)
+    made = {each.original: each.made for each in _mends_of(model_class)}
+
+    def make(given: Any) -> nn.Module:
+        model = model_class(given)
+        for module in model.modules():
+            made.get(type(module), _nothing_before)(module, config)
+        return model
+
+    return make, arguments

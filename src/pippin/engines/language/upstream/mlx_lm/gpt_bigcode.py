@@ -1,0 +1,33 @@
+"""GPT BigCode's learned positions for sequences of different length: mlx-lm 0.32 has them for one length alone."""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.gpt_bigcode import GPTBigCodeModel
+
+from pippin.engines.language.upstream.mends import Mend, to
+
+
+class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        if cache is None:
+            alone: mx.array = super().__call__(inputs)
+            return alone
+        starts = mx.array(cache[0].offset)  # one for all sequences, or one of each
+        hidden = self.wte(inputs) + self.wpe(starts[..., None] + mx.arange(inputs.shape[1]))
+        mask = create_attention_mask(hidden, cache[0])
+        for layer, own in zip(self.h, cache, strict=True):
+            hidden = layer(hidden, mask, cache=own)
+        found: mx.array = self.ln_f(hidden)
+        return found
+
+
+MENDS = (
+    Mend(
+        original=GPTBigCodeModel,
+        kind="batching",
+        why="learned positions begin at one number for all sequences",
+        loaded=to(OfAnyLengths),
+    ),
+)

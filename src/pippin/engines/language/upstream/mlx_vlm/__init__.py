@@ -1,0 +1,1 @@
+"""Mends of mlx-vlm's families, each file under its name there. Begin with `gemma3n.py`."""

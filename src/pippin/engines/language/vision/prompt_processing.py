@@ -1,0 +1,459 @@
+"""The processor of a model whose media are prepared with the whole prompt: turns messages into text as mlx-vlm does,
+and the text with all its media into arrays."""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import mlx.core as mx
+import numpy as np
+from jinja2 import TemplateError
+from PIL import ImageOps
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
+from pippin.core.errors import ServerError
+from pippin.engines import pictures, sound
+from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
+from pippin.engines.language.vision.checkpoint import read_config
+from pippin.engines.language.vision.frames import frame_rate
+from pippin.engines.language.vision.joint import JointTokens
+from pippin.engines.language.vision.media import (
+    TEXT_ONLY,
+    MediaPart,
+    Medium,
+    Modality,
+    Parts,
+    PlacedPrompt,
+    SampleRenderer,
+    TextOnly,
+    WholePrompt,
+    modality_of,
+)
+from pippin.engines.language.vision.placeholders import require_text_after
+from pippin.engines.language.vision.processing import (
+    FAILURES,
+    MOST_AUDIO_SECONDS,
+    audio_rate,
+    digest_of,
+    pixel_limits,
+    plain_arrays,
+    resized,
+    sample_clip,
+    sample_image,
+)
+from pippin.engines.language.vision.tiles import cut_into_tiles
+from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+
+log = logging.getLogger(__name__)
+
+PLAIN_TEMPLATE = (
+    "{%- if messages | length == 1 and messages[0].role == 'user' -%}{{ messages[0].content }}"
+    "{%- else -%}{%- for message in messages -%}"
+    "{{ message.role | capitalize }}: {{ message.content }}{{ '\\n' }}"
+    "{%- endfor -%}{%- if add_generation_prompt -%}Assistant:{%- endif -%}{%- endif -%}"
+)
+"""How mlx-vlm writes a conversation for a model without a chat template."""
+
+JOINED_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
+"""How mlx-vlm's processor of PLaMo 2 VL writes a conversation: its `chat_template` is a name and no template."""
+
+MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
+MARKED = "QXA"  # a word before which a processor writes the marker of a medium
+
+
+Writing = Literal["by architecture", "as parts", "as text"]
+"""How messages with media are given to a chat template: as mlx-vlm does for the architecture, as lists of parts, or as
+text with the markers that the model's processor would put there."""
+
+
+@dataclass(frozen=True)
+class LibraryStyle:
+    """How a message with media is given to the chat template of an architecture."""
+
+    model_type: str
+    writing: Writing = "by architecture"
+    markers: dict[Modality, str] = field(default_factory=dict)  # what names media in text
+
+    def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
+        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`.
+
+        Raises `ServerError` for media that the architecture does not take in one message.
+        """
+        listed: list[dict[str, Any]] = []
+        for part in parts:
+            match part:
+                case Text(text):
+                    listed.append({"type": "text", "text": shield(text)})
+                case Image() | Audio() | Video():
+                    listed.append({"type": modality_of(part)})
+                case _:
+                    pass
+        match self.writing:
+            case "by architecture":
+                return self._by_library(listed)
+            case "as parts":
+                return listed
+            case "as text":
+                return "".join(each.get("text", self.markers.get(each["type"], "")) for each in listed)
+
+    def _by_library(self, listed: list[dict[str, Any]]) -> Any:
+        from mlx_vlm.prompt_utils import MODEL_CONFIG, extract_text_from_content, get_message_json
+
+        if self.model_type not in MODEL_CONFIG:
+            return extract_text_from_content(listed)
+        counts = {kind: sum(each["type"] == kind for each in listed) for kind in MODALITIES}
+        clips = {"video": ["video"] * counts["video"]} if counts["video"] else {}
+        seen = [each for each in listed if each["type"] in ("text", "image")]
+        try:
+            message = get_message_json(
+                self.model_type,
+                seen if counts["image"] else extract_text_from_content(seen),
+                "user",
+                num_images=counts["image"],
+                num_audios=counts["audio"],
+                **clips,
+            )
+        except FAILURES as error:
+            # Some architectures take only one picture in a message: mlx-vlm's error says so.
+            why = f"The media of one message in 'messages' can't be written for this model: {error}"
+            raise ServerError("invalid_request", why, "messages") from error
+        return message["content"] if isinstance(message, dict) else message
+
+
+class _ShieldedTokenizer:
+    """A processor's tokenizer that reads markers spelled by clients as text: shielded ones, see `Literals`."""
+
+    def __init__(self, tokenizer: Any, encode_shielded: Callable[[str], list[int]]) -> None:
+        self._tokenizer = tokenizer
+        self._encode_shielded = encode_shielded
+
+    def __call__(self, text: Any = None, **settings: Any) -> Any:
+        pieces = [text] if isinstance(text, str) else text
+        shielded = isinstance(pieces, list) and any(
+            isinstance(piece, str) and BREAK in piece for piece in pieces
+        )
+        if not shielded:
+            return self._tokenizer(text, **settings)
+        from transformers import BatchEncoding
+
+        ids = [self._encode_shielded(piece) for piece in pieces]
+        if settings.get("add_special_tokens", True):
+            start = list(self._tokenizer("")["input_ids"])  # what is put before every text
+            ids = [[*start, *each] for each in ids]
+        made = {"input_ids": ids, "attention_mask": [[1] * len(each) for each in ids]}
+        if settings.get("return_token_type_ids"):
+            made["token_type_ids"] = [[0] * len(each) for each in ids]
+        if isinstance(text, str) and settings.get("return_tensors") is None:
+            return BatchEncoding({name: lists[0] for name, lists in made.items()})
+        return BatchEncoding(made, tensor_type=settings.get("return_tensors"))
+
+    def encode(self, text: str, **settings: Any) -> Any:
+        if BREAK in text:
+            return self(text, **settings)["input_ids"]
+        return self._tokenizer.encode(text, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+
+class PromptProcessor(TextOnly):
+    """A model's processor, given whole prompts. Several threads may use it at once."""
+
+    def __init__(self, folder: Path, options: ModelOptions, tokenizer: Tokenizer) -> None:
+        """Raises what mlx-vlm and transformers raise for a folder that they can't read."""
+        import mlx_vlm.utils
+
+        config = read_config(folder)
+        package, _ = mlx_vlm.utils.get_model_and_args(config)
+        self._config = config
+        self._options = options
+        self._lock = threading.Lock()
+        # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
+        self._processor = mlx_vlm.utils.load_processor(
+            folder, False, trust_remote_code=options.trust_remote_code
+        )
+        if hasattr(package, "ImageProcessor"):
+            self._processor.image_processor = mlx_vlm.utils.load_image_processor(
+                folder, trust_remote_code=options.trust_remote_code
+            )
+        cut_into_tiles(self._processor, config)
+        if hasattr(self._processor, "tokenizer"):
+            encode = tokenizer.literals.encode
+            self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)
+        self._rate = rate_of(self._processor)
+        self._frame_rate = frame_rate(self._processor)
+        own = self._own_template()
+        # A model's own template writes all special tokens.
+        self._adds_tokens = not tokenizer.chat_templates and own is None
+        self._templates = {"default": own or PLAIN_TEMPLATE}
+        self.writing = LibraryStyle(str(config.get("model_type", "")).lower())
+        self.found: frozenset[Modality] = frozenset()  # the modalities that the model takes, found by testing
+        self.takes_several = False  # whether a prompt may have several pictures, found by testing
+        self.joint: JointTokens | None = None  # set if prompts run in batches, found by testing
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        return self.found
+
+    @property
+    def templates(self) -> dict[str, str]:
+        return self._templates
+
+    def style(self, template: ChatTemplate) -> LibraryStyle:
+        return self.writing
+
+    @property
+    def frames(self) -> FrameRate | None:
+        # Not for a model that takes one picture at most.
+        seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
+        return self._frame_rate if seen else None
+
+    @property
+    def drops_video(self) -> bool:
+        """Whether the processor takes no video, even if it accepts it silently."""
+        return self._frame_rate is not None
+
+    def _own_template(self) -> str | None:
+        """The processor's own template, which some models have instead of their tokenizer's."""
+        found = getattr(self._processor, "chat_template", None)
+        if isinstance(found, str) and "{" not in found:
+            return JOINED_TEMPLATE
+        return found if isinstance(found, str) else None
+
+    def markers(self) -> dict[Modality, str]:
+        """What the processor writes for media, if it turns messages into text before the template sees them."""
+        return {modality: text for modality in MODALITIES if (text := self._marker(modality))}
+
+    def _marker(self, modality: Modality) -> str:
+        try:
+            named, bare = (
+                self._processor.apply_chat_template(
+                    [{"role": "user", "content": [*parts, {"type": "text", "text": MARKED}]}], tokenize=False
+                ).partition(MARKED)
+                for parts in ([{"type": modality}], [])
+            )
+        except (*FAILURES, TemplateError):
+            return ""
+        begins_alike = named[0].startswith(bare[0]) and named[1:] == bare[1:]
+        return named[0].removeprefix(bare[0]) if begins_alike else ""
+
+    def placed(
+        self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
+    ) -> PlacedPrompt:
+        if not parts:
+            return encode(text), None
+        made = self.prompt(text, parts)
+        if self.joint is None:
+            # Some processors number media with ids below 0, which are no tokens.
+            return [max(int(each), 0) for each in made.ids[0]], made
+        tokens, found = self.joint.place(made, modality_of(parts[0][1]), self._digest(parts))
+        return tokens, require_text_after(found, len(tokens))
+
+    def _digest(self, parts: Parts) -> bytes:
+        sources = ((part, part.source) for _, part in parts)
+        digests = (
+            digest_of(part, source.data, self._options)
+            for part, source in sources
+            if isinstance(source, Inline)
+        )
+        return hashlib.blake2b(b"".join(digests)).digest()
+
+    def prompt(self, text: str, media: Parts) -> WholePrompt:
+        """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
+        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        for where, part in media:
+            self._check(part, where)
+            self._add(part, where, given)
+        try:
+            return self._run(text, given)
+        except FAILURES as error:
+            where = media[-1][0] if media else "messages"
+            raise ServerError(
+                "invalid_request",
+                f"The media up to '{where}' can't be prepared for this model: {error}",
+                where,
+            ) from error
+
+    def joined(
+        self, renderer: SampleRenderer, find: Callable[[Sequence[WholePrompt]], JointTokens | None]
+    ) -> TextOnly:
+        try:
+            samples = [list(_samples(self, renderer, modality)) for modality in sorted(self.modalities)]
+        except (*FAILURES, ServerError) as error:
+            log.info("its media can't be joined: a sample fails: %s: %s", type(error).__name__, error)
+            return TEXT_ONLY
+        found = [tokens for each in samples if (tokens := find(each)) is not None]
+        # One set of tokens for all modalities: a prompt may have several.
+        self.joint = JointTokens.union(found) if len(found) == len(samples) else None
+        return TEXT_ONLY if self.joint is None else self
+
+    def _check(self, part: MediaPart, where: str) -> None:
+        modality = modality_of(part)
+        if modality not in self.modalities:
+            raise ServerError(
+                "unsupported",
+                f"This model takes no {modality}, and '{where}' is one. Leave it out, or choose a model that takes it.",
+                where,
+            )
+
+    def _add(self, part: MediaPart, where: str, given: dict[str, list[Any]]) -> None:
+        """Decode a medium into the arguments of the library."""
+        if not isinstance(part.source, Inline):
+            raise ServerError(
+                "invalid_request", f"{where} was not fetched; send the bytes as a data: URI.", where
+            )
+        data = part.source.data
+        match part:
+            case Image():
+                least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, where)
+                given["images"].append(
+                    resized(pictures.decode(data, param=where).convert("RGB"), part, least, most, where)
+                )
+            case Video():
+                rate = self._rate.asked(part.fps, part.max_frames)
+                _add_clip(read_clip(data, rate, where), given)
+            case Audio():
+                if given["audio"] and not getattr(self._processor, "supports_multiple_audio", False):
+                    raise ServerError(
+                        "unsupported",
+                        f"This model takes one recording in a request, and '{where}' is another: leave it out.",
+                        where,
+                    )
+                given["audio"].append(
+                    sound.decode(data, self._audio_rate, param=where, longest=MOST_AUDIO_SECONDS)
+                )
+
+    @property
+    def _audio_rate(self) -> int:
+        return audio_rate(self._processor)
+
+    def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
+        """A rendered prompt with small media. The last one differs by `number`: 0 and 1 have the same size, and a
+        picture of number 2 is wider. Raises `FAILURES`."""
+        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        match modality:
+            case "image":
+                picture = sample_image()
+                given["images"] += [picture] * (count - 1)
+                others = (picture, ImageOps.invert(picture), picture.resize((120, 60)))
+                given["images"].append(others[number])
+            case "video":
+                clip = sample_clip()
+                _add_clip(
+                    Clip(
+                        frames=clip.frames // (1 + number),
+                        indices=clip.indices,
+                        source_frames=clip.source_frames,
+                        source_fps=clip.source_fps,
+                    ),
+                    given,
+                )
+            case "audio":
+                waves = np.sin(np.arange(self._audio_rate) * (0.05 + 0.1 * number))
+                given["audio"].append(waves.astype(np.float32))
+        return self._run(text, given)
+
+    def _run(self, text: str, given: dict[str, list[Any]]) -> WholePrompt:
+        from mlx_vlm.utils import prepare_inputs
+
+        with self._lock:
+            found = prepare_inputs(
+                self._processor,
+                prompts=text,
+                image_token_index=self._config.get("image_token_index"),
+                add_special_tokens=self._adds_tokens,
+                **{name: values for name, values in given.items() if values},
+            )
+        ids = np.array(found.pop("input_ids"))
+        arrays = {name: plain_arrays(value) for name, value in found.items() if value is not None}
+        return WholePrompt(ids.reshape(1, -1).astype(np.int32), _with_ends(arrays))
+
+
+def _with_ends(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a prompt, with rows of zeros after its last picture for a model that reads up to such a row.
+
+    DeepSeek-VL2's processor in mlx-vlm returns [1, pictures, 2] counts of tiles, and its model looks for their end in
+    as many rows as there are tiles (`get_input_embeddings`). Past the end of the array it took arbitrary memory for
+    counts, and so left the picture out of some prompts.
+    """
+    tiles, pixels = arrays.get("images_spatial_crop"), arrays.get("pixel_values")
+    if not isinstance(tiles, np.ndarray) or tiles.ndim != 3 or not isinstance(pixels, np.ndarray):
+        return arrays
+    ends = np.zeros((tiles.shape[0], max(pixels.shape[1] - tiles.shape[1], 0), 2), tiles.dtype)
+    return {**arrays, "images_spatial_crop": np.concatenate([tiles, ends], axis=1)}
+
+
+def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
+    from mlx_vlm.utils import VideoMetadata
+
+    given["videos"].append(clip.frames)
+    given["video_metadata"].append(VideoMetadata(clip.source_frames, clip.source_fps, clip.indices))
+
+
+Evaluate = Callable[[WholePrompt], mx.array]
+"""Returns what the loaded model gives after a prompt [vocabulary]: logits, or log-probabilities."""
+
+
+def try_modalities(
+    processor: PromptProcessor,
+    open_renderer: "Callable[[PromptProcessor], SampleRenderer]",
+    evaluate: Evaluate,
+) -> bool:
+    """Find out, by testing, which modalities the model takes and how its messages are written; return whether any.
+
+    Messages are written in the first of the `Writing`s with which the model takes media.
+    """
+    found: set[Modality] = set()
+    tried = [each for each in MODALITIES if each != "video" or not processor.drops_video]
+    for writing in get_args(Writing):
+        markers = processor.markers() if writing == "as text" else {}
+        processor.writing = replace(processor.writing, writing=writing, markers=markers)
+        renderer = open_renderer(processor)
+        found = {each for each in tried if _sees_a_difference(processor, renderer, each, evaluate)}
+        if found:
+            break
+    processor.found = frozenset(found)
+    if "image" in found:
+        processor.takes_several = _sees_a_difference(processor, renderer, "image", evaluate, count=2)
+    return bool(found)
+
+
+def _samples(
+    processor: PromptProcessor, renderer: SampleRenderer, modality: Modality
+) -> Iterator[WholePrompt]:
+    """Prompts with media of a modality: two that differ in the medium only, and pictures of other sizes and number."""
+    asked = [(0, 1), (1, 1)]
+    if modality == "image":
+        asked += [(2, 1), (2, 2)] if processor.takes_several else [(2, 1)]
+    for number, count in asked:
+        yield processor.sample(modality, number, renderer.sample(modality, count), count)
+
+
+def _sees_a_difference(
+    processor: PromptProcessor,
+    renderer: SampleRenderer,
+    modality: Modality,
+    evaluate: Evaluate,
+    count: int = 1,
+) -> bool:
+    """Whether the model runs a prompt with samples of the modality, and what it gives changes with the last sample.
+
+    A family that leaves the medium out of the prompt would give the same for both.
+    """
+    try:
+        text = renderer.sample(modality, count)
+        first, second = (evaluate(processor.sample(modality, number, text, count)) for number in (0, 1))
+    except (*FAILURES, ServerError) as error:
+        log.info("a prompt with %s fails: %s: %s", modality, type(error).__name__, error)
+        return False
+    finite = bool(mx.all(mx.isfinite(first)).item()) and bool(mx.all(mx.isfinite(second)).item())
+    return finite and float(mx.abs(first - second).max()) > 0

@@ -1,0 +1,291 @@
+"""Draft heads that the kernels compute in one call: they say what mlx-vlm's modules say, whoever comes and goes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import msgspec
+import numpy as np
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_vlm.speculative.drafters import load_drafter
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.requests import Sampling
+from pippin.engines.cpu.kernels import why_missing
+from pippin.engines.language import loading
+from pippin.engines.language.kernels.agreement import require_agreement
+from pippin.engines.language.kv_cache.layout import PADDING
+from pippin.engines.language.step.engine import LanguageEngine
+from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
+
+pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
+
+ON_KERNELS = msgspec.structs.replace(PLAN, kernels=True)
+SORTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "residual normed": {"norm_before_residual": True},
+    "states normed": {"norm_before_fc": True},
+    "two layers": {"num_hidden_layers": 2},
+    "biased": {"attention_bias": True},
+    "all words": {"draft_vocab_size": 320},
+    "8 bits": {"bits": 8},
+    "4 bits": {"bits": 4},
+}
+PROMPTS = {f"r{place}": ((*range(5 + place, 25 + 7 * place), place), 20 + 3 * place) for place in range(4)}
+
+
+class KernelBench(Bench):
+    def new_engine(self, plan: Any) -> LanguageEngine:
+        return loading.build_engine(
+            self.model, self.tokenizer, self.options, plan, folder=self.folder, kernel_threads=2
+        )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Folders of heads by their sort, and of the model that they are for."""
+    root = tmp_path_factory.mktemp("heads")
+    eagle3_model(root / "model")
+
+    def folder(sort: str = "plain") -> Path:
+        path = root / sort.replace(" ", "-")
+        if not path.exists():
+            changes = dict(SORTS[sort])
+            bits, words = changes.pop("bits", None), changes.pop("draft_vocab_size", None)
+            whole = {key: changes.pop(key) for key in list(changes) if key.startswith("norm_before")}
+            if words is not None:
+                whole["draft_vocab_size"] = words
+            eagle3_head(path, whole=whole, **changes)
+            if bits is not None:
+                quantise(path, bits)
+        return path
+
+    return folder
+
+
+def quantise(folder: Path, bits: int) -> None:
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    packed = {}
+    for name, array in weights.items():
+        if array.ndim < 2 or not name.endswith("weight"):
+            packed[name] = array
+            continue
+        stem = name.removesuffix("weight")
+        packed[name], packed[f"{stem}scales"], packed[f"{stem}biases"] = mx.quantize(array, 32, bits)
+    mx.save_safetensors(str(folder / "model.safetensors"), packed, {"format": "mlx"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "quantization": {"group_size": 32, "bits": bits}})
+    )
+
+
+def options(head: Path, **changes: Any) -> ModelOptions:
+    return ModelOptions(
+        **{"cache_block_tokens": 8, "num_draft_tokens": 3, "draft_model_path": str(head), **changes}
+    )
+
+
+@pytest.fixture
+def bench(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    monkeypatch.setattr(loading, "Pace", Eager)
+
+    def opened(sort: str = "plain", **changes: Any) -> Bench:
+        head = made(sort)
+        return KernelBench(head.parent / "model", options(head, **changes), ON_KERNELS)
+
+    return opened
+
+
+def heads_of(bench: Bench) -> Any:
+    assert bench.engine.speculation is not None
+    return bench.engine.speculation.heads
+
+
+def plain_head(bench: Bench, folder: Path) -> nn.Module:
+    """mlx-vlm's module with float32 weights, on the model's own embeddings."""
+    inner, _ = load_drafter(str(folder), "eagle3")
+    if "quantization" in json.loads((folder / "config.json").read_text()):
+        widen(inner)
+    inner.embed_tokens = bench.model.embed
+    return inner
+
+
+def widen(module: Any) -> None:
+    for _, each in module.named_modules():
+        if isinstance(each, nn.QuantizedLinear):
+            each.scales, each.biases = each.scales.astype(mx.float32), each.biases.astype(mx.float32)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_its_states_are_those_of_mlx_vlms_module(
+    bench: Callable[..., Bench], made: Callable[..., Path], sort: str
+) -> None:
+    """In pieces, and of sequences of different lengths side by side."""
+    subject = bench(sort)
+    head, inner = heads_of(subject)._head, plain_head(subject, made(sort))
+    assert head.in_one_call
+    tokens = mx.array(np.random.default_rng(0).integers(0, 200, (3, 11)), mx.int32)
+    states = mx.random.normal((3, 11, head.state_size), key=mx.random.key(1))
+    inner._cache, inner._next_position = inner.make_cache(), 0
+    expected = np.array(inner._forward_tokens(tokens, states, mx.int32))
+    lengths = (11, 4, 7)
+    real = np.arange(11) < np.array(lengths)[:, None]
+    padded = mx.where(mx.array(real), tokens, PADDING)
+    found = np.array(head(padded, head.make_cache(), states))
+    assert np.abs(found - expected)[real].max() < 1e-4 * np.abs(expected).max()
+    cache = head.make_cache()
+    pieces = [head(tokens[:1, :5], cache, states[:1, :5]), head(tokens[:1, 5:], cache, states[:1, 5:])]
+    assert np.abs(np.concatenate(pieces, axis=1) - expected[:1]).max() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("sequences", [1, 2, 4])
+def test_it_proposes_what_mlx_vlm_drafts(
+    bench: Callable[..., Bench], made: Callable[..., Path], sort: str, sequences: int
+) -> None:
+    """After each step, of sequences of different lengths, each from the states that the model alone gives."""
+    subject = bench(sort)
+    heads, inner, engine = heads_of(subject), plain_head(subject, made(sort)), subject.engine
+    for name, (prompt, count) in list(PROMPTS.items())[:sequences]:
+        engine.submit(subject.job(name, prompt, count))
+    compared = 0
+    while engine.busy:
+        engine.step()
+        running = [each for each in engine.batch.running if each.sequence in heads._followed]
+        if len(running) < sequences or compared >= 4 * sequences:
+            continue
+        for each, (found, *_) in zip(
+            running, heads.propose([(each.sequence, 3) for each in running]), strict=True
+        ):
+            expected = drafted(subject, heads, inner, each.sequence.tokens)
+            assert found == expected
+            compared += 1
+    assert compared >= 4 * sequences
+
+
+def drafted(bench: Bench, heads: Any, inner: Any, tokens: list[int]) -> list[int]:
+    """What mlx-vlm's module says after these tokens."""
+    bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
+    hidden = heads._states.take()
+    inner._cache, inner._next_position = inner.make_cache(), 0
+    inner._seed_token = inner._seed_hidden = None
+    inner._left_padding = None
+    inner.embed_tokens = bench.model.embed
+    own = inner._forward_tokens(mx.array([tokens[1:]]), hidden, mx.int32)[:, -1:]
+    found: list[int] = []
+    for _ in range(3):
+        likeliest = inner._draft_to_target(mx.argmax(inner._logits(own), axis=-1), mx.int32)
+        found.append(int(likeliest.item()))
+        own = inner._forward_tokens(likeliest, own, mx.int32)
+    return found
+
+
+@pytest.mark.parametrize("sort", ["plain", "two layers", "4 bits"])
+def test_it_gives_the_models_own_answer(bench: Callable[..., Bench], sort: str) -> None:
+    subject = bench(sort)
+    for _ in range(2):  # the second time, most of the prompts are known
+        answers, _ = run_all(subject, PROMPTS)
+        for name, (prompt, count) in PROMPTS.items():
+            assert len(answers[name, 0]) == count
+            subject.judge(prompt, answers[name, 0])
+    assert subject.engine.stats().draft_tokens > 0
+
+
+def test_seeded_sampling_is_the_same_with_and_without(bench: Callable[..., Bench]) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
+    found = [
+        run_all(bench(**changes), PROMPTS, sampling=sampling)[0]
+        for changes in ({}, {"draft_model_path": None})
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_a_sequence_that_leaves_changes_nothing_for_the_others(
+    bench: Callable[..., Bench], step: int
+) -> None:
+    subject = bench()
+    judge_others_of_one_that_leaves(subject, PROMPTS, step)
+    assert not heads_of(subject)._followed
+
+
+def test_what_does_not_fit_a_head_is_refused(bench: Callable[..., Bench]) -> None:
+    from pippin_kernels import KV, KernelError, Places, Step
+
+    drafter = heads_of(bench())._head._drafter
+    heads, size = drafter.shape.kv_heads, drafter.shape.head_dim
+    kept = KV(np.zeros((1, heads, 5, size), np.float32), np.zeros((1, heads, 5, size), np.float32))
+    step = Step(starts=[0], counts=[3], places=Places([[kept]]))
+    tokens, states = np.array([1, 2, 3], np.int32), np.zeros((3, drafter.state_size), np.float32)
+    assert drafter.run(tokens, states, step, 3).shape == (1, 3)
+    with pytest.raises(KernelError, match="longer than its keys and values"):
+        drafter.run(tokens, states, step, 4)
+    with pytest.raises(KernelError, match="a token and a state for each token"):
+        drafter.run(tokens, states[:, 1:], step, 1)
+    with pytest.raises(KernelError, match="not one of the vocabulary"):
+        drafter.run(tokens + 1000, states, step, 1)
+    drafter.close()
+    with pytest.raises(KernelError, match="closed"):
+        drafter.run(tokens, states, step, 1)
+
+
+def test_its_share_of_the_time_is_told(bench: Callable[..., Bench]) -> None:
+    subject = bench()
+    assert subject.engine.stats().draft_seconds == 0
+    run_all(subject, PROMPTS)
+    assert 0 < subject.engine.stats().draft_seconds < 60
+
+
+def test_the_memory_of_a_head_is_counted_but_not_the_embeddings_of_the_model(
+    bench: Callable[..., Bench], made: Callable[..., Path]
+) -> None:
+    arrays: Any = mx.load(str(made() / "model.safetensors"))
+    own = sum(array.nbytes for name, array in arrays.items() if array.ndim > 1 and "embed_tokens" not in name)
+    counted = heads_of(bench())._head.own_bytes
+    assert own <= counted < 1.3 * own  # rows are whole blocks
+
+
+def test_a_head_that_says_something_else_than_mlx_vlms_runs_as_that_does(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pippin.engines.language.drafters import fused_head
+
+    def compare(part: str, library: str, found: Any, expected: Any) -> None:
+        require_agreement(part, library, found + 1, expected)
+
+    monkeypatch.setattr(fused_head, "require_agreement", compare)
+    with caplog.at_level("INFO"):
+        subject = bench()
+    assert not heads_of(subject)._head.in_one_call
+    assert "runs in single operations: the draft head computed by the kernels" in caplog.text
+    answers, _ = run_all(subject, PROMPTS)
+    subject.judge(PROMPTS["r1"][0], answers["r1", 0])
+
+
+def test_a_head_is_one_call_beside_a_model_whose_vectors_are_rounded(bench: Callable[..., Bench]) -> None:
+    """It is held against mlx-vlm's before its own are."""
+    subject = bench("4 bits")
+    subject.model.kernels.round_activations()
+    subject.engine = subject.new_engine(ON_KERNELS)
+    assert heads_of(subject)._head.in_one_call
+    answers, _ = run_all(subject, PROMPTS)
+    assert all(len(answers[name, 0]) == count for name, (_, count) in PROMPTS.items())
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_head_that_names_tokens_beyond_the_vocabulary_is_refused(
+    made: Callable[..., Path], tmp_path: Path, kernels: bool
+) -> None:
+    head = eagle3_head(tmp_path / "head")
+    weights: Any = mx.load(str(head / "model.safetensors"))
+    weights["d2t"] = weights["d2t"] + 300
+    mx.save_safetensors(str(head / "model.safetensors"), weights)
+    plan = ON_KERNELS if kernels else PLAN
+    with pytest.raises(ServerError, match="token that the vocabulary does not have"):
+        KernelBench(made().parent / "model", options(head), plan)

@@ -1,0 +1,62 @@
+"""What is mended in the libraries is there in the installed ones, wrong in them, and written as patches for them."""
+
+import inspect
+import os
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from pippin.engines.language import upstream
+from pippin.engines.language.upstream.mends import LIBRARIES, Mend, every_mend, files, mends
+
+MENDS = list(every_mend())
+PATCHES = sorted((Path(upstream.__file__).parent / "patches").iterdir())
+
+
+def test_every_file_is_named_as_the_module_that_it_mends_and_says_what() -> None:
+    for library in LIBRARIES:
+        for name in files(library):
+            found = mends(library, name)
+            assert found, f"{library}/{name}.py has no MENDS"
+            assert {each.original.__module__.split(".")[2] for each in found} == {name}
+            assert {each.library for each in found} == {library}
+            assert len({each.original for each in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    "mend", MENDS, ids=lambda mend: f"{mend.original.__module__}.{mend.original.__name__}"
+)
+def test_a_mend_goes_when_the_library_has_it(mend: Mend) -> None:
+    assert inspect.getmodule(mend.original).__name__.startswith(f"{mend.library}.models.")  # type: ignore[union-attr]
+    if mend.fixed_in is not None:
+        assert Version(version(mend.library.replace("_", "-"))) < Version(mend.fixed_in), "delete this mend"
+    assert not mend.issue or mend.issue.startswith("https://github.com/")
+
+
+def test_every_fault_has_a_patch_and_every_patch_a_fault() -> None:
+    assert {path.name for path in PATCHES} == {each.patch for each in MENDS if each.kind == "fault"}
+
+
+@pytest.mark.parametrize("path", PATCHES, ids=lambda path: path.stem)
+def test_a_patch_applies_to_the_installed_library(path: Path, tmp_path: Path) -> None:
+    [library] = [each for each in LIBRARIES if path.name.startswith(f"{each}-")]
+    package = Path(__import__(library).__file__).parent
+    changed = [line[6:].strip() for line in path.read_text().splitlines() if line.startswith("+++ b/")]
+    for file in changed:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package.parent / file, tmp_path / file)
+    # Outside of a repository `git apply` takes files as they lie.
+    subprocess.run(
+        ["git", "apply", str(path)],
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": "/"},
+    )
+    for file in changed:
+        text = (tmp_path / file).read_text()
+        assert text != (package.parent / file).read_text()
+        compile(text, file, "exec")
