@@ -72,7 +72,7 @@ def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: st
     speculation = subject.open(World(proposals="head", **ON_A_CPU), tmp_path / "disk").speculation
     assert speculation is not None
     assert speculation.heads is not None
-    assert speculation.heads._head.in_one_call == (architecture in FUSED)
+    assert speculation.heads.head.in_one_call == (architecture in FUSED)
     for schedule in (COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK):
         play(subject, schedule)
     happened(subject.tally, proposals=True)

@@ -85,10 +85,9 @@ def held(engine: LanguageEngine) -> int:
         # What is computed in its slot lies in the batch.
         caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
     if engine.speculation is not None and isinstance(engine.speculation.proposer, Either):
-        drafter = engine.speculation.proposer._other
+        drafter = engine.speculation.proposer.other
         assert isinstance(drafter, DraftModel)
-        caches += [reading.cache for reading in drafter._read.values()]
-        aside = drafter._slots._groups.bytes
+        aside = drafter.bytes
     aside += sum(array.nbytes for cache in caches for array in arrays_of(cache))
     return engine.batch.groups.bytes + aside
 
