@@ -59,7 +59,9 @@ class UnreadAnswers:
         self._readers: dict[Unread, _Reader] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
+    @property
+    def readers(self) -> int:
+        """Connections whose answers wait to be read."""
         return len(self._readers)
 
     @property

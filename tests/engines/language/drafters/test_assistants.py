@@ -120,7 +120,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(pair: Pair, step:
     bench = pair.bench()
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
     assistants = assistants_of(bench)
-    assert len(assistants) == 0
+    assert assistants.held == 0
 
 
 def test_most_is_accepted_of_an_assistant_that_says_what_its_model_says(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
 ) -> None:
     subject = bench()
     judge_others_of_one_that_leaves(subject, PROMPTS, step)
-    assert len(heads_of(subject)) == 0
+    assert heads_of(subject).held == 0
 
 
 def test_what_does_not_fit_a_head_is_refused(bench: Callable[..., Bench]) -> None:

@@ -51,7 +51,7 @@ def test_every_run_is_found_where_it_stands_while_it_is_in_the_tree(
     tree = PrefixTree(SIZE, limit * BLOCK_BYTES, watcher=text)
     for key, tokens in plan:
         keep(tree, key, tokens)
-        assert len(text) == len(tree)
+        assert text.nodes == len(tree)
         for owner, run, place in text:
             assert place.node in set(tree)
             assert root_of(place.node) is tree.root(owner)
@@ -66,7 +66,7 @@ def test_every_run_is_found_where_it_stands_while_it_is_in_the_tree(
             place = text.find(key, whole[: SIZE + 1])
             assert place is not None
     tree.clear()
-    assert len(text) == 0
+    assert text.nodes == 0
     assert not list(text)
 
 
@@ -91,6 +91,17 @@ def test_what_another_key_has_is_not_found() -> None:
     keep(tree, b"one", range(16))
     assert text.find(b"two", [4, 5, 6]) is None
     assert text.find(b"one", [4, 5, 6]) is not None
+
+
+def test_a_node_whose_runs_another_has_taken_over_leaves_after_that_one() -> None:
+    text = RememberedText()
+    tree = PrefixTree(SIZE, 10**9, watcher=text)
+    keep(tree, b"", [1] * 16)
+    nodes = list(tree)
+    for node in reversed(nodes):
+        text.dropped(node)
+    assert text.nodes == 0
+    assert not list(text)
 
 
 def test_media_end_what_is_proposed() -> None:

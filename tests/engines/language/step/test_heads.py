@@ -183,7 +183,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     pair = pairs[kind]
     bench = Bench(pair.model, options(**pair.options))
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
-    assert len(heads_of(bench)) == 0
+    assert heads_of(bench).held == 0
 
 
 def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(

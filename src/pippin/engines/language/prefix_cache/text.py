@@ -74,7 +74,8 @@ class RememberedText:
         self._places: dict[bytes, Places] = {}
         self._keys: dict[Node, bytes] = {}
 
-    def __len__(self) -> int:
+    @property
+    def nodes(self) -> int:
         """The nodes whose text it knows."""
         return len(self._keys)
 
@@ -93,12 +94,13 @@ class RememberedText:
         key = self._keys.pop(node, None)
         if key is None:
             return
-        places = self._places[key]
+        # Another node of the key may have taken over its runs, and left with the last of them.
+        places = self._places.get(key, {})
         for _, run in _runs(node):
             if (place := places.get(run)) is not None and place.node is node:
                 del places[run]
         if not places:
-            del self._places[key]
+            self._places.pop(key, None)
 
     def clear(self) -> None:
         self._places.clear()

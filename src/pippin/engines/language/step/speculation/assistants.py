@@ -80,7 +80,8 @@ class Assistants:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
-    def __len__(self) -> int:
+    @property
+    def held(self) -> int:
         """The prompts and sequences of which it holds states."""
         return len(self._prompts) + len(self._followed)
 
