@@ -97,8 +97,7 @@ def test_a_node_whose_runs_another_has_taken_over_leaves_after_that_one() -> Non
     text = RememberedText()
     tree = PrefixTree(SIZE, 10**9, watcher=text)
     keep(tree, b"", [1] * 16)
-    nodes = list(tree)
-    for node in reversed(nodes):
+    for node in sorted(tree, key=lambda node: -node.depth):
         text.dropped(node)
     assert text.nodes == 0
     assert not list(text)
