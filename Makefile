@@ -63,6 +63,10 @@ kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as th
 .PHONY: prepare
 prepare: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) ## Install, compile and fetch what the tests need
 
+.PHONY: test-fast
+test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process, in less than a minute
+	$(BIN)/pytest --fast -n 2 --dist loadfile $(ARGS)
+
 .PHONY: test
 test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.

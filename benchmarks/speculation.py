@@ -109,12 +109,15 @@ class Subject:
         self.proposed = self.accepted = self.steps = 0
         self.given = 0.0  # tokens a sequence
 
+    @property
+    def speculation(self) -> Any:
+        decoding: Any = self.engine.decoding
+        return decoding.speculation
+
     def draft_wrongly(self) -> None:
         """Let its head draft the tokens beside those that it means, at the same cost."""
-        speculation = self.engine.speculation
-        assert speculation is not None
-        assert speculation.heads is not None
-        heads, propose = speculation.heads, speculation.heads.propose
+        [heads] = self.speculation.followers
+        propose = heads.propose
         object.__setattr__(
             heads,
             "propose",
@@ -208,10 +211,8 @@ def parts_of_a_step(subject: Subject, proposed: int, tokens: int, rounds: int) -
     from pippin.engines.language.step.engine import LanguageEngine
     from pippin.engines.language.step.speculation.verification import Speculation
 
-    speculation = subject.engine.speculation
-    assert speculation is not None
     object.__setattr__(
-        speculation.pace, "lengths", lambda chances, rooms: [min(proposed, room) for room in rooms]
+        subject.speculation.pace, "lengths", lambda chances, rooms: [min(proposed, room) for room in rooms]
     )
     subject.run("prose", 1, 8)  # so that arrays of this width are there
     watched: dict[str, tuple[Any, str]] = {

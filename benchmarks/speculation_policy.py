@@ -191,7 +191,7 @@ class Machine:
             if checked:
                 self.speculation.judged(cast(Any, each), proposal, each.tokens[before:])
         self.clock.taken = seconds(count + sum(lengths)) * (1 + self.noise * self.draw.random())
-        self.speculation.learn(NOW, count, Judged(proposals, given) if checked else None, looked=looked)
+        self.speculation.learn(NOW, count, Judged(proposals, given) if checked else Judged(), looked=looked)
         return given
 
 
@@ -230,8 +230,7 @@ class Measuring(Pace):
 def print_costs(folder: Path, proposed: int, rounds: int) -> None:
     subject = Subject(folder, True, num_draft_tokens=proposed, prompt_lookup=True)
     engine, pace = subject.engine, Measuring(proposed, costs=WITH_VNNI)
-    assert engine.speculation is not None
-    engine.speculation.proposer, engine.speculation.pace = Anything(), pace
+    subject.speculation.proposer, subject.speculation.pace = Anything(), pace
     print("sequences  milliseconds of CPU time by vectors", flush=True)
     for sequences, numbers in VECTORS.items():
         found = {vectors: [0.0] * rounds for vectors in numbers}

@@ -41,7 +41,7 @@ def start(folder: Path) -> dict[str, float]:
     options = ModelOptions()
     accelerate_blas(options, None)
     from pippin.engines.device import configure, decide, find_facts
-    from pippin.engines.language import loading
+    from pippin.engines.language.loading.engine import build_engine
     from pippin.engines.language.model.weights import load_weights
     from pippin.engines.language.prompt import preparer
 
@@ -53,7 +53,7 @@ def start(folder: Path) -> dict[str, float]:
     configure(plan)
     model, _ = load_weights(info, plan, lambda *_: None)
     lap()
-    loading.build_engine(model, prepared.tokenizer, options, plan, folder=folder)
+    build_engine(model, prepared.tokenizer, options, plan, folder=folder)
     lap()
     return {name: after - before for name, before, after in zip(STAGES, laps, laps[1:], strict=False)}
 

@@ -14,6 +14,7 @@ from pippin.catalog.gguf import import_gguf
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.blas import accelerate_blas
+from tests import fast
 from tests.oracles.whisper_from_ctranslate2 import convert
 
 if TYPE_CHECKING:  # most tests have no use for them, and they take a second to import
@@ -26,12 +27,32 @@ accelerate_blas(
 
 # Of tests that say nothing else. No example has a deadline: a machine that is shared may be late.
 settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("fast", deadline=None, max_examples=5)  # with `--fast`
 settings.register_profile("thorough", deadline=None, max_examples=200)  # with `make test-all`
 settings.load_profile("quick")
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast", action="store_true", help="No model, no socket, no process: less than a minute."
+    )
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    config = session.config
+    starts_others = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+    if config.getoption("--fast") and not starts_others:
+        settings.load_profile("fast")
+        fast.forbid()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_module = config.getoption("--fast") and collection_path.suffix == ".py"
+    return True if is_module and fast.left_out(collection_path) else None
 
 
 @pytest.fixture(autouse=True)

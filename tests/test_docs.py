@@ -125,6 +125,7 @@ OF_OTHER_PROGRAMS = {
     "--constraint",
     "--data",
     "--fail",
+    "--fast",
     "--for",
     "--max-connections",
     "--modelid",

@@ -2,20 +2,16 @@
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
 
 from pippin.api import kinds
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
 
 Contracts = Mapping[str, Contract[Any]]
-
-MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown": ""}
 
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
@@ -76,15 +72,14 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
   because a local model's reasoning is raw text. A client that asks for a summary (`reasoning.summary`) gets the
   same text in the fields and events of the summary instead, never in both. `include: ["reasoning.encrypted_content"]` adds it
   as an opaque text that a later request may send back; it is encoded, not encrypted.
-- **WebSocket**: each `response.create` event has the fields of a request; the answer is the events of a stream, as JSON
-  messages. A connection remembers its last response even if `store` is false. `generate: false` takes the input
-  without answering it. Errors are events of type `error` with a `status`; a connection ends after an hour.
+- **WebSocket**: each `response.create` event has the fields of a request; the answer is the events of a stream. A
+  connection remembers its last response even if `store` is false. `generate: false` takes the input without answering
+  it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
-  their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. All other
-  tools run on OpenAI's servers (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
-  `tool_search` and those of newer clients): they are left out of the prompt with a warning in the log, and a
-  `tool_choice` that forces one of them is refused. The grammar of a custom tool is shown to the model. A regular
-  expression is also enforced; a Lark grammar is not.
+  their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
+  that run on OpenAI's servers (`web_search`, `code_interpreter` ...) are left out of the prompt with a warning in the
+  log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
+  Lark grammar is only shown to the model.
 - **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier
   turns the model is shown.
 - **Tools of MCP servers** are called while the response is generated ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
@@ -202,19 +197,16 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and
 
 ## Fields
 
-● honoured, ○ accepted without effect, ✕ refused unless null, false, zero or empty. An empty cell means that the contract
-does not know the field.
+`PATCH /v1/settings` and `pippin serve` set the defaults of most ([configuration.md](configuration.md)); `GET /openapi.json` has the
+types. Fields that are accepted change nothing. Fields that are refused may be null, false, zero or empty.
 """  # noqa: E501 - rows of tables are one line each
 
 KEYS: Final = """
 ## Keys of objects
 
-Fields may hold objects with keys of their own. The table lists the known keys: those marked ○ are accepted without
-effect; all others are honoured, or refused by name if they ask for something unsupported. Any other key is ignored,
-and named once in the log, as `tools[].function.colour`. `[]` stands for every item of a list, and `*` for every key
-of a map. Messages, items of `input` and blocks of `system` are not checked for unknown keys, because clients keep
-notes of their own there. Nor are objects that are passed on as they are: JSON schemas, `metadata`, variables of the
-chat template.
+`GET /openapi.json` has the keys of objects in fields. A key that asks for something unsupported is refused by name. One
+that is not known is ignored, and named once in the log, as `tools[].function.colour`; those of messages, items of
+`input`, blocks of `system`, JSON schemas, `metadata` and variables of the chat template are not looked for.
 """
 
 
@@ -227,52 +219,73 @@ def contracts_of_dialects() -> Contracts:
 
 def api_page() -> str:
     contracts = contracts_of_dialects()
+    return "\n".join([API, *field_lines(contracts), KEYS, *kind_lines()]) + "\n"
+
+
+def field_lines(contracts: Contracts) -> list[str]:
+    """What becomes of each field: those that are honoured, and why the others are not."""
+    shared: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for name, fates in fates_of(contracts).items():
+        honouring = [head for head, (mark, _) in fates.items() if mark == "honoured"]
+        if honouring:
+            said = meaning([fates[head][1] for head in honouring])
+            shared.setdefault(tuple(honouring), []).append((f"`{name}`", said))
+    lines = []
+    for heads, rows in sorted(shared.items(), key=lambda item: -len(item[1])):
+        if len(rows) >= MANY:
+            lines += ["", f"### Honoured by {named(heads, contracts)}", ""]
+            lines += [f"- {name}: {said}" for name, said in rows]
+    lines += ["", "### Honoured by others", ""]
+    lines += sorted(
+        f"- {name} ({named(heads, contracts)}): {said}"
+        for heads, rows in shared.items()
+        if len(rows) < MANY
+        for name, said in rows
+    )
+    for title, mark in (("Refused", "refused"), ("Accepted without effect", "accepted")):
+        lines += ["", f"### {title}", "", *grouped(contracts, mark)]
+    return lines
+
+
+MANY: Final = 12
+"""Fields that several APIs honour have a table of their own from this number on."""
+
+Fate = tuple[str, str]  # honoured, accepted, refused or unknown, and what is said of it
+
+
+def fates_of(contracts: Contracts) -> Mapping[str, Mapping[str, Fate]]:
+    """By field, what becomes of it in each contract."""
     described = {head: descriptions(contract) for head, contract in contracts.items()}
     names = sorted({name for contract in contracts.values() for name in fields_of(contract)})
-    lines = [
-        API,
-        f"| Field | {' | '.join(contracts)} | Meaning |",
-        "|---|" + ":-:|" * len(contracts) + "---|",
-    ]
-    for name in names:
-        marks = " | ".join(
-            MARKS[status(contract, name, described[head])] for head, contract in contracts.items()
-        )
-        said = [texts.get(name, "") for texts in described.values()]
-        said += [contract.accepted.get(name, "") for contract in contracts.values()]
-        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(contracts, name))} |")
-    return "\n".join([*lines, *key_lines(contracts), *kind_lines()]) + "\n"
+    return {
+        name: {head: fate(contract, name, described[head]) for head, contract in contracts.items()}
+        for name in names
+    }
 
 
-def key_lines(contracts: Contracts) -> list[str]:
-    """A table of the keys that are known of each object in a field, and by which contracts."""
-    heads: dict[tuple[str, str], list[str]] = {}
-    for head, contract in contracts.items():
-        for name, place in contract.settings().items():
-            for path, struct in objects_of(place, name):
-                heads.setdefault((label(path, struct), keys(struct)), []).append(head)
-    rows = [
-        f"| {where} | {', '.join(dict.fromkeys(heads[where, known]))} | {known} |"
-        for where, known in sorted(heads)
-    ]
-    return [KEYS, "| Object | Contract | Keys |", "|---|---|---|", *rows]
+def fate(contract: Contract[Any], name: str, described: Mapping[str, str]) -> Fate:
+    found = status(contract, name, described)
+    texts = {"refused": contract.refused, "accepted": contract.accepted, "honoured": described}.get(found, {})
+    why = texts.get(name) or described.get(name, "")
+    return found, why.removeprefix("Accepted: ") if found == "accepted" else why
 
 
-def label(path: str, struct: inspect.StructType) -> str:
-    return f"`{path}`" if struct.tag is None else f"`{path}` of type `{struct.tag}`"
+def grouped(contracts: Contracts, mark: str) -> list[str]:
+    """A list of the fields with this fate: those of which the same is said stand together."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for name, fates in fates_of(contracts).items():
+        heads: dict[str, list[str]] = {}
+        for head, (found, why) in fates.items():
+            if found == mark:
+                heads.setdefault(why, []).append(head)
+        for why, saying in heads.items():
+            reasons.setdefault((named(saying, contracts), why), []).append(f"`{name}`")
+    return [f"- {', '.join(names)} ({apis}): {why}" for (apis, why), names in reasons.items()]
 
 
-def keys(struct: inspect.StructType) -> str:
-    tag = [f"`{struct.tag_field}`"] if struct.tag_field else []
-    return ", ".join(tag + [f"`{field.encode_name}`{effect(field.type)}" for field in struct.fields])
-
-
-def effect(place: inspect.Type) -> str:
-    match place:
-        case inspect.Metadata(extra_json_schema={"description": str(text)}) if text.startswith("Accepted"):
-            return f" {MARKS['accepted']}"
-        case _:
-            return ""
+def named(heads: Sequence[str], contracts: Contracts) -> str:
+    others = [head for head in contracts if not head.startswith("Ollama")]
+    return "all but Ollama's" if list(heads) == others else ", ".join(heads)
 
 
 def contracts_of_kinds() -> Mapping[str, Contract[Any]]:
@@ -284,15 +297,26 @@ def contracts_of_kinds() -> Mapping[str, Contract[Any]]:
 
 
 def kind_lines() -> list[str]:
-    """A table of fields for each address that is no generation."""
+    """The fields of each address that is no generation; what the address before has too is not repeated."""
     lines = ["", "## Fields of the other addresses"]
+    before, known = "", dict[str, Fate]()
     for address, contract in contracts_of_kinds().items():
-        described = descriptions(contract)
-        lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
-        for name in sorted(fields_of(contract)):
-            mark = MARKS[status(contract, name, described)]
-            said = described.get(name) or contract.accepted.get(name) or contract.refused.get(name, "")
-            lines.append(f"| `{name}` | {mark} | {meaning([said])} |")
+        fates = {name: fates[address] for name, fates in fates_of({address: contract}).items()}
+        lines += ["", f"### {address}", ""]
+        rows = fates
+        if known and known.keys() <= fates.keys():
+            lines += [f"As `{before}`, and:", ""]
+            rows = {name: fate for name, fate in fates.items() if known.get(name) != fate}
+        before, known = address, fates
+        lines += [f"- `{name}`: {why}" for name, (mark, why) in rows.items() if mark == "honoured"]
+        others: dict[Fate, list[str]] = {}
+        for name, other in rows.items():
+            if other[0] != "honoured":
+                others.setdefault(other, []).append(f"`{name}`")
+        lines += [
+            f"- {', '.join(names)} ({mark}): {why}"
+            for (mark, why), names in sorted(others.items(), reverse=True)
+        ]
     return lines
 
 
@@ -310,20 +334,8 @@ def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> 
     return "accepted" if name in contract.accepted else "unknown"
 
 
-def refusals(contracts: Contracts, name: str) -> list[str]:
-    """Each sentence of refusal, after the dialects that say it."""
-    heads: dict[str, list[str]] = {}
-    for head, contract in contracts.items():
-        if name in contract.refused:
-            heads.setdefault(contract.refused[name], []).append(head)
-    return [
-        sentence if len(saying) == len(contracts) else f"{', '.join(saying)}: {sentence}"
-        for sentence, saying in heads.items()
-    ]
-
-
 def meaning(sentences: list[str]) -> str:
-    return " ".join(dict.fromkeys(filter(None, sentences))).replace("|", "\\|")
+    return " ".join(dict.fromkeys(filter(None, sentences)))
 
 
 def descriptions(contract: Contract[Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The pages of docs/ that are written from the options and from the replaced servers' terms."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pippin.config.compat.servers import SERVERS
@@ -15,8 +15,7 @@ CONFIGURATION: Final = """# Configuration
 Every option has one name: it is a flag of `pippin serve` (`--port 8123`), a variable (`PIPPIN_PORT=8123`) and a key of
 the YAML file (`port: 8123`). If several sources set an option, the last of these wins: defaults, a profile
 (`--compat`), the file, the environment, the flags. `pippin config show` prints every value and its source; `--changed`
-leaves the defaults out. An unknown name, or a value out of range, ends the command with status 2 and one line on
-standard error, which suggests the nearest name.
+leaves the defaults out. An unknown name, or a value out of range, ends the command with status 2 and the nearest name.
 
 ## The file
 
@@ -35,13 +34,12 @@ models:
 ```
 
 An entry takes `path`, `name`, `kind`, `preload` and every option of models. The file may also have the format of
-mlx-openai-server (`server:` and `models:` with `model_path`) or of vllm-mlx's registry (`manager:` and `models:`):
-see [Migrating](migrating.md).
+mlx-openai-server or of vllm-mlx's registry: see [Migrating](migrating.md).
 
 ## While it runs
 
 Options marked ● change without a restart: edit the file and send SIGHUP, or `PATCH /v1/settings` with
-`{"rate_limit": 60}`. The log, or the answer, names the options that need a restart; they keep their values until then.
+`{"rate_limit": 60}`. The log, or the answer, names the options that need a restart.
 
 ## Variables that are not options
 
@@ -58,6 +56,9 @@ flag, repeat the flag for each item (`--api-key a --api-key b`). Mappings are `N
 switch is turned off by its opposite: `--no-prefix-cache`.
 
 ## Options
+
+The flag is `--` and the name with dashes, unless another is given. Defaults stand behind `;`; a switch is off,
+and all else not set.
 """
 
 MIGRATING: Final = """# Migrating
@@ -67,17 +68,15 @@ YAML keys work under their own names, and their endpoints answer under the same 
 Where two of them disagree on a default, `--compat NAME` (or `PIPPIN_COMPAT`, or `compat:` in the file) takes over the
 defaults of one.
 
-What their documents and newest code promise works as there, except for what the tables of a server name. Errors have
+What their documents and newest code promise works as there, except for what is listed here. Errors have
 the shape of OpenAI or Anthropic everywhere. Files of the server's disk are read inside `--media-path` alone, and never
 written. CORS is off until `--allowed-origin` names someone, or a profile whose server had it open. There is no Python
 module to import in place of theirs; it may stay installed beside Pippin. With a host other than loopback and no key,
 as two of them start by default, Pippin serves and warns.
 
-Of flags, variables and keys there are first those that Pippin has too, then Pippin's option and the names that set it,
-each with the default there in parentheses. A table has the others: the option that does the same job, or
-
-- **needless**: accepted with one line in the log, and nothing to set;
-- **refused**: the start ends with the reason and the way out.
+Flags, variables and keys are listed with the default there in parentheses: first those that Pippin has too, then others
+with the option of Pippin's that does the job. *Needless* ones are accepted with one line in the log, and there is
+nothing to set; *refused* ones end the start with the reason and the way out.
 
 A value that Pippin has no equal of is refused by name (`--kv-bits 7`), or takes the nearest one with a warning that
 names both.
@@ -90,30 +89,24 @@ def configuration_page() -> str:
     for option in options().values():
         sections.setdefault(option.section, []).append(option)
     for title, members in sections.items():
-        rows = [_option_row(option) for option in members]
-        parts.append(f"### {title}\n\n{_table(('Option', 'Flag', 'Value', 'Default', 'What it does'), rows)}")
+        parts.append(f"### {title}\n\n{''.join(map(_described, members))}")
     return "\n".join(parts)
 
 
-def _option_row(option: Option) -> tuple[str, ...]:
+def _described(option: Option) -> str:
     mark = " ●" if option.hot else ""
-    return (
-        f"`{option.name}`{mark}",
-        f"`{option.flag}`",
-        option.expects,
-        _default(option.default),
-        option.help,
-    )
+    flag = "" if option.flag == f"--{option.name.replace('_', '-')}" else f", `{option.flag}`"
+    return f"- `{option.name}`{flag}{mark} ({_value(option)}): {option.help}\n"
 
 
-def _default(value: Any) -> str:
-    match value:
+def _value(option: Option) -> str:
+    match option.default:
         case None | () | {}:
-            return "not set"
+            return option.expects
         case bool():
-            return "on" if value else "off"
-        case _:
-            return f"`{value}`"
+            return "on, or off" if option.default else "switch"
+        case default:
+            return f"{option.expects}; {default}"
 
 
 def migrating_page() -> str:
@@ -137,7 +130,7 @@ def _server(server: Server) -> str:
     ):
         if rows:
             parts.append(f"### {server.title}: {title}\n")
-            parts.append(_table(("There", "In Pippin"), _cells(rows)))
+            parts.append("".join(f"- {what}: {note}\n" for what, note in rows.items()))
     for title, terms in (
         ("flags", server.flags),
         ("variables", server.variables),
@@ -151,51 +144,43 @@ def _server(server: Server) -> str:
     return "\n".join(parts)
 
 
-def _cells(rows: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(what.replace("|", "\\|"), note.replace("|", "\\|")) for what, note in rows.items()]
-
-
 def _terms(terms: Sequence[Term]) -> str:
-    """The names that need no word: those of Pippin's own options in a line, others by the option that they set.
-
-    A table has the rest.
-    """
-    own: list[str] = []
-    plain: dict[str, list[str]] = {}
-    for term in filter(_is_plain, terms):
-        names = own if _is_own(term) else plain.setdefault(term.option or "", [])
-        names.append(f"`{term.name}`{_default_there(term)}")
+    """First the names of Pippin's own options, then other names by what they mean here."""
+    own = [_named(term) for term in terms if _is_own(term)]
+    others: dict[str, list[str]] = {}
+    for term in terms:
+        if not _is_own(term):
+            others.setdefault(_meaning(term), []).append(_named(term))
     lines = [f"As Pippin's: {', '.join(own)}.\n"] if own else []
-    lines += [f"- `{option}`: {', '.join(names)}" for option, names in plain.items()]
-    rows = [(f"`{term.name}`{_default_there(term)}", _meaning(term)) for term in terms if not _is_plain(term)]
-    table = ["", _table(("Name", "In Pippin"), rows)] if rows else [""]
-    return "\n".join([*lines, *table])
+    return "\n".join([*lines, *(f"- {', '.join(names)}: {meaning}" for meaning, names in others.items()), ""])
 
 
 def _is_own(term: Term) -> bool:
+    """Whether the term is an option of Pippin's under its own name, with nothing to add."""
+    if term.effect != "same" or not term.option or term.note or term.requires:
+        return False
     name = term.name.removeprefix("models[].").removeprefix("--").replace("-", "_")
-    flag = options()[term.option].flag if term.option in options() else None
-    return name == term.option or term.name == flag
+    return name == term.option or (term.option in options() and term.name == options()[term.option].flag)
 
 
-def _is_plain(term: Term) -> bool:
-    return term.effect == "same" and bool(term.option) and not (term.note or term.requires)
-
-
-def _default_there(term: Term) -> str:
-    default = term.default.replace("|", "\\|")
-    return "" if default in ("", "-", "off", "required") else f" ({default})"
+def _named(term: Term) -> str:
+    return (
+        f"`{term.name}`"
+        if term.default in ("", "-", "off", "required")
+        else f"`{term.name}` ({term.default})"
+    )
 
 
 def _meaning(term: Term) -> str:
-    note = term.note if term.requires is None else f"{term.note} (with `{term.requires}`)".strip()
+    needed = f"with `{term.requires}`" if term.requires else ""
+    note = "; ".join(filter(None, (term.note, needed)))
     match term.effect:
         case "same" | "equivalent" if term.option:
-            return f"`{term.option}`: {note}" if term.note else f"`{term.option}` {note}"
+            return f"`{term.option}`; {note}" if note else f"`{term.option}`"
         case "same":
             return note
         case effect:
-            return f"{effect}: {note}"
+            return f"{effect}; {note}"
 
 
 def _profile(server: Server, stands: Standing) -> str:
@@ -215,8 +200,3 @@ def _plain(value: Any) -> str:
             return ", ".join(map(str, value))
         case _:
             return str(value)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"

@@ -2,7 +2,8 @@
 
 `make demo`, then `python -m scripts.trace_request [--files]`. Server and worker are those of `pippin serve`; the
 module `sitecustomize` beside this one records the lines that they execute from the moment in which the request is sent
-until its last byte has come. The first request warms both up and is not counted.
+until its last byte has come. The first request warms both up and is not counted. Neither are lines that both execute
+while nobody asks: they belong to watchers, which look at memory and processes from time to time.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ BODY = {
 }
 SECONDS = 300.0  # for the server to become ready: it runs many times slower than untraced
 SETTLE = 0.2  # seconds in which each process sees that recording begins or ends
+IDLE = 3.0  # seconds without a request, in which each watcher looks at least once
 
 Lines = dict[str, set[int]]
 
@@ -56,16 +58,26 @@ def trace(model: Path, home: Path) -> Lines:
     """The lines that both processes execute for one request, by file."""
     with traced_server(model, home) as address:
         ask(address)
-        recording = home / "recording"
-        recording.touch()
-        time.sleep(SETTLE)
-        ask(address)
-        recording.unlink()
-        time.sleep(SETTLE)
-        lines: Lines = {}
-        for written in home.glob("*.json"):
-            for name, numbers in json.loads(written.read_text()).items():
-                lines.setdefault(name, set()).update(numbers)
+        time.sleep(IDLE)  # until nothing of that request is left to do
+        idle = recorded(home, lambda: time.sleep(IDLE))
+        asked = recorded(home, lambda: ask(address))
+        lines = {name: numbers - idle.get(name, set()) for name, numbers in asked.items()}
+        return {name: numbers for name, numbers in lines.items() if numbers}
+
+
+def recorded(home: Path, act: Callable[[], None]) -> Lines:
+    """The lines that both processes execute meanwhile."""
+    recording = home / "recording"
+    recording.touch()
+    time.sleep(SETTLE)
+    act()
+    recording.unlink()
+    time.sleep(SETTLE)
+    lines: Lines = {}
+    for written in home.glob("*.json"):
+        for name, numbers in json.loads(written.read_text()).items():
+            lines.setdefault(name, set()).update(numbers)
+        written.unlink()
     return lines
 
 

@@ -23,7 +23,7 @@ from benchmarks.head_training import (
 from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language import loading
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, run_all
 from tests.engines.tiny_models import tiny_model
 
@@ -98,7 +98,7 @@ def test_a_head_learns_what_its_model_says_and_drafts_it(
     assert after[0] > before[0] + 0.1
     assert after == hits(head, learnt[:8], known)
     write(head, known.size, config, recipe.out, 8)
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     bench = Bench(folder, ModelOptions(draft_model_path=str(recipe.out), num_draft_tokens=3))
     answers, _ = run_all(bench, {"a": (tuple(texts[0][:12]), 12)})
     bench.judge(tuple(texts[0][:12]), answers["a", 0])

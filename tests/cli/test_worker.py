@@ -1,5 +1,8 @@
 """`pippin worker`: which folder a worker that another machine starts runs the model of."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,44 @@ def test_a_folder_of_the_server_is_not_looked_for_on_the_hub(here: Path) -> None
 def test_a_port_that_ray_has_for_itself_is_refused_with_a_sentence(port: str) -> None:
     with pytest.raises(ConfigError, match=f"--port {port} cannot be the cluster's"):
         join.run(["--port", port])
+
+
+FAKE_RAY = """#!/bin/sh
+echo "Local node IP: 127.0.0.1"
+{said}
+sleep {seconds}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "expected"),
+    [
+        ("sleep 0.2; echo 'Ray runtime started.'", ("--port", "6390"), "The cluster is ready, until Ctrl-C."),
+        (
+            "echo 'Ray runtime started.'",
+            ("10.0.0.1:6379",),
+            "This machine is ready: the cluster at 10.0.0.1:6379",
+        ),
+        ("echo 'No cluster answers.'", ("10.0.0.1:6379",), "No cluster answers."),
+    ],
+)
+def test_join_says_when_the_machine_is_ready_or_what_ray_said(
+    tmp_path: Path, said: str, words: tuple[str, ...], expected: str
+) -> None:
+    pytest.importorskip("ray")
+    ray = tmp_path / "ray"
+    ray.write_text(FAKE_RAY.format(said=said, seconds=0.2))
+    ray.chmod(0o700)
+    program = (
+        f"from pippin.cli.verbs import join; join._program = lambda: {str(ray)!r}; join.run({list(words)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert expected in done.stdout
+    assert ("Local node IP" in done.stdout) == (expected == "No cluster answers.")

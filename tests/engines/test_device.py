@@ -18,7 +18,7 @@ from pippin.engines.device import (
     kernels_read_cache,
     share_memory,
 )
-from pippin.engines.language.loading import warn_of_slow_cache
+from pippin.engines.language.loading.caching import warn_of_slow_cache
 
 GIB = 2**30
 MAC = DeviceFacts(

@@ -210,8 +210,8 @@ class Renderer:
         self._tool = tool_format(family.tool) if family.tool else None
         self._reasoning = reasoning_format(family.reasoning) if family.reasoning else None
         history = self._tool.history if self._tool else History()
-        self._template = ChatTemplate(family.source, {"bos_token": "<s>", "eos_token": "</s>"})
-        self.traits = probe(self._template, history)
+        self.template = ChatTemplate(family.source, {"bos_token": "<s>", "eos_token": "</s>"})
+        self.traits = probe(self.template, history)
         backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
         self.converter = Converter(self.traits, history, Literals(backend, ""))
 
@@ -225,7 +225,7 @@ class Renderer:
             variables["tools"] = self.converter.offer(tools)
         elif self.traits.no_tools:
             variables["tools"] = None
-        return self._template.render(self.converter.convert(tuple(messages), tools), variables)
+        return self.template.render(self.converter.convert(tuple(messages), tools), variables)
 
     def answer(self, parts: Sequence[Part], tools: tuple[Tool, ...]) -> str:
         """What the model writes of a turn with these parts, without what stands around every turn."""

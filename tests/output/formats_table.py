@@ -5,39 +5,32 @@ import pkgutil
 from pathlib import Path
 
 from pippin.output import reasoning_parsers, tool_parsers
-from pippin.output.formats import tool_format
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
-from tests.output.wire import SAMPLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
-HEAD = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
 MOST_NAMED = 4  # templates
-BY_HAND = {"functionary": "templates `v2` and `v2.2` of MeetKai/functionary, by hand: no package ships them"}
+BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 
 def tool_table() -> str:
-    rows = list(HEAD)
+    rows = []
     for found, doc in formats(tool_parsers):
         families = [
             family
             for family in (*FAMILIES, *BY_NAME)
             if family.tool == found.name and family.writes != "nothing"
         ]
-        sources = dict.fromkeys(
-            sample.source for sample in SAMPLES if tool_format(sample.format).name == found.name
-        )
-        shown = BY_HAND.get(found.name) or verified(families)
-        rows.append(row(found, doc, f"{shown}. Wire text: {escaped('; '.join(sources))}"))
+        rows.append(row(found, doc, BY_HAND.get(found.name) or verified(families)))
     return "\n".join(rows)
 
 
 def reasoning_table() -> str:
-    rows = list(HEAD)
+    rows = []
     for found, doc in formats(reasoning_parsers):
         families = [
             family
@@ -53,10 +46,10 @@ def reasoning_table() -> str:
 
 def verified(families: list[Family]) -> str:
     if not families:
-        return "**unverified**: no real template"
+        return "no real template"
     names = list(dict.fromkeys(f"`{family.file}`" for family in families))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return "templates " + ", ".join(names[:MOST_NAMED]) + more
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:
@@ -69,16 +62,14 @@ def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:
 
 def row(found: ToolFormat | ReasoningFormat, doc: str, verified: str) -> str:
     aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
-    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "by name only"
-    return f"| `{found.name}` | {aliases} | {escaped(doc)} | {signs} | {found.priority} | {verified} |"
-
-
-def escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "\\n")
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "its name only"
+    known = f" ({aliases})" if aliases else ""
+    return f"- `{found.name}`{known}: {doc} Detected by {signs}, priority {found.priority}. Templates: {verified}."
 
 
 def code(text: str) -> str:
-    return f"`` {escaped(text)} ``" if "`" in text else f"`{escaped(text)}`"
+    text = text.replace("\n", "\\n")
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def with_tables(page: str) -> str:

@@ -94,7 +94,7 @@ class Walks:
                 whole = len(tokens)
                 if chance.random() < 0.2:
                     break
-            step = self._phrase(matcher, chance, liked) or [self._pick(matcher, chance, row)]
+            step = self._phrase(matcher, chance, liked) or [self._pick(matcher, chance, row, tokens)]
             if step == [EOS]:
                 break
             assert matcher.consume_tokens(step), matcher.get_error()
@@ -110,9 +110,14 @@ class Walks:
         phrase = self.tokens(chance.choice([*liked, *(end.decode() for end in ENDS)]))
         return phrase if matcher.validate_tokens(phrase) == len(phrase) else None
 
-    def _pick(self, matcher: llguidance.LLMatcher, chance: random.Random, row: np.ndarray) -> int:
+    def _pick(
+        self, matcher: llguidance.LLMatcher, chance: random.Random, row: np.ndarray, tokens: list[int]
+    ) -> int:
+        """A token that may come next. Numbers get no exponents: few random ones are within the range of numbers."""
         matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self._vocabulary.tokens)]
         allowed = np.flatnonzero(bits).tolist()
         plain = [token for token in allowed if 32 <= token < 127 or token == 10 or token > EOS]
+        if tokens and 48 <= tokens[-1] < 58:
+            plain = [token for token in plain if token not in (*b"eE",)] or plain
         return chance.choice(plain or [token for token in allowed if token < 256] or [EOS])

@@ -70,8 +70,10 @@ def assert_valid(calls: list[tuple[str, Any]]) -> None:
 def test_a_walk_through_a_required_grammar_is_valid_calls(name: str, kind: str) -> None:
     walks = walks_of(name, kind)
     source = tool_format(name).grammar(TOOLS, required=True, parallel=True, special=walks.special)
-    for seed in range(4):
-        calls = calls_in(name, walks.walk(source, f"{name} {seed}"))
+    texts = [walks.walk(source, f"{name} {seed}") for seed in range(4)]
+    walked = [calls_in(name, text) for text in texts if text]  # a walk may find no end within its limit
+    assert walked
+    for calls in walked:
         assert calls
         assert_valid(calls)
 

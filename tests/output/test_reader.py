@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pippin.core.completion import collect
 from pippin.core.conversation import ToolChoice
 from pippin.core.events import PartDelta, PartStarted, Token
+from pippin.output.calls import HELD_LIMIT
 from pippin.output.formats import (
     reasoning_format,
     reasoning_format_names,
@@ -68,10 +69,9 @@ def test_a_call_after_a_malformed_one_is_read() -> None:
     assert parts(f"<tool_call>{CALL}") == (("text", "<tool_call>"), WEATHER)
 
 
-def test_a_call_to_a_tool_nobody_offered_is_a_call() -> None:
-    assert parts(CALL.replace("get_weather", "get_stock")) == (
-        ("tool_call", "get_stock", '{"city": "Paris"}'),
-    )
+def test_a_call_to_a_tool_nobody_offered_is_text() -> None:
+    text = CALL.replace("get_weather", "get_stock")
+    assert parts(text) == (("text", text),)
 
 
 def test_bare_json_is_a_call_only_to_a_tool_on_offer() -> None:
@@ -86,18 +86,10 @@ def test_a_json_answer_streams_at_its_first_foreign_key() -> None:
     assert "".join(event.text for event in events if isinstance(event, PartDelta)) == '{"city": "P'
 
 
-def test_the_name_is_out_before_the_arguments() -> None:
+def test_nothing_of_a_call_is_sent_before_it_is_complete() -> None:
     reader = reader_of("hermes", tools=TOOLS)
-    events = reader.feed('<tool_call>{"name": "get_weather"')
-    assert [(type(event), getattr(event, "name", None)) for event in events] == [(PartStarted, "get_weather")]
-
-
-def test_arguments_go_out_as_they_come() -> None:
-    reader = reader_of("hermes", tools=TOOLS)
-    reader.feed('<tool_call>{"name": "get_weather", "arguments": {')
-    assert [event.text for event in reader.feed('"city": "Pa') if isinstance(event, PartDelta)] == [
-        '"city": "Pa'
-    ]
+    assert reader.feed(CALL.removesuffix("}</tool_call>")) == []
+    assert fold(reader.feed("}</tool_call>")) == (WEATHER,)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +103,9 @@ def test_arguments_go_out_as_they_come() -> None:
         ("minimax_m3", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<city>'),
     ],
 )
-def test_a_long_string_argument_streams(format: str, head: str) -> None:
+def test_a_very_long_string_argument_streams(format: str, head: str) -> None:
     reader = reader_of(format, tools=TOOLS)
-    reader.feed(head)
+    reader.feed(head + "x" * HELD_LIMIT)
     texts = [event.text for event in reader.feed("Par") + reader.feed("is") if isinstance(event, PartDelta)]
     assert "".join(texts).endswith("Paris")
 
@@ -138,13 +130,13 @@ def test_a_missing_brace_before_the_end_marker_is_made_good() -> None:
 
 
 def test_line_breaks_and_wrong_escapes_in_strings_are_escaped() -> None:
-    ((_, _, arguments),) = parts('<tool_call>{"name": "f", "arguments": {"a": "x\ny\\d"}}</tool_call>')  # type: ignore[misc]
+    ((_, _, arguments),) = parts('<tool_call>{"name": "get_time", "arguments": {"a": "x\ny\\d"}}</tool_call>')  # type: ignore[misc]
     assert json.loads(arguments) == {"a": "x\ny\\d"}
 
 
-def test_what_breaks_a_call_off_is_text() -> None:
+def test_a_call_that_breaks_off_is_text() -> None:
     text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"} oops}</tool_call> ok'
-    assert parts(text) == (WEATHER, ("text", "oops}"), ("text", "ok"))
+    assert parts(text) == (("text", text),)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
@@ -163,10 +155,18 @@ def test_no_word_around_calls_is_lost(sample: Sample, data: st.DataObject) -> No
     assert all(word.strip() in whole for word in words), whole
 
 
-def test_a_call_that_is_cut_off_keeps_what_the_model_wrote_and_does_not_count() -> None:
+def test_nothing_is_sent_of_a_call_that_is_cut_off() -> None:
     reader = reader_of("hermes", tools=TOOLS)
     events = read(reader, ['<tool_call>{"name": "get_weather", "arguments": {"city": "Par'], truncated=True)
-    assert fold(events) == (("tool_call", "get_weather", '{"city": "Par'),)
+    assert fold(events) == ()
+    assert reader.calls == 0
+
+
+def test_a_very_long_call_that_is_cut_off_keeps_what_was_sent_and_does_not_count() -> None:
+    head = '{"city": "' + "x" * HELD_LIMIT
+    reader = reader_of("hermes", tools=TOOLS)
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {head}'
+    assert fold(read(reader, [text], truncated=True)) == (("tool_call", "get_weather", head),)
     assert reader.calls == 0
 
 
@@ -176,7 +176,7 @@ def test_an_unclosed_block_is_closed_when_the_model_ended_but_not_when_it_was_cu
     assert fold(read(whole, [text])) == (WEATHER,)
     assert whole.calls == 1
     cut = reader_of("qwen3_coder", tools=TOOLS)
-    assert fold(read(cut, [text], truncated=True)) == (("tool_call", "get_weather", '{"city": "Paris'),)
+    assert fold(read(cut, [text], truncated=True)) == ()
     assert cut.calls == 0
 
 

@@ -32,7 +32,7 @@ from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind,
 @dataclass(frozen=True, kw_only=True)
 class OwnArraysKind(CacheKind):
     serves = (ConcatenateKVCache,)
-    rewinds = looks_back = True
+    rewinds = True
 
     keys: TokenArray
     values: TokenArray
@@ -155,7 +155,7 @@ def groups_while_running(bench: Bench, count: int) -> set[type]:
 
 def test_without_the_file_sequences_run_one_at_a_time(bench: Bench) -> None:
     assert groups_while_running(bench, 3) == {SoloGroup}
-    assert bench.engine.prefixes is None
+    assert not bench.engine.prefixes.keeps
 
 
 @pytest.mark.usefixtures("recipe")

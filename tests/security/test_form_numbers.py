@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from pippin.api.context import DocumentedRoute
+from pippin.api.routing import DocumentedRoute
 from pippin.core.tasks import GenerateImages, Transcribe
 from tests.api.fakes import MODEL, FakeService, application, client_of, routes_of
 from tests.security.numbers import HERE, places

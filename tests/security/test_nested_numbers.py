@@ -9,9 +9,9 @@ import httpx
 import msgspec
 import pytest
 
-from pippin.api.context import DocumentedRoute
 from pippin.api.dialects.registry import address_of, find_dialects
 from pippin.api.dialects.shared.fields import names_of
+from pippin.api.routing import DocumentedRoute
 from tests.api.fakes import MODEL, FakeService, application, client_of, routes_of
 from tests.security.numbers import HERE, Place, least, places
 

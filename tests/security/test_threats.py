@@ -1,4 +1,4 @@
-"""`docs/threats.md` names tests that exist, for every known attack and every promise; dependencies are locked."""
+"""`threats.md` names tests that exist, for every known attack and every promise; dependencies are locked."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs/threats.md").read_text("utf-8")
+PAGE = (TESTS / "security/threats.md").read_text("utf-8")
 PROMISES = (
     (TESTS.parent / "SECURITY.md")
     .read_text("utf-8")

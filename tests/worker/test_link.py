@@ -39,7 +39,7 @@ def test_one_step_is_one_frame(ends: tuple[socket.socket, WorkerLink]) -> None:
     assert next(read_reports(server)) == Output(step)
 
 
-def test_a_server_that_reads_nothing_does_not_hold_up_the_engine_until_a_bound_and_gets_frames_joined(
+def test_a_server_that_reads_nothing_holds_up_the_engine_only_at_a_bound(
     ends: tuple[socket.socket, WorkerLink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WAITING_EVENTS", 4000)

@@ -1,1 +1,1 @@
-"""The wire: HTTP in, HTTP out. Begin with `app.py`, then `handler.py`."""
+"""The wire: HTTP in, HTTP out. Begin with `app.py`, then `answers/handler.py`."""

@@ -16,15 +16,15 @@ from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher
 from pippin.api.access.keys import Allowance, KeysInForce
 from pippin.api.access.limits import REPORTED, Limits
+from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.context import VERSION, Api, both
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
+from pippin.api.routing import VERSION, Api, both
 from pippin.api.schema import schema_routes
-from pippin.api.storage.response_store import open_store
+from pippin.api.stored_responses.response_store import open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
@@ -111,6 +111,7 @@ def _guarded(
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", *REPORTED],
             allow_credentials=False,
+            allow_private_network=True,
         )
     return LastCatcher(app, errors)
 
@@ -133,7 +134,7 @@ def find_routes(api: Api) -> list[BaseRoute]:
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
         found += both(
-            path, api.handler.endpoint(dialect), "POST", body=dialect.contract.body, answer=dialect.answer
+            path, endpoint_of(api.handler, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
         )
     found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]

@@ -11,7 +11,7 @@ from pippin.config.reload import Reloaded, change, reload, restore
 from pippin.config.settings import Settings
 from pippin.core import logs
 from pippin.core.traces import trace_of
-from pippin.service import Requests
+from pippin.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class LiveSettings:
     """The current settings. `PATCH /v1/settings` and SIGHUP change them; those that need a restart keep their value."""
 
-    def __init__(self, settings: Settings, service: Requests) -> None:
+    def __init__(self, settings: Settings, service: Service) -> None:
         self.settings = settings
         self._start = settings  # as last read from the sources
         self._service = service

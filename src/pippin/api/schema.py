@@ -13,11 +13,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
-from pippin.api.context import UNVERSIONED, VERSION, DocumentedRoute
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.encode import LINES
 from pippin.api.dialects.registry import dialect_of_path
 from pippin.api.http.forms import FORM
+from pippin.api.routing import UNVERSIONED, VERSION, DocumentedRoute
 
 REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"

@@ -83,12 +83,13 @@ def _way_out(wanted: Download, refused: Refused) -> str:
 
 
 async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None]) -> Fetched | Refused:
+    # Its input closes when this process ends, which ends the child.
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "pippin.catalog.hub_child",
         msgspec.json.encode(wanted).decode(),
-        stdin=asyncio.subprocess.PIPE,  # closes when this process ends, which ends the child
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         limit=LONGEST_LINE,

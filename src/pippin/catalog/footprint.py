@@ -109,7 +109,7 @@ def weight_bytes(folder: Path, value_bytes: int | None) -> int:
 def bytes_of_arrays(
     arrays: Mapping[str, StoredArray], config: Json, options: ModelOptions, kind: ModelKind = "language"
 ) -> int:
-    """As `footprint`, from headers that are not in a local folder; `config` is the model's config.json."""
+    """The `footprint` by headers that are not in a local folder; `config` is the model's config.json."""
     return (
         process_bytes(config, kind)
         + drafter_bytes(options)

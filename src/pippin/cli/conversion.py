@@ -8,7 +8,7 @@ from typing import IO, Final
 import msgspec
 
 from pippin.cli.terminal import Progress
-from pippin.core.conversion import Conversion, Converted, Failed, Step, Told
+from pippin.core.conversion import Conversion, ConversionFailed, Converted, Step, Told
 from pippin.core.decoding import json_decoder
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
@@ -38,7 +38,7 @@ def run_conversion(spec: WorkerSpec, asked: Conversion, tell: Progress) -> Conve
     match told:
         case Converted():
             return told
-        case Failed(message):
+        case ConversionFailed(message):
             raise ServerError("load_failed", message)
         case None:
             last = said.splitlines()[-1:] or ["it was killed: perhaps memory ran out"]
@@ -47,7 +47,7 @@ def run_conversion(spec: WorkerSpec, asked: Conversion, tell: Progress) -> Conve
             )
 
 
-def _last_word(lines: IO[bytes], tell: Progress) -> Converted | Failed | None:
+def _last_word(lines: IO[bytes], tell: Progress) -> Converted | ConversionFailed | None:
     decoder = json_decoder(Told)
     for line in lines:
         told: Told = decoder.decode(line)

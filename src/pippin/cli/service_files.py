@@ -72,10 +72,12 @@ class Systemd:
             + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
             + f"ExecStart={_quoted(command)}\n"
             "Restart=on-failure\n"
-            "RestartPreventExitStatus=2\n"  # a usage error does not go away by a restart
+            # A usage error does not go away by a restart.
+            "RestartPreventExitStatus=2\n"
             f"TimeoutStopSec={SECONDS_TO_DRAIN}\n"
             "KillMode=mixed\n"
-            "OOMPolicy=continue\n"  # the server survives and restarts a worker that the kernel killed
+            # The server survives and restarts a worker that the kernel killed.
+            "OOMPolicy=continue\n"
             "UMask=0077\n"
             "NoNewPrivileges=yes\n\n"
             "[Install]\n"

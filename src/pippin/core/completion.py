@@ -1,9 +1,11 @@
 """Folds the event stream into a whole answer: the only source of replies that are not streamed."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import MsgspecError, Struct, field
 
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import (
     Accepted,
@@ -28,6 +30,7 @@ class CompletedPart(Struct, kw_only=True):
     name: str | None = None
     server: str | None = None
     is_error: bool = False
+    gap: str = ""
     thought: bool = False  # streamed as text until its end showed that it was reasoning
     tokens: tuple[Token, ...] = ()
 
@@ -37,7 +40,7 @@ class CompletedChoice(Struct, kw_only=True):
     finished: Finished | None = None
 
     def text(self, kind: PartKind) -> str:
-        return "".join(part.text for part in self.parts if part.kind == kind)
+        return "".join(part.gap + part.text for part in self.parts if part.kind == kind)
 
     def tokens(self, kind: PartKind) -> tuple[Token, ...]:
         return tuple(token for part in self.parts if part.kind == kind for token in part.tokens)
@@ -60,8 +63,15 @@ class Completion(Struct, kw_only=True):
                 self.listed.append(event)
             case PromptEcho():
                 self.echo = event
-            case PartStarted(choice, _, kind, id_, name, server, is_error):
-                part = CompletedPart(kind=kind, id=id_, name=name, server=server, is_error=is_error)
+            case PartStarted(choice):
+                part = CompletedPart(
+                    kind=event.kind,
+                    id=event.id,
+                    name=event.name,
+                    server=event.server,
+                    is_error=event.is_error,
+                    gap=event.gap,
+                )
                 self._choice(choice).parts.append(part)
             case PartDelta(choice, index, text, tokens):
                 parts = self._choice(choice).parts
@@ -80,6 +90,16 @@ class Completion(Struct, kw_only=True):
         while len(self.choices) <= number:
             self.choices.append(CompletedChoice())
         return self.choices[number]
+
+
+def object_of(arguments: str) -> dict[str, Any] | None:
+    """The object that a call's arguments say; None if a limit cut them off."""
+    if not arguments.strip():
+        return {}
+    try:
+        return from_json(arguments, dict[str, Any])
+    except (MsgspecError, RecursionError):
+        return None
 
 
 def collect(events: Iterable[Event]) -> Completion:

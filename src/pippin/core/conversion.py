@@ -65,8 +65,8 @@ class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
     after: float | None = None
 
 
-class Failed(Struct, frozen=True, tag="failed"):
+class ConversionFailed(Struct, frozen=True, tag="failed"):
     message: str
 
 
-Told = Step | Converted | Failed
+Told = Step | Converted | ConversionFailed

@@ -79,6 +79,7 @@ class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     name: str | None = None  # of a tool call
     server: str | None = None  # the tool's server, where Pippin calls the tool
     is_error: bool = False  # of a result
+    gap: str = ""  # whitespace between this part and the last one of its kind, where both make one text
 
 
 class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):

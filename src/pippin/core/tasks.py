@@ -1,39 +1,60 @@
 """Tasks for models and tokenizers, generation among them."""
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import Image, Message, Text, Video
+from pippin.core.conversation import Image, Message, Part, Reasoning, Text, ToolCall, ToolResult, Video
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 
 
 class BaseTask(Struct, frozen=True):
-    """Attributes of every task: the kind of model it needs, and its name in errors."""
+    """Attributes of every task: the kind of model it needs, its name in errors, and how long its preparation takes."""
 
-    model_kind: ClassVar[ModelKind | None] = (
-        None  # None for tasks of tokenizers: many kinds of model have one
-    )
+    # None for tasks of tokenizers: many kinds of model have one.
+    model_kind: ClassVar[ModelKind | None] = None
     verb: ClassVar[str] = "do this"  # after "The model can't"
 
+    def text_length(self) -> int:
+        """Characters of text that a tokenizer reads for the task."""
+        return 0
 
-class CountTokens(BaseTask, frozen=True, tag=True):
+    def has_video(self) -> bool:
+        """Whether the task has a video to decode, which takes up to a minute."""
+        return False
+
+
+class RequestTask(BaseTask, frozen=True):
+    """A task that reads the prompt of a request."""
+
+    request: GenerationRequest
+
+    def text_length(self) -> int:
+        request = self.request
+        prompt = request.prompt if isinstance(request.prompt, str) else ""
+        return len(prompt) + len(request.suffix or "") + _length_of_messages(request.messages or ())
+
+    def has_video(self) -> bool:
+        return _have_video(part for message in self.request.messages or () for part in message.parts)
+
+
+class CountTokens(RequestTask, frozen=True, tag=True):
     """Counts the prompt tokens that a request would have."""
 
-    request: GenerationRequest
 
-
-class RenderTemplate(BaseTask, frozen=True, tag=True):
+class RenderTemplate(RequestTask, frozen=True, tag=True):
     """Renders a request with the chat template, without running it."""
-
-    request: GenerationRequest
 
 
 class Tokenize(BaseTask, frozen=True, tag=True, omit_defaults=True):
     text: str
     add_special_tokens: bool = True
     with_pieces: bool = False
+
+    def text_length(self) -> int:
+        return len(self.text)
 
 
 class Detokenize(BaseTask, frozen=True, tag=True):
@@ -57,6 +78,17 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     overflow: Literal["error", "truncate"] | None = None
     instruction: str | None = None
 
+    def text_length(self) -> int:
+        texts = sum(len(each) for each in self.inputs if isinstance(each, str))
+        return texts + sum(_length_of_messages(each.messages) for each in self._conversations())
+
+    def has_video(self) -> bool:
+        messages = (message for each in self._conversations() for message in each.messages)
+        return _have_video(part for message in messages for part in message.parts)
+
+    def _conversations(self) -> list[Conversation]:
+        return [each for each in self.inputs if isinstance(each, Conversation)]
+
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Text | Image | Video, ...]
@@ -76,6 +108,13 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     raw_scores: bool = False
     overflow: Literal["error", "truncate"] | None = None
 
+    def text_length(self) -> int:
+        read_with_each = len(self.query) * len(self.documents)
+        return read_with_each + sum(_length_of(document.parts) for document in self.documents)
+
+    def has_video(self) -> bool:
+        return _have_video(part for document in self.documents for part in document.parts)
+
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question to decide: which one label, a level on a scale, true or false, or which set of labels."""
@@ -83,9 +122,8 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: Literal["choice", "score", "bool", "noul", "multi_label"] = "choice"
     instructions: str
-    criteria: tuple[str, ...] | dict[str, str | None] | None = (
-        None  # labels or levels, or what each label means
-    )
+    # Labels or levels, or what each label means.
+    criteria: tuple[str, ...] | dict[str, str | None] | None = None
     threshold: float | None = None
 
 
@@ -145,6 +183,9 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     streaming_interval: float | None = None  # seconds of sound per chunk
     seed: int | None = None
 
+    def text_length(self) -> int:
+        return len(self.text)
+
 
 class ListVoices(BaseTask, frozen=True, tag=True):
     model_kind = "speech"
@@ -172,11 +213,9 @@ class GenerateImages(BaseTask, frozen=True, tag=True, kw_only=True, omit_default
     effort: Literal["low", "medium", "high"] | None = None  # scales the model's own number of steps
 
 
-class Generate(BaseTask, frozen=True, tag=True):
+class Generate(RequestTask, frozen=True, tag=True):
     model_kind = "language"
     verb = "generate text"
-
-    request: GenerationRequest
 
 
 Task = (
@@ -193,3 +232,29 @@ Task = (
     | ListVoices
     | GenerateImages
 )
+
+
+def _have_video(parts: Iterable[Part]) -> bool:
+    """Whether these parts have a video, also in the results of tools."""
+    return any(
+        isinstance(part, Video) or (isinstance(part, ToolResult) and _have_video(part.parts))
+        for part in parts
+    )
+
+
+def _length_of_messages(messages: Iterable[Message]) -> int:
+    return sum(_length_of(message.parts) for message in messages)
+
+
+def _length_of(parts: Iterable[Part]) -> int:
+    """Characters of text in these parts."""
+    length = 0
+    for part in parts:
+        match part:
+            case Text(text) | Reasoning(text):
+                length += len(text)
+            case ToolCall(arguments=arguments):
+                length += len(arguments)
+            case ToolResult(parts=inner):
+                length += _length_of(inner)
+    return length

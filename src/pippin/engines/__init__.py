@@ -1,7 +1,7 @@
 """The engines: everything that runs a model, and the only room that imports mlx. Begin with `base.py`.
 
 A model kind is a module or package here of its own name, with the two functions that `base.py` describes:
-`language/`, `embeddings.py`, `reranking.py`, `transcription.py`, `speech.py`, `images/` and `scripted/` (a model
+`language/`, `embeddings.py`, `reranking.py`, `transcription.py`, `speech/`, `images/` and `scripted/` (a model
 without weights, for tests). What kinds share:
 
 - `base.py`: the contract between the worker and an engine.

@@ -37,6 +37,7 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
     from mlx_lm.utils import load_model
 
     from pippin.engines.embeddings import ENCODERS, load_encoder_of
+    from pippin.engines.language.upstream.mends import classes_of
     from pippin.engines.language.vision import checkpoint
     from pippin.engines.reranking import is_classifier, load_classifier
 
@@ -49,7 +50,7 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
         return nn.Module, lambda _: Way("float32", "its experts lie on the disk, which mlx-vlm computes")
     if checkpoint.is_vision(folder):
         return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
-    return lambda: load_model(folder, lazy=True, strict=False, trust_remote_code=False)[0], way_of
+    return lambda: load_model(folder, lazy=True, strict=False, get_model_classes=classes_of)[0], way_of
 
 
 if __name__ == "__main__":

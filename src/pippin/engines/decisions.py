@@ -16,6 +16,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Decide, Question, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.language.upstream import reading
 
 REFUSALS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """What models raise for questions that they cannot read."""
@@ -50,12 +51,12 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
     def load() -> Decider:
         try:
-            from mlx_vlm.utils import load_model, load_processor
+            from mlx_vlm.utils import load_processor
         except ImportError as error:
             message = 'Decision models are mlx-vlm\'s: pip install "pippin[vision]".'
             raise ServerError("load_failed", message) from error
         progress(0, spec.info.size_bytes, "weights")
-        model = load_model(folder)
+        model = reading.load_model(folder)
         if not getattr(model, "decision_types", ()):
             raise ServerError(
                 "load_failed", f"{spec.info.id} decides nothing: mlx-vlm's model has no decisions."

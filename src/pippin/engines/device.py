@@ -104,9 +104,8 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     free: int  # the free part of that memory, now
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     cores: int = 1
-    multiplies_int8_at_once: bool = (
-        False  # one instruction adds up products of int8, as VNNI, AMX and NEON have
-    )
+    # One instruction adds up products of int8, as VNNI, AMX and NEON have.
+    multiplies_int8_at_once: bool = False
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ from pippin.engines.encoding import (
     padded,
     read_json,
 )
+from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
@@ -249,17 +250,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return EncodingEngine(forward)
 
 
-def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with `rope_theta` at its top level, where mlx-vlm reads it.
-
-    transformers 5 writes it inside `rope_parameters`.
-    """
-    parameters = config.get("rope_parameters")
-    if "rope_theta" in config or not isinstance(parameters, dict) or "rope_theta" not in parameters:
-        return config
-    return {**config, "rope_theta": parameters["rope_theta"]}
-
-
 def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     """The forward pass of an encoder of mlx-vlm, which pools by itself."""
     load = partial(load_encoder_of, preparer.folder, preparer.tokenizer.config)
@@ -292,7 +282,7 @@ def load_encoder_of(folder: Path, config: dict[str, Any]) -> nn.Module:
     """mlx-vlm's model of a folder with this configuration; its weights are not read yet."""
     from mlx_vlm.embedding_loader import load_embedding_model
 
-    config = with_rope_theta(config)
+    config = spelled_out(config)
     model = load_embedding_model(folder, config=config, lazy=True, trust_remote_code=False)
     if config["model_type"] == "gemma3_text":
         restore_sliding_window(model, config)

@@ -1,6 +1,6 @@
 """Keeps mlx-lm from changing how many files this process may have open.
 
-Importing mlx-lm sets a limit of 2048, and a hard limit of 4096 (`mlx_lm/utils.py`). If the hard limit is lower
+Importing mlx-lm sets a limit of 2048, and a hard limit of 4096 (mlx_lm.utils). If the hard limit is lower
 (`ulimit -Hn`), the import would fail, and every load with it; if it is higher, it would be lost for the life of the
 process.
 """

@@ -36,10 +36,11 @@ from pippin.engines.encoding import (
     load_encoder,
     padded,
 )
+from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import KernelUse, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
-from pippin.engines.language.vision.checkpoint import takes_media
+from pippin.engines.language.vision.checkpoint import read_config, takes_media
 from pippin.engines.language.vision.model import VisionModel
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
@@ -268,7 +269,8 @@ def load_classifier(folder: Path) -> nn.Module:
     models."""
     from mlx_vlm.reranker_loader import load_sequence_classification_model
 
-    return load_sequence_classification_model(folder, lazy=True, trust_remote_code=False)
+    config = spelled_out(read_config(folder))
+    return load_sequence_classification_model(folder, lazy=True, config=config)
 
 
 def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forward:

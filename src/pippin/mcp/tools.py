@@ -125,7 +125,7 @@ class ToolServers:
         return CallResult(text, is_error)
 
     async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
-        """As `call`, with the arguments as the model wrote them."""
+        """Call the tool with the arguments as the model wrote them; see `call`."""
         try:
             decoded = json.loads(arguments or "{}")
         except (ValueError, RecursionError):

@@ -4,9 +4,8 @@ A text may quote a marker of reasoning. If the vocabulary has a token for the ma
 that an end marker spelled out at the beginning of a line counts too. Without such a token, reasoning begins only at
 the beginning of a line. Output enforced by a grammar is read as the grammar defines it.
 
-A call is committed as soon as its name is known: `PartStarted` was sent and can't be taken back. A call that turns out
-malformed before that becomes text, unchanged. A call that fails later keeps the arguments as the model wrote them, and
-does not count as complete.
+Text becomes a call only if it is a complete call of an offered tool (`calls.py`); other text stays text, unchanged and
+in order. A limit may cut the text inside a call or a marker: nothing of that is sent.
 """
 
 import secrets
@@ -17,14 +16,16 @@ from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
+from pippin.output.calls import Calls
 from pippin.output.channels import Channels
+from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_message_call
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
-from pippin.output.tool_format import Calls, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
-REREAD_LIMIT = 256
-"""Longest text that is searched for markers again after a malformed call. Bounds the work."""
+REREAD_LIMIT = 1 << 16
+"""Most characters of an answer that are searched for markers again after malformed calls. Bounds the work."""
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -102,7 +103,10 @@ class OutputReader:
             parallel=use.parallel,
         )
         self._writer.silent = use.choice.mode == "none"
-        self._calls = Calls(self._source, self._writer, use.tools)
+        self._calls = Calls(
+            self._source, self._writer, use.tools, put_text=self._write, object_text=object_text
+        )
+        self._reread = REREAD_LIMIT  # characters that may still be read again
         self._channel: Literal["text", "reasoning"] = "text"
         self._may_think = thinking == "possible"
         self._undecided = bool(reasoning_format and reasoning_format.implicit and not thinking_open)
@@ -112,13 +116,8 @@ class OutputReader:
         self._channels = next((found.channels for found in (tool_format, reasoning_format) if found), None)
         if reasoning_format and reasoning_format.channels:
             self._channels = reasoning_format.channels
-        self._broken = False  # a committed call was malformed: its end marker may follow
-        self._markers = {
-            (channel, broken): Markers(self._markers_in(channel, broken))
-            for channel in ("text", "reasoning")
-            for broken in (False, True)
-        }
-        self._first_markers = Markers(self._markers_in("text", False) + self._closers)
+        self._markers = {channel: Markers(self._markers_in(channel)) for channel in ("text", "reasoning")}
+        self._first_markers = Markers(self._markers_in("text") + self._closers)
         self._reading = self._read()
 
     @property
@@ -157,6 +156,8 @@ class OutputReader:
 
     def finish(self, *, truncated: bool = False) -> list[Event]:
         """End the text. `truncated`: a limit cut it off, so an open call must not look complete."""
+        if truncated and self._ends_in_marker():
+            self._source.drop_rest()
         self._source.close(truncated=truncated)
         self._resume()
         self._writer.finish()
@@ -165,12 +166,20 @@ class OutputReader:
     def _resume(self) -> None:
         next(self._reading, None)
 
-    def _markers_in(self, channel: str, broken: bool) -> tuple[str, ...]:
+    def _ends_in_marker(self) -> bool:
+        """Whether the text that is held back begins a marker that is spelled out, not a token of the vocabulary."""
+        rest, tokens = self._source.rest, self._markup.tokens
+        families = [family for family in (self._tools, self._reasoning) if family]
+        markers = [marker for family in families for marker in family.markers]
+        markers += [*self._channels.begins] if self._channels else []
+        return bool(rest) and any(
+            marker.startswith(rest) and not any(token in marker for token in tokens) for marker in markers
+        )
+
+    def _markers_in(self, channel: str) -> tuple[str, ...]:
         markers: tuple[str, ...] = ()
         if self._tools:
             markers += self._tools.openers + self._tools.dropped
-            if broken:
-                markers += self._tools.closers
         if self._channels:
             markers += (*self._channels.openers, *self._channels.ends)
         elif self._reasoning:
@@ -229,7 +238,7 @@ class OutputReader:
                 source.rewind(found)
                 if self._counts(found):
                     return source.take(len(found))
-        markers = self._markers[self._channel, self._broken]
+        markers = self._markers[self._channel]
         if self._may_close:
             markers = self._first_markers
         return (yield from source.until(markers, self._write, self._counts))
@@ -238,9 +247,9 @@ class OutputReader:
         """Whether the next marker is really a marker, not a quotation."""
         tools, reasoning, held = self._tools, self._reasoning, self._markup.grammar != "none"
         answering = self._answering and self._markup.grammar == "answer"
-        if tools and marker in (*tools.openers, *tools.leading, *tools.closers, *tools.dropped):
-            return not answering
         token = self._is_token(marker)
+        if tools and marker in (*tools.openers, *tools.leading, *tools.dropped):
+            return not answering and token is not False
         if self._channels:
             return not answering if token is None else token
         assert reasoning is not None
@@ -286,9 +295,6 @@ class OutputReader:
             if reasoning and self._channel == "reasoning" and marker in reasoning.handoff:
                 self._channel = "text"
             yield from self._read_call(tools, marker)
-        elif tools and self._broken and marker in tools.closers:
-            self._broken = False
-            self._writer.marker()
         else:
             if reasoning and marker in (reasoning.start, *reasoning.starts):
                 self._channel = "reasoning"
@@ -300,15 +306,13 @@ class OutputReader:
             self._writer.marker()
 
     def _read_call(self, tools: ToolFormat, opener: str) -> Reading[None]:
-        committed = self._writer.committed
-        self._source.remember()
-        self._broken = False
+        self._calls.open(opener)
         try:
             yield from tools.read(self._calls, opener)
         except Malformed:
-            self._release(opener if self._writer.committed == committed else "")
+            self._release()
         else:
-            self._source.recall()
+            self._calls.close()
 
     def _read_first_header(self, channels: Channels) -> Reading[None]:
         """Read the rest of a header that the prompt may have begun."""
@@ -324,8 +328,7 @@ class OutputReader:
 
     def _read_message(self, channels: Channels, opener: str) -> Reading[None]:
         """Read a header, and if it announces a call, its arguments; the main loop reads other text."""
-        self._source.remember()
-        committed = self._writer.committed
+        self._calls.open(opener)
         try:
             route = yield from channels.read_header(self._source, opener)
             if channels.known and route.channel == "call" and self._calls.schema(route.name) is None:
@@ -338,21 +341,17 @@ class OutputReader:
                 self._answering |= self._channel == "text"
                 self._writer.marker()
         except Malformed:
-            self._release(opener if self._writer.committed == committed else "")
+            self._release()
         else:
-            self._source.recall()
+            self._calls.close()
 
-    def _release(self, opener: str) -> None:
-        """Give up a malformed call: the part that was not sent becomes text, unless the stream ended inside a
-        committed call."""
-        taken = self._source.recall()
-        if self._writer.call_open:
-            unread = self._source.position - self._writer.given
-            taken = taken[len(taken) - unread :] if unread and not self._source.ended else ""
-            self._writer.end_call(complete=False)
-            self._source.recall()
-            self._broken = True
-        if len(taken) <= REREAD_LIMIT:
+    def _release(self) -> None:
+        """Give up a malformed call: what was not sent becomes text, unless a limit cut the text inside the call."""
+        opener, taken = self._calls.give_up(), self._source.recall()
+        if self._source.cut:
+            return
+        self._reread -= len(taken)
+        if self._reread >= 0:
             self._source.rewind(taken)
             self._write(opener)
         else:

@@ -67,9 +67,22 @@ class Source:
         """Characters taken so far."""
         return self._position
 
+    @property
+    def rest(self) -> str:
+        """The text that was pushed and not taken yet."""
+        return self._text[self._at :]
+
+    @property
+    def cut(self) -> bool:
+        """Whether a limit ended the text, and all of it was taken."""
+        return self.truncated and self._at == len(self._text)
+
     def push(self, text: str) -> None:
         self._text = self._text[self._at :] + text
         self._at = 0
+
+    def drop_rest(self) -> None:
+        self._text, self._at = "", 0
 
     def close(self, *, truncated: bool) -> None:
         self.ended, self.truncated = True, truncated
@@ -129,6 +142,8 @@ class Source:
         """Take the longest of `options` that comes next; None if there is none."""
         while not self.ended and any(self._begins(option) for option in options):
             yield
+        if self.truncated and any(self._begins(option) for option in options):
+            self.drop_rest()  # markup that a limit has cut
         fitting = [option for option in options if self._text.startswith(option, self._at)]
         return self.take(len(max(fitting, key=len))) if fitting else None
 
@@ -200,17 +215,25 @@ class Source:
 
     def before(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str]]:
         """Take a short text and the marker that ends it. Malformed if it is too long, or if the stream ends."""
+        text, marker = yield from self.head(markers, limit)
+        if marker is None:
+            raise Malformed
+        return text, marker
+
+    def head(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str | None]]:
+        """Take a short text and the marker that ends it; None instead of the marker if it does not come within the
+        limit, or not before the end of the stream."""
         pieces: list[str] = []
         left = limit
         while True:
             plain, marker = markers.split(self._text, self._at, self.ended)
             count = plain - self._at
-            pieces.append(self._take_within(count, left))
+            pieces.append(self.take(min(count, left)))
+            if count > left:
+                return "".join(pieces), None
             left -= count
-            if marker is not None:
-                return "".join(pieces), self.take(len(marker))
-            if self.ended:
-                raise Malformed
+            if marker is not None or self.ended:
+                return "".join(pieces), marker and self.take(len(marker))
             yield
 
 
@@ -262,9 +285,6 @@ class Writer:
         self.tokens = TokenQueue()
         self.completed = 0
         self.calls = 0  # complete calls
-        self.committed = 0  # calls begun
-        self.call_open = False
-        self.given = 0  # position up to which an open call was sent
         self.silent = False  # calls are parsed but not sent
         self.muted = False  # no more output is wanted
         self.reasoned = False  # a part of reasoning was started
@@ -278,7 +298,10 @@ class Writer:
         self._kind: PartKind | None = None  # of the open part
         self._space = ""  # trailing whitespace, dropped if a marker follows
         self._fresh = False  # right after a marker
-        self._empty_call = True
+        # Whitespace dropped before and after markers since the last part; `_gap` is None where there was no marker.
+        self._gap: str | None = None
+        self._after = ""
+        self._written: set[PartKind] = set()  # kinds of the parts so far
 
     @property
     def begun(self) -> bool:
@@ -298,7 +321,9 @@ class Writer:
         """Write more text or reasoning."""
         if self._trim:
             if self._fresh:
-                text = text.lstrip(SPACE)
+                begin = len(text) - len(text.lstrip(SPACE))
+                self._after += text[:begin]
+                text = text[begin:]
             text = self._space + text
             body = text.rstrip(SPACE)
             self._space = text[len(body) :]
@@ -312,10 +337,14 @@ class Writer:
 
     def marker(self) -> None:
         """A marker was read: end the open part."""
+        self._divide()
+        self.tokens.take(self._source.position)
+
+    def _divide(self) -> None:
         self._end()
         self.divided = self.divided or self.begun
-        self._space, self._fresh = "", True
-        self.tokens.take(self._source.position)
+        self._gap = self._gap or self._after or self._space
+        self._space, self._after, self._fresh = "", "", True
 
     def end_thought(self) -> None:
         """End the open text as reasoning, as its end marker now tells. Whitespace around the marker is kept, because
@@ -325,30 +354,21 @@ class Writer:
         self.reasoned = self.divided = True
         self.tokens.take(self._source.position)
 
-    def start_call(self, name: str, id: str | None = None) -> None:
-        """Commit to a call: from here on, it can't become text."""
-        self.marker()
-        self.call_open, self._empty_call = True, True
-        self.given = self._source.position
-        self.committed += 1
+    def open_call(self, name: str, id: str | None, position: int) -> None:
+        """Begin a call, whose arguments begin at this position of the source."""
+        self._divide()
+        self.tokens.take(position)
         if not (self.silent or self.muted):
             self._start("tool_call", id or self._new_call_id(), name)
 
-    def arguments(self, text: str) -> None:
+    def grow_call(self, text: str) -> None:
         """Write more of the arguments' JSON."""
-        if text and self.call_open:
-            self._empty_call = False
-            self.given = self._source.position
-            if not (self.silent or self.muted):
-                self._delta(text, self._source.position)
+        if text and not (self.silent or self.muted):
+            self._delta(text, self._source.position)
 
-    def end_call(self, *, complete: bool = True) -> None:
+    def close_call(self, *, complete: bool = True) -> None:
         """End the call; if not `complete`, its arguments stay as the model left them."""
-        if complete and self._empty_call:
-            self.arguments("{}")
-        self.call_open = False
         self.marker()
-        self._source.remember()
         if complete and not (self.silent or self.muted):
             self.calls += 1
             self.muted = not self._parallel
@@ -371,7 +391,12 @@ class Writer:
         self.reasoned = self.reasoned or kind == "reasoning"
         self._index += 1
         self._kind = kind
-        self._events.append(PartStarted(self._choice, self._index, kind, id, name))
+        divided = kind in self._written and self._gap is not None
+        gap = (self._gap or self._after or "\n") if divided else ""
+        self._events.append(PartStarted(self._choice, self._index, kind, id, name, gap=gap))
+        if kind != "tool_call":
+            self._written.add(kind)
+            self._gap = None
 
     def _delta(self, text: str, end: int) -> None:
         self._texts.append(text)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.channels import Channels
-from pippin.output.stream import Malformed, Reading, Source, Writer
+from pippin.output.stream import Malformed, Reading
 
 SpecialToken = Callable[[str], "int | bool | None"]
 """The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
@@ -37,22 +38,6 @@ class History:
     """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 
 
-@dataclass
-class Calls:
-    """The context of a call reader: the source of text, the writer of calls, and the offered tools."""
-
-    source: Source
-    writer: Writer
-    tools: tuple[Tool, ...]
-
-    def schema(self, name: str) -> dict[str, Any] | None:
-        """The JSON schema of a tool's parameters; None if the tool was not offered."""
-        for tool in self.tools:
-            if tool.name == name:
-                return tool.parameters or {}
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat(ABC):
     """A format of tool calls. `openers` begin a call anywhere, `leading` only at the beginning of an answer."""
@@ -63,9 +48,8 @@ class ToolFormat(ABC):
     leading: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()  # also dropped after a malformed call
     signs: tuple[tuple[str, ...], ...] = ()  # a template that contains all signs of a group uses this format
-    architectures: frozenset[str] = (
-        frozenset()
-    )  # model architectures that write this format although their templates do not show it
+    # Model architectures that write this format although their templates do not show it.
+    architectures: frozenset[str] = frozenset()
     priority: int = 0  # if several formats match a template, the highest wins
     channels: Channels | None = None  # the format structures the whole answer
     stops: tuple[str, ...] = ()

@@ -11,6 +11,6 @@ model loads) runs `start` as a task and follows the load with `pool.states()`; c
 """
 
 from pippin.runtime.pool.source import ModelSource
-from pippin.service.service import Requests, Run, Service, open_service
+from pippin.service.service import Run, Service, open_service
 
-__all__ = ["ModelSource", "Requests", "Run", "Service", "open_service"]
+__all__ = ["ModelSource", "Run", "Service", "open_service"]

@@ -8,7 +8,7 @@ if the operator allows that.
 import asyncio
 from typing import Final
 
-from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.runtime.pool.pool import Pool
@@ -22,15 +22,15 @@ class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model."""
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
-        self._options = options
         self._catalog = catalog
         self._pool = pool
-        self._ids: dict[str, str] = {}  # of models that the operator named, filled on first lookup
+        self.adopt(options)
 
     def adopt(self, options: ServerOptions) -> None:
         """Resolve by changed options from now on."""
         self._options = options
-        self._ids.clear()
+        self._listed = [(entry.called, entry.kind) for entry in options.models if entry.listed]
+        self._ids: dict[str, str] = {}  # of models that the operator named, filled on first lookup
 
     def model(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         """The model's info, from its worker if it is loaded. Raises `ServerError`."""
@@ -44,7 +44,7 @@ class Names:
         return self._pool.info(info.id) or info
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """As `model`, but a lookup that needs the disk runs in a thread."""
+        """Find what `model` finds; a lookup that needs the disk runs in a thread."""
         loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
@@ -63,7 +63,7 @@ class Names:
             )
         if self._options.any_model_name and not self._catalog.knows(name):
             served = self._served(kind or "language")
-            return served[0].called if len(served) == 1 else name
+            return served[0] if len(served) == 1 else name
         return name
 
     def _default(self, kind: ModelKind) -> str:
@@ -73,7 +73,7 @@ class Names:
         """
         for wanted in (kind, None):
             served = self._served(wanted)
-            name = served[0].called if served else self._pool.last_loaded(wanted) or self._only(wanted)
+            name = served[0] if served else self._pool.last_loaded(wanted) or self._only(wanted)
             if name is not None:
                 return name
         message = "No model is loaded yet, and none is served by default. Name one of those of /v1/models."
@@ -82,26 +82,27 @@ class Names:
     def _served_and_loaded(self, kind: ModelKind) -> ModelInfo | None:
         """The model that `default` means, if that can be decided without the disk: the first served model of the kind
         is loaded, and the kinds of all entries before it are known."""
-        for entry in self._options.models:
-            info = self._pool.info(self._ids.get(entry.called, entry.called))
-            known = entry.kind or (None if info is None else info.kind)
-            if entry.listed and (known is None or known in (kind, "scripted")):
+        for name, given in self._listed:
+            info = self._pool.info(self._ids.get(name, name))
+            known = given or (None if info is None else info.kind)
+            if known is None or known in (kind, "scripted"):
                 return info
         return None
 
-    def _served(self, kind: ModelKind | None) -> list[ModelEntry]:
-        """The models that the operator named, of this kind if one is given."""
-        listed = [entry for entry in self._options.models if entry.listed]
-        return [entry for entry in listed if kind is None or self._kind(entry) in (kind, "scripted")]
+    def _served(self, kind: ModelKind | None) -> list[str]:
+        """The names of the models that the operator named, of this kind if one is given."""
+        return [
+            name
+            for name, given in self._listed
+            if kind is None or (given or self._kind(name)) in (kind, "scripted")
+        ]
 
-    def _kind(self, entry: ModelEntry) -> str:
-        """The kind of a model that the operator named. One that is not here yet is taken for a language model unless
-        its entry says otherwise."""
-        if entry.kind is not None:
-            return entry.kind
-        info = self._pool.info(entry.called)
+    def _kind(self, name: str) -> str:
+        """The kind of a model that the operator named without one. One that is not here yet is taken for a language
+        model."""
+        info = self._pool.info(name)
         try:
-            return (info or self._catalog.resolve(entry.called)).kind
+            return (info or self._catalog.resolve(name)).kind
         except ServerError:
             return "language"
 

@@ -7,7 +7,8 @@ back at the end. `Service` starts runs, and ends them all on shutdown.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,25 @@ def with_defaults(request: GenerationRequest, options: ModelOptions, info: Model
     )
 
 
+def completed(task: Task, options: ModelOptions, info: ModelInfo) -> Task:
+    """The task with the model's defaults. Tasks that only render a conversation must not shorten it. Raises
+    `ServerError`."""
+    match task:
+        case Generate(request):
+            return Generate(widened(with_defaults(request, options, info)))
+        case CountTokens(request):
+            return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
+        case RenderTemplate(request):
+            return RenderTemplate(msgspec.structs.replace(with_manner(request, options), overflow="error"))
+        case _:
+            return task
+
+
+def summarizes(request: GenerationRequest, options: ModelOptions) -> bool:
+    """Whether a conversation that is too long is to be continued from a summary of its older messages."""
+    return request.messages is not None and (request.overflow or options.overflow) == "summarize"
+
+
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The request was cancelled.")
 
 
@@ -152,19 +172,14 @@ class Run:
     with`."""
 
     def __init__(
-        self,
-        id: str,
-        lease: Lease,
-        mailbox: Mailbox,
-        request: GenerationRequest | None,
-        on_close: Callable[["Run"], None],
+        self, id: str, lease: Lease, request: GenerationRequest | None, on_close: Callable[["Run"], None]
     ) -> None:
         """`request`: a generation as the client sent it; None for other tasks."""
         self.id = id
         self.accepted: Accepted | None = None
         self._model = lease.worker.info
         self._lease = lease
-        self._mailbox = mailbox
+        self._mailbox: Mailbox
         self._request = request
         self._best_of = request if request is not None and (request.best_of or 1) > request.n else None
         self._on_close = on_close
@@ -223,13 +238,20 @@ class Run:
 
     # Called by the service
 
-    async def accept(self) -> None:
-        """Wait for the worker's first event: raise a refusal, keep `Accepted`, leave the rest to the reader."""
-        match await self._mailbox.first():
-            case Failed(error):
-                raise ServerError.of(error)
-            case Accepted() as accepted:
-                self.accepted = accepted
+    async def begin(self, task: Task) -> None:
+        """Send the task to the worker, and wait for its first event: raise a refusal, keep `Accepted`, leave the rest
+        to the reader. May be called again after a refusal."""
+        choices = task.request.n if isinstance(task, Generate) else 0
+        self._mailbox = self._lease.worker.submit(self.id, task, choices)
+        try:
+            match await self._mailbox.first():
+                case Failed(error):
+                    raise ServerError.of(error)
+                case Accepted() as accepted:
+                    self.accepted = accepted
+        except BaseException:
+            self._lease.worker.cancel(self.id)
+            raise
 
     def limit(self, seconds: float) -> None:
         """Fail the run unless it ends within `seconds`."""
@@ -328,21 +350,47 @@ LAST_WORDS: Final = 1.0  # seconds for readers to report that their run was ende
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
 
-class Requests:
-    """Starts tasks on models leased from any pool, and ends all in order when the process stops."""
+class Start:
+    """A request that is not accepted yet. It can be ended from outside of the asyncio task that waits for it."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._report: ErrorReport | None = None
+
+    def end(self, report: ErrorReport) -> None:
+        """Make `start` fail with this report."""
+        if self._report is None:
+            self._report = report
+            self._task.cancel()
+
+    def check(self) -> None:
+        """Raise the reason as a `ServerError` if `end` alone has cancelled the task."""
+        if self._report is not None and self._task.uncancel() <= self._cancelling:
+            raise ServerError.of(self._report)
+
+
+class Service:
+    """Starts tasks on models of the pool, and ends all in order when the server stops."""
 
     def __init__(
-        self, options: ServerOptions, catalog: ModelSource, leases: Pool, awake: Awake | None = None
+        self,
+        options: ServerOptions,
+        catalog: ModelSource,
+        pool: Pool,
+        awake: Awake | None = None,
     ) -> None:
         """`awake` keeps the machine from sleeping; None leaves sleep alone."""
         self.catalog = catalog
-        self._leases = leases
+        self.pool = pool
         self._options = options
-        self._names = Names(options, catalog, leases)
+        self._names = Names(options, catalog, pool)
         self._image_defaults = ImageDefaultsReader()
         self._awake = awake
         self._runs: dict[str, Run] = {}
-        self._starting: dict[str, asyncio.Task[Run]] = {}
+        self._starting: dict[str, Start] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
         self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
         self._closing = False
@@ -353,38 +401,40 @@ class Requests:
         `id` must be unique among running requests; `client` identifies the caller in the log. Raises `ServerError` for
         every failure that deserves a status code.
         """
-        self._check_start(id)
-        log.debug("Request %s of %s for model %r.", id, client or "a client", model)
-        start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
-        self._starting[id] = start
-        if self._awake is not None:
-            self._awake.working()
-        try:
-            return await start
-        except asyncio.CancelledError:
-            if start.cancelled() and not _being_cancelled():
-                raise ServerError.of(SHUTTING_DOWN if self._closing else CANCELLED) from None
-            if start.done() and not start.cancelled() and start.exception() is None:
-                await start.result().aclose()  # accepted at the moment the caller left
-            raise
-        finally:
-            del self._starting[id]
-            self._tell()
+        seconds = self._time_limit(task)
+        begun = asyncio.get_running_loop().time()
+        with self._starts(task, id, seconds):
+            log.debug("Request %s of %s for model %r.", id, client or "a client", model)
+            async with asyncio.timeout(seconds):
+                lease = await self._leased(task, model)
+                run = Run(id, lease, task.request if isinstance(task, Generate) else None, self._forget)
+                try:
+                    if isinstance(task, Generate) and summarizes(task.request, lease.options):
+                        await self._begin_summarized(run, lease, task.request)
+                    else:
+                        await run.begin(completed(task, lease.options, lease.worker.info))
+                except BaseException:
+                    lease.release()
+                    raise
+            self._runs[id] = run
+        if seconds is not None:
+            run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
+        return run
 
     async def adopt(self, options: ServerOptions) -> None:
         """Apply changed options from now on."""
         self._options = options
         self._names.adopt(options)
         self.catalog.adopt(options)
-        await self._leases.adopt(options)
+        await self.pool.adopt(options)
 
     def states(self) -> list[ModelState]:
         """Every model requested since the server started, in order of first request."""
-        return self._leases.states()
+        return self.pool.states()
 
     def models(self) -> list[ModelInfo]:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
-        return [self._leases.info(info.id) or info for info in self.catalog.models()]
+        return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are not downloaded yet."""
@@ -411,7 +461,7 @@ class Requests:
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it; a generation keeps what it produced. False if there is none."""
         if id in self._starting:
-            self._starting[id].cancel()
+            self._starting[id].end(CANCELLED)
             return True
         if id in self._runs:
             self._runs[id].cut()
@@ -427,7 +477,7 @@ class Requests:
         """Take no more requests, and fail those that run or wait; their readers get the error."""
         self._closing = True
         for start in self._starting.values():
-            start.cancel()
+            start.end(SHUTTING_DOWN)
         for run in list(self._runs.values()):
             run.fail(SHUTTING_DOWN)
 
@@ -440,30 +490,48 @@ class Requests:
         if not await self._until_idle(deadline):
             self.end_all()
             await self._until_idle(LAST_WORDS)
-        await self._leases.close(min(deadline, WORKERS_LEAVE))
+        await self.pool.close(min(deadline, WORKERS_LEAVE))
         if self._awake is not None:
             await self._awake.close()
 
-    async def _start(self, task: Task, model: str, id: str) -> Run:
+    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
+        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
+
+    @contextmanager
+    def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:
+        """Count a request as one that waits to start. `cancel` and `end_all` make it fail, and so do `seconds`. Raises
+        `ServerError`."""
+        self._check_start(id)
         if isinstance(task, Generate):
             self._check_choices(task.request)
-        seconds = self._time_limit(task)
-        begun = asyncio.get_running_loop().time()
+        start = self._starting[id] = Start()
+        if self._awake is not None:
+            self._awake.working()
         try:
-            async with asyncio.timeout(seconds):
-                info = await self._found(model, task.model_kind)
-                if not suits(task, info):
-                    raise wrong_kind(task, info, await asyncio.to_thread(self.models))
-                run = await self._begin(task, info, id)
+            yield
+        except asyncio.CancelledError:
+            start.check()
+            raise
         except TimeoutError:
             message = f"The request was not accepted within its time limit of {seconds} seconds."
             raise ServerError("timeout", message) from None
-        if seconds is not None:
-            run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
-        return run
+        finally:
+            # The frame of this function may be kept by the exception of the task that `start` refers to.
+            del self._starting[id], start
+            self._tell()
+
+    async def _leased(self, task: Task, model: str) -> Lease:
+        """A lease of the model that is meant. Raises `ServerError`."""
+        info = await self._found(model, task.model_kind)
+        if not suits(task, info):
+            raise wrong_kind(task, info, await asyncio.to_thread(self.models))
+        if self.pool.info(info.id) is None:
+            await self.complete(info)
+        return await self.pool.lease(info)
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
-        """As `find`; downloads a missing model where that is allowed, once for all callers."""
+        """Find the model, or download a missing one where that is allowed, once for all callers."""
         try:
             return await self.find(asked, kind)
         except ServerError as error:
@@ -489,59 +557,33 @@ class Requests:
         """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
         await self.catalog.complete(info, partial(_log_download, info.id))
 
-    async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
-        if self._leases.info(info.id) is None:
-            await self.complete(info)
-        lease = await self._leases.lease(info)
-        try:
-            if not isinstance(task, Generate):
-                return await self._submit(lease, _shown_as_it_is(task, lease.options), id, None)
-            return await self._generate(lease, task.request, id)
-        except BaseException:
-            lease.release()
-            raise
-
-    async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
+    async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
+        """Begin a generation; if its conversation is too long, with a summary of the older messages."""
         request = with_defaults(asked, lease.options, lease.worker.info)
-        summarize = request.overflow == "summarize" and asked.messages is not None
-        if summarize:
-            request = msgspec.structs.replace(request, overflow="error")
+        request = msgspec.structs.replace(request, overflow="error")
         try:
-            return await self._submit(lease, Generate(widened(request)), id, asked)
+            await run.begin(Generate(widened(request)))
         except ServerError as error:
-            if not summarize or error.report.kind != "context_length_exceeded":
+            if error.report.kind != "context_length_exceeded":
                 raise
-        run, dropped = await with_summary(
+        else:
+            return
+        _, dropped = await with_summary(
             request,
-            lambda part: self._ask(lease, part, id),
-            lambda shorter: self._submit(lease, Generate(widened(shorter)), id, asked),
+            lambda part: self._ask(lease, part, f"{run.id}.summary"),
+            lambda shorter: run.begin(Generate(widened(shorter))),
         )
         if run.accepted is not None:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
-        return run
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
-        own = f"{id}.summary"
-        mailbox = lease.worker.submit(
-            own, Generate(with_defaults(request, lease.options, lease.worker.info)), 1
-        )
-        run = Run(own, lease, mailbox, request, on_close=lambda run: None)
+        run = Run(id, lease, request, on_close=lambda run: None)
+        await run.begin(Generate(with_defaults(request, lease.options, lease.worker.info)))
         try:
             return (await run.collect()).choices[0].text("text")
         finally:
-            lease.worker.cancel(own)
-
-    async def _submit(self, lease: Lease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
-        choices = task.request.n if isinstance(task, Generate) else 0
-        run = Run(id, lease, lease.worker.submit(id, task, choices), asked, self._forget)
-        try:
-            await run.accept()
-        except BaseException:
             lease.worker.cancel(id)
-            raise
-        self._runs[id] = run
-        return run
 
     def _forget(self, run: Run) -> None:
         del self._runs[run.id]
@@ -586,24 +628,6 @@ class Requests:
         return min(limits, default=None)
 
 
-class Service(Requests):
-    """Requests to the models of this process, and the operators' actions on them."""
-
-    def __init__(
-        self,
-        options: ServerOptions,
-        catalog: ModelSource,
-        pool: Pool,
-        awake: Awake | None = None,
-    ) -> None:
-        super().__init__(options, catalog, pool, awake)
-        self.pool = pool
-
-    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
-        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
-
-
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
     awake = keeping_awake(wanted=options.prevent_sleep)
@@ -630,19 +654,3 @@ def wrong_kind(task: Task, info: ModelInfo, others: Iterable[ModelInfo]) -> Serv
 
 def _log_download(name: str, done: int, total: int, message: str) -> None:
     log.debug("Downloading %r: %d of %d, %s.", name, done, total, message)
-
-
-def _shown_as_it_is(task: Task, options: ModelOptions) -> Task:
-    """The task with the model's defaults, for tasks that render a conversation and must not shorten it."""
-    match task:
-        case CountTokens(request):
-            return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
-        case RenderTemplate(request):
-            return RenderTemplate(msgspec.structs.replace(with_manner(request, options), overflow="error"))
-        case _:
-            return task
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

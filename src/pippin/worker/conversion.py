@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversion import Conversion, Failed, Told
+from pippin.core.conversion import Conversion, ConversionFailed, Told
 from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
@@ -43,7 +43,7 @@ def main() -> int:
 
             tell(conversion.convert(Path(spec.info.path or ""), asked, tell))
     except ServerError as error:
-        tell(Failed(error.report.message))
+        tell(ConversionFailed(error.report.message))
         return 1
     except KeyboardInterrupt:  # Ctrl-C reached the parent too, which reports it
         return 1

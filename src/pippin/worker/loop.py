@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,7 +25,6 @@ from typing import Any, Final
 
 import msgspec
 
-from pippin.core.conversation import Part, Reasoning, Text, ToolCall, ToolResult, Video
 from pippin.core.decoding import from_message, message_decoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Rendered, Tokenized, merged
@@ -46,17 +45,6 @@ from pippin.core.link import (
     frame,
 )
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import (
-    Conversation,
-    CountTokens,
-    Embed,
-    Generate,
-    RenderTemplate,
-    Rerank,
-    Speak,
-    Task,
-    Tokenize,
-)
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, NeedsWeightsError, Preparer
 from pippin.engines.device import give_arrays_back
@@ -292,7 +280,7 @@ class Preparation:
             self.submit(order)
 
     def submit(self, order: Submit) -> None:
-        if text_length(order.task) < LONG_TEXT and not has_video(order.task):
+        if order.task.text_length() < LONG_TEXT and not order.task.has_video():
             self._threads.submit(self._prepare, order)
         else:
             self._long.submit(self._prepare_long, order)
@@ -516,52 +504,3 @@ class StepLoop:
                 engine.reconfigure({name: value})
             except ServerError as error:
                 log.info("Not changed while running: %s", error.report.message)
-
-
-def has_video(task: Task) -> bool:
-    """Whether a task has a video to decode, which takes up to a minute."""
-    match task:
-        case Generate(request) | CountTokens(request) | RenderTemplate(request):
-            parts = [part for message in request.messages or () for part in message.parts]
-        case Embed(inputs=inputs):
-            written = (each.messages for each in inputs if isinstance(each, Conversation))
-            parts = [part for messages in written for message in messages for part in message.parts]
-        case Rerank(documents=documents):
-            parts = [part for document in documents for part in document.parts]
-        case _:
-            return False
-    results = (inner for part in parts if isinstance(part, ToolResult) for inner in part.parts)
-    return any(isinstance(part, Video) for part in (*parts, *results))
-
-
-def text_length(task: Task) -> int:
-    """Characters of text that a tokenizer will read for a task."""
-    match task:
-        case Generate(request) | CountTokens(request) | RenderTemplate(request):
-            given = request.prompt if isinstance(request.prompt, str) else ""
-            parts = (part for message in request.messages or () for part in message.parts)
-            return len(given) + len(request.suffix or "") + _length_of(parts)
-        case Tokenize(text) | Speak(text=text):
-            return len(text)
-        case Embed(inputs=inputs):
-            texts = sum(len(each) for each in inputs if isinstance(each, str))
-            written = (each.messages for each in inputs if isinstance(each, Conversation))
-            return texts + sum(_length_of(message.parts) for messages in written for message in messages)
-        case Rerank(query=query, documents=documents):
-            read_with_each = len(query) * len(documents)
-            return read_with_each + sum(_length_of(document.parts) for document in documents)
-        case _:
-            return 0
-
-
-def _length_of(parts: Iterable[Part]) -> int:
-    length = 0
-    for part in parts:
-        match part:
-            case Text(text) | Reasoning(text):
-                length += len(text)
-            case ToolCall(arguments=arguments):
-                length += len(arguments)
-            case ToolResult(parts=inner):
-                length += _length_of(inner)
-    return length

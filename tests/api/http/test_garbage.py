@@ -51,11 +51,24 @@ def ask(port: int, data: bytes, seconds: float | None) -> None:
         (request({"model": MODEL}), None),
         (request(LONG), 0.05),
         (request(LONG | {"stream": True}), 0.05),
+        (request(LONG), 0.004),
+        (request(LONG | {"stream": True}), 0.004),
         (request(LONG)[:1000], 0.05),
         (b"", 0.01),
         (b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", None),
     ],
-    ids=["whole", "stream", "refused", "left", "stream left", "left early", "silent", "health"],
+    ids=[
+        "whole",
+        "stream",
+        "refused",
+        "left",
+        "stream left",
+        "left at the start",
+        "stream left at the start",
+        "left early",
+        "silent",
+        "health",
+    ],
 )
 def test_what_a_request_held_is_free_when_it_has_ended(port: int, data: bytes, seconds: float | None) -> None:
     ask(port, data, seconds)

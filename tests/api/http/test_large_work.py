@@ -23,7 +23,7 @@ from pippin.api.dialects.shared.fields import names_of
 from pippin.api.dialects.shared.media import decoded_base64
 from pippin.api.http.body import LARGE, LargeWork
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest, draw
-from pippin.api.storage.response_store import ResponseStore
+from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.core.decoding import known
 from pippin.core.events import (
     Accepted,

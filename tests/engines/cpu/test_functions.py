@@ -1,7 +1,6 @@
 """exp and its kin: as exact as the library's, for every mask and shape."""
 
 import math
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,6 @@ from pippin.engines.cpu import functions as cpu_functions
 from pippin.engines.cpu import in_place as cpu_in_place
 from pippin.engines.cpu.functions import (
     LARGE,
-    MOST_ROTATIONS,
-    Rope,
     attention,
     erf,
     exp,
@@ -34,7 +31,7 @@ def originals() -> Iterator[None]:
     """`mlx.core` as it comes, and as it was afterwards."""
     core, fast = vars(mx), vars(mx.fast)
     held = {name: core[name] for name in ("sigmoid", "erf", "softmax")}
-    quick = {name: fast[name] for name in ("scaled_dot_product_attention", "rope")}
+    quick = {name: fast[name] for name in ("scaled_dot_product_attention",)}
     for name, function in held.items():
         core[name] = getattr(function, "own", function)
     for name, function in quick.items():
@@ -171,65 +168,6 @@ def test_attention_is_the_librarys(
         patch.setattr(cpu_in_place, "is_faster", lambda size: in_place)
         found = attention(queries, keys, values, 0.25, mask)
     np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    rows=st.integers(1, 3),
-    count=st.integers(1, 5),
-    size=st.sampled_from([16, 24]),
-    kind=st.sampled_from(["number", "steady", "array"]),
-    factors=st.sampled_from(["base", "freqs"]),
-    scale=st.sampled_from([1.0, 0.25]),
-    traditional=st.booleans(),
-    data=st.data(),
-)
-def test_rope_is_the_librarys_wherever_rows_stand(
-    rows: int,
-    count: int,
-    size: int,
-    kind: str,
-    factors: str,
-    scale: float,
-    traditional: bool,
-    data: st.DataObject,
-) -> None:
-    own = getattr(mx.fast.rope, "own", mx.fast.rope)
-    ours = Rope(own)
-    x = mx.random.normal((rows, count, 2, size)).transpose(0, 2, 1, 3)
-    options: dict[str, Any] = {"traditional": traditional, "scale": scale, "base": None}
-    options |= {"base": 1e4} if factors == "base" else {"freqs": mx.exp(mx.random.normal((8,)) * 4)}
-    for _ in range(3):  # steps
-        places = data.draw(st.lists(st.integers(0, 5000), min_size=rows, max_size=rows))
-        offset: Any = places[0] if kind == "number" else mx.array(places)
-        offset = ours.steady(offset) if kind == "steady" else offset
-        for _ in range(2):  # layers
-            expected = own(x, 16, offset=offset, **options)
-            np.testing.assert_allclose(ours(x, 16, offset=offset, **options), expected, atol=1e-6)
-
-
-def test_angles_are_taken_once_for_a_step_and_never_of_an_array_that_may_change() -> None:
-    calls: list[Any] = []
-    own = getattr(mx.fast.rope, "own", mx.fast.rope)
-    rope = Rope(lambda *given, **options: calls.append(options["offset"]) or own(*given, **options))
-    x = mx.random.normal((2, 1, 1, 16))
-    options: dict[str, Any] = {"traditional": False, "scale": 1.0, "base": 1e4}
-    changing = mx.array([3, 4])
-    rope(x, 16, offset=changing, **options)
-    changing += 1
-    np.testing.assert_array_equal(
-        rope(x, 16, offset=changing, **options), own(x, 16, offset=changing, **options)
-    )
-    assert len(calls) == 2
-    kept = []
-    for place in range(20):
-        offset = rope.steady(mx.array([place, place + 7]))
-        kept.append(weakref.ref(offset))
-        for _ in range(3):
-            rope(x, 16, offset=offset, **options)
-    del offset
-    assert len(calls) == 2
-    assert sum(reference() is not None for reference in kept) == MOST_ROTATIONS
 
 
 @pytest.mark.usefixtures("originals")

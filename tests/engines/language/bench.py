@@ -14,15 +14,17 @@ from pippin.core.events import Accepted, Failed, Finished
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
-from pippin.engines.language import loading
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.step.decoding import Decoding, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 PLAN = DevicePlan(
@@ -84,6 +86,23 @@ class Bench:
             lead = (logits.max() - logits[token]).item()
             assert lead < tie, f"token {place} of {len(answer)} is behind by {lead}"
             logits = self.model(mx.array([[token]]), cache=cache)[0, -1]
+
+
+def speculation_of(engine: LanguageEngine) -> Speculation:
+    """What asks for proposals in an engine that can have some."""
+    assert isinstance(engine.decoding, SpeculativeDecoding)
+    return engine.decoding.speculation
+
+
+def follower_of(engine: LanguageEngine) -> Any:
+    """The draft head or the assistant that follows the model's passes."""
+    [found] = speculation_of(engine).followers
+    return found
+
+
+def propose_nothing(engine: LanguageEngine) -> None:
+    """Let all further steps be plain ones."""
+    engine.decoding = Decoding(engine.batch, engine.lifecycle, engine.scheduler, engine.counters)
 
 
 def watch(engine: LanguageEngine) -> dict[tuple[str, int], list[int]]:
@@ -152,7 +171,7 @@ def judge_others_of_one_that_leaves(
 
 def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """Have the sequences of models run one at a time, but for those of draft models."""
-    in_batches, open_draft_model = probe._plain, loading._open_draft_model
+    in_batches, open_draft_model = probe._plain, drafting.open_draft_model
     patch.setattr(probe, "_plain", lambda *_, **__: None)
 
     def with_draft_in_batches(*given: Any) -> DraftModel:
@@ -160,4 +179,4 @@ def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
             inner.setattr(probe, "_plain", in_batches)
             return open_draft_model(*given)
 
-    patch.setattr(loading, "_open_draft_model", with_draft_in_batches)
+    patch.setattr(drafting, "open_draft_model", with_draft_in_batches)

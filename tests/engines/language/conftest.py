@@ -4,14 +4,14 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models import deepseek_v3
 
-from pippin.engines.language import loading
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Eager
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
 
 @pytest.fixture

@@ -19,19 +19,20 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Failed, PromptEcho
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
-from pippin.engines.language import loading
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN, Eager
+from tests.engines.language.bench import PLAN, Eager, speculation_of
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -51,7 +52,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.object(loading, "Pace", Eager))
+            stack.enter_context(patch.object(drafting, "Pace", Eager))
         yield
 
 
@@ -120,13 +121,12 @@ class Subject:
             model, self.tokenizer, options, plan, folder=self.folder, kernel_threads=threads
         )
         if world.proposals == "known":
-            assert engine.speculation is not None
-            engine.speculation.proposer = Knowing(model)
+            speculation_of(engine).proposer = Knowing(model)
         limits = engine.scheduler.limits
         if world.room is not None:
             limits.memory = world.room * limits.sequence_bytes(BLOCK)
-        if world.tree is not None and engine.prefixes is not None:
-            engine.prefixes.tree.resize(world.tree * limits.sequence_bytes(BLOCK))
+        if world.tree is not None:
+            engine.prefixes.resize(world.tree * limits.sequence_bytes(BLOCK))
         return engine
 
     def reference(self, world: World, adapter: str | None) -> Reference:
@@ -274,7 +274,7 @@ class Run:
             engine.lifecycle.suspend(rows[self.step % len(rows)])
         for owner, event in engine.step():
             self._take(owner, event)
-        if engine.prefixes is not None:
+        if isinstance(engine.prefixes, PrefixCache):
             tree = engine.prefixes.tree
             assert tree.bytes <= tree.limit
         self.step += 1
@@ -310,7 +310,7 @@ class Run:
         assert engine.batch.groups.bytes == 0
         scheduler = engine.scheduler
         assert [] == scheduler.waiting == scheduler.prefilling == scheduler.running
-        if engine.prefixes is None:
+        if not isinstance(engine.prefixes, PrefixCache):
             return
         tree = engine.prefixes.tree
         held = 0

@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
 from pippin.api.kinds import letters
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.events import LettersCounted
 
 
@@ -14,7 +14,7 @@ def routes(api: Api) -> list[BaseRoute]:
         """How often a model's letters stand in a text"""
         fields, unknown = await api.handler.json_of(request, letters.CONTRACT.decode)
         api.handler.note_unknown("letters", unknown)
-        [*_, found] = await api.handler.perform(
+        [*_, found] = await api.handler.task(
             request, letters.task_of(fields), model=fields.model, operation="letters", admitted=True
         )
         assert isinstance(found, LettersCounted)

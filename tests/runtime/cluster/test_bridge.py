@@ -1,6 +1,7 @@
 """How a worker of the cluster ends for the server, and what is asked of Ray; without Ray."""
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -24,10 +25,10 @@ def test_a_bridge_ends_as_its_worker_did(status: int) -> None:
     assert ended.returncode == status
 
 
-def test_a_worker_has_a_machine_for_itself_unless_it_is_bound() -> None:
+def test_ranks_have_a_machine_for_themselves_unless_they_are_bound() -> None:
     joined = {"CPU": 8.0, "memory": 64e9, MACHINE: 2.0}
     assert Need(5, "whole").resources(joined) == {"CPU": 1, "memory": 5, MACHINE: 1.0}
-    assert Need(5, "shared").resources(joined) == {"CPU": 1, "memory": 5, MACHINE: PART}
+    assert Need(5, "shared").resources(joined) == {"CPU": PART, "memory": 5, MACHINE: PART}
     assert Need(5, "whole").resources({"CPU": 8.0, "GPU": 2.0}) == {"CPU": 1, "memory": 5, "GPU": 1}
 
 
@@ -55,13 +56,37 @@ def test_an_actor_on_a_machine_that_has_just_gone_is_asked_for_again(monkeypatch
     monkeypatch.setattr(bridge, "ASK_EVERY", 0.001)
     last = actor(("PEM", "machine"))
     actors = iter([actor(ActorError()), actor(ActorError()), last])
-    assert asyncio.run(bridge.living(RAY, lambda: next(actors), "no room")) == (last, ("PEM", "machine"))
+    assert asyncio.run(bridge.living(RAY, lambda: next(actors), "no room", 60.0)) == (
+        last,
+        ("PEM", "machine"),
+    )
 
 
 def test_an_actor_that_can_not_begin_is_not_asked_for_again() -> None:
     actors = iter([actor(ActorError(actor_init_failed=True))])
     with pytest.raises(bridge.NotPlaced, match=r"was lost\. The actor died\.$"):
-        asyncio.run(bridge.living(RAY, lambda: next(actors), "no room"))
+        asyncio.run(bridge.living(RAY, lambda: next(actors), "no room", 60.0))
+
+
+def test_a_worker_that_may_wait_is_placed_when_there_is_room() -> None:
+    async def play() -> None:
+        room: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        waits = SimpleNamespace(introduce=SimpleNamespace(remote=lambda: room))
+        placing = asyncio.create_task(bridge.living(RAY, lambda: waits, "no room", math.inf))
+        await asyncio.sleep(0.05)
+        assert not placing.done()
+        room.set_result(("PEM", "machine"))
+        assert await placing == (waits, ("PEM", "machine"))
+        with pytest.raises(bridge.NotPlaced, match="no room"):
+            await bridge.living(
+                RAY, lambda: SimpleNamespace(introduce=SimpleNamespace(remote=never)), "no room", 0.01
+            )
+
+    asyncio.run(play())
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("need", [Need(5, "whole"), Need(1 << 40, "shared")])

@@ -69,6 +69,36 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
         assert "A replica is placed on" in log.read_text()
 
 
+def test_a_replica_without_room_waits_while_the_other_serves(home: Path, address: str) -> None:
+    model = write_script(home, {"when": {"user": "."}, "say": "one two three"})
+    before = {each.pid for each in workers(home)}
+    with (
+        replicas(home, model, address) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+
+        def ask() -> str | None:
+            messages = [{"role": "user", "content": "go"}]
+            answer = client.chat.completions.create(model="default", messages=messages)  # type: ignore[call-overload]
+            return str(answer.choices[0].message.content)
+
+        assert ask() == "one two three"
+        assert len({each.pid for each in workers(home)} - before) == 1
+        wait_for("the refusal", lambda: "No machine of the cluster has" in (home / "server.log").read_text())
+        assert ask() == "one two three"
+        with joined(home, address):
+            wait_for("the second replica", lambda: len({each.pid for each in workers(home)} - before) == 2)
+            assert ask() == "one two three"
+    wait_for("the end of all workers", lambda: not {each.pid for each in workers(home)} - before)
+
+
+def test_replicas_share_a_machine_unasked(home: Path, address: str) -> None:
+    model = write_script(home, {"when": {"user": "."}, "say": "one two three"})
+    before = {each.pid for each in workers(home)}
+    with running_server(home, str(model), "--cluster", address, "--replicas", "2"):
+        wait_for("two replicas", lambda: len({each.pid for each in workers(home)} - before) == 2)
+
+
 @pytest.mark.parametrize("stopped", ["ray::Host", "pippin.runtime.cluster.bridge"])
 def test_what_stands_between_and_is_stopped_costs_no_whole_answer(
     home: Path, address: str, stopped: str

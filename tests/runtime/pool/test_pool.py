@@ -265,7 +265,7 @@ def test_a_failed_load_is_told_for_a_while_and_then_tried_again() -> None:
     play(scene)
 
 
-def test_loads_that_fail_again_and_again_are_tried_ever_more_seldom_but_by_the_operator_at_once() -> None:
+def test_failing_loads_are_tried_ever_more_seldom_but_at_once_for_the_operator() -> None:
     async def scene() -> None:
         stage = Stage()
         stage.launcher.fail_with = "The weights are damaged."

@@ -13,7 +13,8 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.runtime.cluster.needs import Need, Places
+from pippin.runtime.cluster.asking import Clusters, refusal
+from pippin.runtime.cluster.needs import Cluster, Need, Node, Places
 from pippin.runtime.ranks.cluster import (
     EACH,
     Held,
@@ -21,7 +22,6 @@ from pippin.runtime.ranks.cluster import (
     members_in_cluster,
     need_of_each,
     ranks_needed,
-    refusal,
     shares_evenly,
 )
 from pippin.runtime.ranks.group import RankGroup
@@ -84,7 +84,7 @@ def spec(folder: Path, **options: object) -> WorkerSpec:
 
 def test_a_rank_needs_its_part_of_the_weights_and_its_own_libraries(tmp_path: Path) -> None:
     own = spec(tmp_path)
-    assert need_of_each(own, ModelOptions(), 1) == Need(5 * GB, "whole")
+    assert need_of_each(own, ModelOptions(), 1) == Need(5 * GB, "shared")
     assert need_of_each(own, ModelOptions(), 4) == Need(5 * GB + EACH, "whole")
     assert need_of_each(own, ModelOptions(memory_bytes=40 * GB), 4) == Need(10 * GB, "shared")
 
@@ -106,20 +106,22 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
     assert told[1].title == '"org/it\'s" (rank 1 of 3, on 10.0.0.2)'
     words = shlex.split(told[1].command or "")
     assert words[2:] == [
-        *("pippin.runtime.cluster.bridge", "auto", str(10 * GB), "shared"),
+        *("pippin.runtime.cluster.bridge", "auto", str(10 * GB), "shared", "60.0"),
         *("org/it's", str(tmp_path), "pippin-1", "1"),
     ]
 
 
-def test_a_model_of_another_kind_is_not_asked_for(tmp_path: Path) -> None:
-    info = ModelInfo(id="m", kind="embeddings", path=str(tmp_path))
-    options = ModelOptions(cluster="192.0.2.1:1")
-    assert asyncio.run(ranks_needed(WorkerSpec(info=info), options)) == 1
+def test_a_language_model_is_split_over_machines_that_do_not_hold_it(tmp_path: Path) -> None:
+    own, nodes = spec(tmp_path), [Node("10.0.0.1", 4 * GB)] * 8
+    assert ranks_needed(own, ModelOptions(cluster="auto"), [Node("10.0.0.1", 6 * GB)]) == 1
+    assert ranks_needed(own, ModelOptions(cluster="auto"), nodes) == 6
+    other = WorkerSpec(info=ModelInfo(id="m", kind="embeddings"), expected_bytes=5 * GB)
+    assert ranks_needed(other, ModelOptions(cluster="auto"), nodes) == 1
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """Have this program stand in for the one that asks the cluster."""
-    module = sys.modules["pippin.runtime.ranks.cluster"]
+    module = sys.modules["pippin.runtime.cluster.asking"]
     monkeypatch.setattr(module, "placement", lambda *words: (sys.executable, "-c", program, *words))
 
 
@@ -139,6 +141,38 @@ def test_places_are_held_until_they_are_given_back(tmp_path: Path, monkeypatch: 
         assert held._process.returncode is None
         await held.give_back()
         assert held._process.returncode is not None
+
+    asyncio.run(play())
+
+
+BEGINS = """
+import sys
+open('asked', 'a').write(sys.argv[1] + ' ')
+begun = sys.argv[1] == 'auto'
+print('{"address": "127.0.0.1:7", "nodes": [], "begun": %s}' % str(begun).lower(), flush=True)
+sys.stdin.read() if begun else None
+"""
+
+
+def test_a_cluster_that_was_begun_here_is_kept_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, BEGINS)
+    monkeypatch.chdir(tmp_path)
+    info = ModelInfo(id="m", kind="language")
+
+    async def play() -> None:
+        clusters = Clusters()
+        begun = Cluster("127.0.0.1:7", (), begun=True)
+        found = await asyncio.gather(*(clusters.find(info, "auto") for _ in range(2)))
+        assert found == [begun, begun]
+        assert (await clusters.find(info, "10.0.0.1:6379")).begun is False
+        assert (tmp_path / "asked").read_text() == "auto 10.0.0.1:6379 "
+        [own] = psutil.Process().children()
+        own.kill()
+        await asyncio.sleep(0.2)
+        assert await clusters.find(info, "auto") == begun
+        assert (tmp_path / "asked").read_text() == "auto 10.0.0.1:6379 auto "
 
     asyncio.run(play())
 
@@ -167,7 +201,7 @@ def test_a_cluster_that_gives_no_places_is_told_why(
 ) -> None:
     answering(monkeypatch, program)
     if "sleep" in program:
-        monkeypatch.setattr(sys.modules["pippin.runtime.ranks.cluster"], "ANSWER_WITHIN", 0.2)
+        monkeypatch.setattr(sys.modules["pippin.runtime.cluster.asking"], "ANSWER_WITHIN", 0.2)
     before = set(psutil.Process().children())
     with pytest.raises(ServerError, match=words) as raised:
         asyncio.run(Held.open(spec(tmp_path, ranks=2)))

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
+import shlex
 import signal
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +15,9 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.runtime.cluster.needs import Cluster, Need, Node
 from pippin.runtime.replicas import processes
-from pippin.runtime.replicas.processes import Replicas, members
+from pippin.runtime.replicas.processes import Replicas, share_of
 from pippin.runtime.workers.worker import Worker
 from pippin.service import Service
 from tests.running_server import running_server
@@ -40,6 +41,13 @@ def running(group: Replicas) -> int:
     return sum(process.seat.running for process in group.processes)
 
 
+async def all_loaded(service: Service) -> Replicas:
+    await service.pool.load("m")
+    group = replicas_of(service)
+    await until(lambda: all(process.loaded for process in group.processes))
+    return group
+
+
 async def until(true: object, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not true():  # type: ignore[operator] # noqa: ASYNC110
@@ -50,8 +58,7 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
     async def play() -> None:
         catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four five six", "gap": 0.05})
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            await service.pool.load("m")
-            group = replicas_of(service)
+            group = await all_loaded(service)
             texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(12)]
             await until(lambda: running(group) == 12)
             pids = [process.worker.pid for process in group.processes]
@@ -65,14 +72,6 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
             assert [process.seat.running for process in group.processes] == [0, 0]
 
     asyncio.run(play())
-
-
-FAKE_SSH = """#!/bin/sh
-# Does as ssh does: the words after the machine's name become one line for a shell there.
-echo "$1" >> {folder}/reached
-shift
-exec sh -c "exec $*"
-"""
 
 
 def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,30 +98,63 @@ def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.Monkey
     asyncio.run(play())
 
 
-def test_a_replica_on_another_machine_serves_and_comes_back(tmp_path: Path) -> None:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(FAKE_SSH.format(folder=tmp_path))
-    info = scripted("m", write_script(tmp_path, {"when": {"user": "."}, "say": "one two three", "gap": 0.05}))
-    options = ModelOptions(
-        replica_machines=("127.0.0.1", "127.0.0.2"),
-        machine_command=f"sh {ssh} {{machine}} {sys.executable} -m pippin worker {{model}} {{path}}",
-    )
-    catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
+GB = 1 << 30
 
+
+def test_replicas_of_a_cluster_share_a_machine_by_what_they_need() -> None:
+    need = Need(8 * GB, "shared")
+    assert share_of([64 * GB], need, 1) == 64 * GB
+    assert share_of([64 * GB], need, 2) == 32 * GB
+    assert share_of([64 * GB, 20 * GB], need, 4) == 10 * GB  # two on the smaller one
+    assert share_of([64 * GB, 4 * GB], need, 2) == 32 * GB  # none on the smaller one
+    assert share_of([4 * GB], need, 2) is None
+
+
+def test_a_replica_that_the_cluster_has_room_for_serves_and_the_other_waits_for_room(tmp_path: Path) -> None:
     async def play() -> None:
-        async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            await service.pool.load("m")
-            group = replicas_of(service)
-            here, far = group.processes
-            assert (here.is_here, far.is_here) == (True, False)
-            assert group.footprint == here.worker.footprint
-            texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(8)]
-            await until(lambda: far.seat.running == 4)
-            first = far.worker
-            os.kill(first.pid or 0, signal.SIGKILL)
-            assert set(await asyncio.gather(*texts)) == {"one two three"}
-            await until(lambda: far.worker is not first and far.loaded)
-            assert (tmp_path / "reached").read_text() == "127.0.0.2\n" * 2
+        launched: list[FakeWorker] = []
+
+        async def launch(spec: WorkerSpec) -> FakeWorker:
+            launched.append(FakeWorker(spec, 0, hold=True))
+            return launched[-1]
+
+        info = scripted("m", write_script(tmp_path))
+        spec = WorkerSpec(info=info, options={"replicas": 2, "cluster": "auto"}, expected_bytes=8 * GB)
+        group = await Replicas.start(spec, launch, Cluster("10.0.0.1:6379", (Node("10.0.0.1", 10 * GB),)))
+        placed, waiting = launched
+        placed.prompt_ready.set_result(None)
+        await group.prompt_ready
+        group.load_weights(GB)
+        placed.finish_load()
+        await group.weights_ready
+        assert (placed.memory_bytes, waiting.memory_bytes) == (10 * GB, 10 * GB)
+        waiting.fail_load("No machine of the cluster has 8.0 GiB of memory free.")
+        waiting.die()
+        await until(lambda: len(launched) == 3)
+        launched[2].prompt_ready.set_result(None)
+        await until(lambda: launched[2].may_load)
+        launched[2].finish_load()
+        await until(lambda: all(process.loaded for process in group.processes))
+        words = [shlex.split(each.spec.command or "")[3:7] for each in launched]
+        told = ["10.0.0.1:6379", str(8 * GB), "shared"]
+        assert words == [[*told, "60.0"], [*told, "60.0"], [*told, "inf"]]
+        await group.stop(0.0)
+
+    asyncio.run(play())
+
+
+def test_where_no_replica_finds_room_the_load_fails_with_the_reason() -> None:
+    async def play() -> None:
+        launcher = FakeLauncher()
+        launcher.hold = True
+        info = ModelInfo(id="m", kind="scripted")
+        group = await Replicas.start(WorkerSpec(info=info, options={"replicas": 2}), launcher)
+        for each in launcher.launched:
+            each.fail_load("No machine has room.")
+            each.die()
+        with pytest.raises(ServerError, match="No machine has room"):
+            await group.prompt_ready
+        await group.died
 
     asyncio.run(play())
 
@@ -179,8 +211,7 @@ def test_a_replica_that_dies_while_it_is_drained_is_not_started_again(tmp_path: 
     async def play() -> None:
         catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four", "gap": 0.3})
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            await service.pool.load("m")
-            group = replicas_of(service)
+            group = await all_loaded(service)
             launched: list[WorkerSpec] = []
             launch = group._launch
 
@@ -210,18 +241,6 @@ def test_the_longest_sequence_of_several_replicas_is_what_each_has_room_for() ->
     assert EngineStats.total([EngineStats(), EngineStats()]).longest_sequence == 0
 
 
-def test_replica_machines_are_not_scaled() -> None:
-    options = {"replicas": "1-3", "replica_machines": ["127.0.0.1", "127.0.0.2"]}
-    with pytest.raises(ServerError, match="leave out --replicas"):
-        members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
-
-
-def test_a_number_of_replicas_that_is_not_that_of_machines_is_refused() -> None:
-    options = {"replicas": 3, "replica_machines": ["127.0.0.1", "127.0.0.2"]}
-    with pytest.raises(ServerError, match="leave out --replicas"):
-        members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
-
-
 def test_an_answer_that_has_begun_ends_with_a_sentence(tmp_path: Path) -> None:
     async def play() -> None:
         catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
@@ -244,8 +263,7 @@ def test_a_request_that_kills_its_workers_is_begun_again_once(tmp_path: Path) ->
         poison = {"when": {"user": "poison"}, "fault": {"kind": "abort"}, "say": "x"}
         catalog = served(tmp_path, poison, replicas=3)
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            await service.pool.load("m")
-            group = replicas_of(service)
+            group = await all_loaded(service)
             with pytest.raises(ServerError, match="died"):
                 await answer(service, "poison", "r")
             assert not group.died.done()
@@ -258,8 +276,7 @@ def test_the_death_of_all_is_the_models_and_the_next_request_starts_them_again(t
     async def play() -> None:
         catalog = served(tmp_path)
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            await service.pool.load("m")
-            group = replicas_of(service)
+            group = await all_loaded(service)
             for process in group.processes:
                 os.kill(process.worker.pid or 0, signal.SIGKILL)
             await until(group.died.done)

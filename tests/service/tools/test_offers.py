@@ -83,7 +83,7 @@ def test_tools_that_are_asked_for_need_one_choice() -> None:
         equip(msgspec.structs.replace(ASKED, n=2), named=("clock",))
 
 
-def test_whoever_may_not_be_given_tools_is_refused_where_it_asks_and_gets_none_that_are_offered() -> None:
+def test_a_caller_without_the_right_to_tools_is_refused_them_and_offered_none() -> None:
     for request, named in (
         (ASKED, ("clock",)),
         (ASKED, ("*",)),

@@ -137,7 +137,7 @@ class Limits:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
     def standing(self, key: Key) -> dict[What, tuple[int, int]]:
-        """For each limit of a key, its size per minute and how much is left; kinds without a limit are left out."""
+        """The size per minute of each limit of a key, and how much is left; kinds without a limit are left out."""
         allowance = key.allowance or self._default
         sizes: dict[What, int] = {"requests": allowance.requests, "tokens": allowance.tokens}
         found: dict[What, tuple[int, int]] = {}

@@ -1,1 +1,1 @@
-"""One request body being answered, from its runs to its last byte. Begin with `answer.py`."""
+"""A request to a model, from its body to the last byte of its answer. Begin with `handler.py`, then `answer.py`."""

@@ -1,28 +1,30 @@
-"""The answer to one request body, from the start of its runs to the line in the log.
+"""The answer to one request, from the start of its runs to the line in the log.
 
-`Answer` reads the runs of a body to their end and passes their events to an encoder; `Runs` are these runs, started
-together and read as one stream; `RunningAnswers` opens answers within the server's limits and finds them by id.
+An `Operation` is what is asked of a model. An `Answer` starts the runs of an operation, reads their events to the end
+and encodes them; nothing else begins work. `RunningAnswers` are those of the server, found and ended by id.
 """
 
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from pippin import __version__
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.limits import Limits
-from pippin.api.dialects.base import RunInfo, StreamEncoder
-from pippin.api.http.body import LargeWork, Presence, drawn_bytes
+from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
+from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
 from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
-from pippin.core.completion import Completion, collect
+from pippin.core.completion import collect
 from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import (
     Accepted,
@@ -36,7 +38,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
-from pippin.service import Requests
+from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
 
 
@@ -57,12 +59,6 @@ def load_words(states: list[ModelState], model: str) -> str:
             return "is starting"
 
 
-def load_comment(states: list[ModelState], model: str) -> bytes:
-    """A server-sent comment on the progress of a model's load; empty if the model is not loading."""
-    doing = load_words(states, model)
-    return f": the model {doing}\n\n".encode() if doing else b""
-
-
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
 
 
@@ -72,7 +68,7 @@ def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> byte
 
 
 async def run_info(
-    service: Requests, model: str, exchange: Exchange, kind: ModelKind | None = None
+    service: Service, model: str, exchange: Exchange, kind: ModelKind | None = None
 ) -> RunInfo:
     """What encoders are told of the answer to a request of this kind for `model`.
 
@@ -107,145 +103,97 @@ def fingerprint(info: ModelInfo) -> str:
     return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
 
 
-def names_of(task: Task) -> tuple[FieldName, ...]:
-    """What the client's API calls the fields of a task."""
-    return task.request.names if isinstance(task, Generate | CountTokens) else ()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What one request asks of a model. Nothing of it runs yet."""
 
-
-class Runs:
-    """The runs of one body, read as one stream of events. `aclose` cancels those that still run."""
-
-    def __init__(self, runs: Sequence[AnyRun], tasks: Sequence[Task]) -> None:
-        self._runs = list(runs)
-        self._names = list(map(names_of, tasks))
-        self._pending: dict[asyncio.Task[list[Event]], int] = {}
-        self._open = set(range(len(self._runs)))
+    name: str  # of the endpoint, as metrics have it
+    model: str  # its name, as it is looked up once more when the tasks start
+    tasks: Sequence[Task]
+    starter: Starter
+    run: RunInfo
+    encoder: Any = None  # of the dialect's own type; None if whoever asks reads the events
+    media: str = EVENTS  # type of a stream
+    stream: bool = False
+    timeout: float | None = None  # seconds that the request allows
 
     @property
-    def accepted(self) -> list[Accepted]:
-        return [run.accepted or Accepted(prompt_tokens=0) for run in self._runs]
+    def generates(self) -> bool:
+        return isinstance(self.tasks[0], Generate)
 
-    async def take(self) -> tuple[int, list[Event]]:
-        """The number of a run, and its next events; no events once all runs have ended."""
-        number, events = await self._take()
-        if events and isinstance(failed := events[-1], Failed):
-            report = renamed(failed.error, self._names[number])
-            events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
-        return number, events
-
-    async def _take(self) -> tuple[int, list[Event]]:
-        if len(self._runs) == 1:
-            return 0, await self._runs[0].take()
-        while self._open:
-            waiting = set(self._pending.values())
-            for number in self._open - waiting:
-                self._pending[asyncio.create_task(self._runs[number].take())] = number
-            done, _ = await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
-            task = done.pop()
-            number = self._pending.pop(task)
-            events = task.result()
-            if events:
-                return number, events
-            self._open.discard(number)
-        return 0, []
-
-    def hold_back(self) -> None:
-        """`Run.hold_back` for all runs."""
-        for run in self._runs:
-            run.hold_back()
-
-    def fail(self, report: ErrorReport) -> None:
-        """End all runs from outside; their reader gets the error."""
-        for run in self._runs:
-            run.fail(report)
-
-    async def aclose(self) -> None:
-        for task in self._pending:
-            task.cancel()
-        for run in self._runs:
-            await run.aclose()
+    @property
+    def names(self) -> tuple[FieldName, ...]:
+        """What the client's API calls the fields of the tasks, which all come from one body."""
+        first = self.tasks[0]
+        return first.request.names if isinstance(first, Generate | CountTokens) else ()
 
 
-async def start_runs(
-    service: Starter, tasks: Sequence[Task], *, model: str, ids: Sequence[str], client: str | None
-) -> Runs:
-    """Start the runs of all tasks, or none. Raises the first `ServerError`, in the words of the client's API."""
+async def start_runs(operation: Operation, ids: Sequence[str], client: str | None) -> list[AnyRun]:
+    """Start the runs of all tasks, or none. Raises the first `ServerError`.
 
-    async def start(task: Task, task_id: str) -> AnyRun:
-        try:
-            return await service.start(task, model=model, id=task_id, client=client)
-        except ServerError as error:
-            raise ServerError.of(renamed(error.report, names_of(task))) from error
-
-    if len(tasks) == 1:
-        return Runs([await start(tasks[0], ids[0])], tasks)
-    starting = [asyncio.create_task(start(task, task_id)) for task, task_id in zip(tasks, ids, strict=True)]
+    Not a method: an exception would keep the frames of this function, and thereby the answer that keeps the exception.
+    """
+    starts = [
+        operation.starter.start(task, model=operation.model, id=own, client=client)
+        for task, own in zip(operation.tasks, ids, strict=True)
+    ]
+    if len(starts) == 1:
+        return [await starts[0]]
+    starting = [asyncio.create_task(each) for each in starts]
     try:
-        return Runs(await asyncio.gather(*starting), tasks)
+        return await asyncio.gather(*starting)
     except BaseException:
-        for task in starting:
-            task.cancel()
+        for each in starting:
+            each.cancel()
         for outcome in await asyncio.gather(*starting, return_exceptions=True):
             if not isinstance(outcome, BaseException):
                 await outcome.aclose()
         raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The ids and the owner of an answer. `ids` are those of the runs, `id` is the answer's, and `exchange_id` is the
-    request's, which a client may choose. `model`: the client's name for the model; `served`: the server's name."""
-
-    id: str
-    exchange_id: str
-    ids: Sequence[str]
-    model: str
-    served: str
-    owner: str
-    client: str | None
-
-
 class Answer:
-    """One body being answered. Whoever makes an answer must close it, which cancels what still runs."""
+    """One operation being answered. Whoever makes an answer must close it, which cancels what still runs."""
 
     def __init__(
-        self,
-        service: Starter,
-        tasks: Sequence[Task],
-        identity: Identity,
-        *,
-        presence: Presence,
-        observer: RequestObserver,
-        timeout: float | None,
-        on_close: "Callable[[Answer], None]",
+        self, operation: Operation, exchange: Exchange, presence: Presence, among: "RunningAnswers"
     ) -> None:
-        """`timeout`: seconds from now until the request is ended with an error."""
-        self.id, self.exchange_id = identity.id, identity.exchange_id
-        self.ids = identity.ids
-        self.owner = identity.owner
-        self.served = identity.served
+        """Starts the operation's tasks. `presence` tells when the client hangs up. Raises `ServerError` if too many
+        answers run."""
+        run = operation.run
+        self.operation = operation
+        self.exchange = exchange
+        self.id = run.id
+        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
+        count = len(operation.tasks)
+        self.ids = [stem] if count == 1 else [f"{stem}-{number}" for number in range(count)]
         self.cached_tokens = 0
-        self._generates = isinstance(tasks[0], Generate)
         self._prompts: dict[int, int] = {}  # tokens, of each request
         self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
         self.start_ms: float | None = None  # until acceptance: model load and prompt preparation
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
-        self._observer = observer
-        self._on_close = on_close
-        self._runs: Runs | None = None
-        self._opened = asyncio.get_running_loop().time()
+        self._among = among
+        self._runs: list[AnyRun] = []  # none until all are accepted
+        self._open: set[int] = set()  # runs that have not ended, if there are several
+        self._reading: dict[asyncio.Task[list[Event]], int] = {}
         self._closed = False
+        self._observer = among.add(self)
+        loop = asyncio.get_running_loop()
+        self._began = loop.time()
         self._starting = asyncio.create_task(
-            start_runs(service, tasks, model=identity.model, ids=identity.ids, client=identity.client),
-            name=f"start {identity.ids[0]}",
+            start_runs(operation, self.ids, exchange.caller or None), name=f"start {self.ids[0]}"
         )
         presence.on_gone(lambda: self.end(GONE))
         self._timer: asyncio.TimerHandle | None = None
-        if timeout is not None:
+        if (timeout := among.time_limit(operation)) is not None:
             late = ErrorReport(kind="timeout", message=f"The request took longer than {timeout:g} seconds.")
-            self._timer = asyncio.get_running_loop().call_later(timeout, self.end, late)
+            self._timer = loop.call_later(timeout, self.end, late)
+
+    @property
+    def served(self) -> str:
+        """The server's name for the model."""
+        return self.operation.run.model
 
     @property
     def gone(self) -> bool:
@@ -261,19 +209,24 @@ class Answer:
         """Completion tokens so far: a client that hangs up before the end has used them too."""
         return sum(self._completed.values())
 
+    @property
+    def accepted(self) -> list[Accepted]:
+        """What the worker said when it accepted each run."""
+        return [run.accepted or Accepted(prompt_tokens=0) for run in self._runs]
+
     def end(self, report: ErrorReport) -> None:
         """End the answer from outside, for the reason in `report`."""
         if self.failure is None:
             self.failure = report
-        if self._runs is not None:
-            self._runs.fail(report)
-        else:
+        if not self._runs:
             self._starting.cancel()
+        for run in self._runs:
+            run.fail(report)
 
     async def started(self, within: float | None = None) -> bool:
         """Wait until all runs are accepted; False if that takes longer than `within` seconds. Raises the `ServerError`
         of a refusal."""
-        if self._runs is not None:
+        if self._runs:
             return True
         await asyncio.wait({self._starting}, timeout=within)
         if not self._starting.done():
@@ -283,22 +236,23 @@ class Answer:
         try:
             self._runs = self._starting.result()
         except ServerError as error:
-            raise self._fail(error.report) from None
-        self.start_ms = (asyncio.get_running_loop().time() - self._opened) * 1000
-        if self._generates:
-            self._prompts = {number: each.prompt_tokens for number, each in enumerate(self._runs.accepted)}
-        self._observer.accepted(self._runs.accepted)
+            raise self._fail(renamed(error.report, self.operation.names)) from None
+        self._open = set(range(len(self._runs)))
+        self.start_ms = (asyncio.get_running_loop().time() - self._began) * 1000
+        if self.operation.generates:
+            self._prompts = {number: each.prompt_tokens for number, each in enumerate(self.accepted)}
+        self._observer.accepted(self.accepted)
         if self.failure is not None:  # ended in the same turn of the loop
-            self._runs.fail(self.failure)
+            self.end(self.failure)
         return True
 
-    async def whole(self, draw: Callable[[list[Completion]], bytes], large: LargeWork) -> bytes:
-        """The completions of all runs, encoded by `draw`. Raises `ServerError` if a run fails."""
+    async def whole(self) -> bytes:
+        """The encoded completions of all runs. Raises `ServerError` if a run fails."""
         await self.started()
-        assert self._runs is not None
-        self._runs.hold_back()
-        gathered: list[list[Event]] = [[accepted] for accepted in self._runs.accepted]
-        async for request, events in self._batches(self._runs):
+        for run in self._runs:
+            run.hold_back()
+        gathered: list[list[Event]] = [[accepted] for accepted in self.accepted]
+        async for request, events in self._batches():
             if isinstance(failed := events[-1], Failed):
                 raise ServerError.of(failed.error)
             for event in events:
@@ -306,13 +260,14 @@ class Answer:
                     del gathered[request][1:]
                 else:
                     gathered[request].append(event)
+        encoder: Encoder = self.operation.encoder
 
         def whole() -> bytes:
-            data = draw([collect(events) for events in gathered])
+            data = encoder.whole([collect(events) for events in gathered])
             gathered.clear()  # freeing many objects takes time too
             return data
 
-        return await large.do(sum(map(drawn_bytes, gathered)), whole)
+        return await self._among.large.do(sum(map(drawn_bytes, gathered)), whole)
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` if it fails."""
@@ -324,41 +279,31 @@ class Answer:
     async def batches(self) -> AsyncIterator[list[Event]]:
         """The events of a single run of any kind as they come. Raises `ServerError` if it fails."""
         await self.started()
-        assert self._runs is not None
-        async for _, events in self._batches(self._runs):
+        async for _, events in self._batches():
             failed = events.pop() if isinstance(events[-1], Failed) else None
             if events:
                 yield events
             if isinstance(failed, Failed):
                 raise ServerError.of(failed.error)
 
-    async def pieces(
-        self,
-        encoder: StreamEncoder,
-        silence: float,
-        large: LargeWork,
-        progress: Callable[[], bytes] = lambda: b"",
-    ) -> AsyncIterator[bytes]:
-        """The encoded stream, with a keep-alive after each `silence` seconds without a byte.
-
-        `progress` returns a comment on a start that takes long.
-        """
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The encoded stream, with a keep-alive after some seconds without a byte."""
+        encoder: StreamEncoder = self.operation.encoder
+        silence, large = self._among.silence, self._among.large
         try:
             while not await self.started(within=silence):
                 harmless = encoder.keep_alive()
-                yield harmless + progress() if harmless.startswith(b":") else harmless
+                yield harmless + self._among.progress(self) if harmless.startswith(b":") else harmless
         except ServerError as error:
             yield encoder.failed(error.report) + encoder.end()
             return
-        runs = self._runs
-        assert runs is not None
-        yield encoder.start(runs.accepted)
+        yield encoder.start(self.accepted)
         clock = asyncio.get_running_loop().time
         sent = clock()
         while True:
             try:
                 async with asyncio.timeout_at(sent + silence):
-                    request, events = await runs.take()
+                    request, events = await self._take()
             except TimeoutError:
                 sent = clock()
                 yield encoder.keep_alive()
@@ -385,20 +330,44 @@ class Answer:
         self._presence.stop()
         if self._timer is not None:
             self._timer.cancel()
+        for task in self._reading:
+            task.cancel()
         try:
-            if self._runs is None:
+            if not self._runs:
                 self._starting.cancel()
                 [outcome] = await asyncio.gather(self._starting, return_exceptions=True)
-                self._runs = outcome if isinstance(outcome, Runs) else None
-            if self._runs is not None:
-                await self._runs.aclose()
-        finally:  # the closing task may be cancelled, and limits count this answer until `on_close`
+                self._runs = outcome if isinstance(outcome, list) else []
+            for run in self._runs:
+                await run.aclose()
+        finally:  # the closing task may be cancelled, and limits count this answer until it is removed
             self._observer.closed()
-            self._on_close(self)
+            self._among.remove(self)
 
-    async def _batches(self, runs: Runs) -> AsyncIterator[tuple[int, list[Event]]]:
+    async def _take(self) -> tuple[int, list[Event]]:
+        """The number of a run, and its next events; no events once all runs have ended."""
+        number, events = (0, await self._runs[0].take()) if len(self._runs) == 1 else await self._take_any()
+        if events and isinstance(failed := events[-1], Failed):
+            report = renamed(failed.error, self.operation.names)
+            events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
+        return number, events
+
+    async def _take_any(self) -> tuple[int, list[Event]]:
+        """Take the next events of whichever of several runs has some; see `_take`."""
+        while self._open:
+            for number in self._open - set(self._reading.values()):
+                self._reading[asyncio.create_task(self._runs[number].take())] = number
+            done, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+            task = done.pop()
+            number = self._reading.pop(task)
+            events = task.result()
+            if events:
+                return number, events
+            self._open.discard(number)
+        return 0, []
+
+    async def _batches(self) -> AsyncIterator[tuple[int, list[Event]]]:
         while True:
-            request, events = await runs.take()
+            request, events = await self._take()
             if not events:
                 return
             self._note(request, events)
@@ -430,26 +399,30 @@ UNKNOWN: Final = "unknown"
 """The observed model of all requests for unknown names, of which there may be any number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """What an answer runs: the tasks of one request, for a model."""
+async def begun(answer: Answer) -> AsyncIterator[bytes]:
+    """The pieces of an answer, once there is data to send. Raises `ServerError` for a failure before that.
 
-    name: str  # of the endpoint, as metrics have it
-    tasks: Sequence[Task]
-    run: RunInfo
-    starter: Starter
-    stream: bool
-    timeout: float | None = None  # seconds that the request allows
+    If the encoder's `keep_alive` is empty (its format has no filler), this may take until the first events come.
+    """
+    pieces = answer.pieces()
+    first = b""
+    while not first and (piece := await anext(pieces, None)) is not None:
+        first = piece
+    if answer.failure is not None:
+        raise ServerError.of(answer.failure)
+    return following(first, pieces)
 
 
 class RunningAnswers:
-    """Opens answers within the limits of the server, ends them by id, and notes how each ended for the access log."""
+    """The answers that run in this server, within its limits. Each is found by id, and ends with a line in the log."""
 
-    def __init__(self, options: ServerOptions, observer: Observer, limits: Limits) -> None:
+    def __init__(self, service: Service, options: ServerOptions, observer: Observer, limits: Limits) -> None:
+        self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
         self._active: dict[str, Answer] = {}
+        self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches
         self.answered = 0
         self.prompt_tokens = self.completion_tokens = 0  # of all answers that have ended
@@ -458,49 +431,76 @@ class RunningAnswers:
         """Apply changed options to new answers."""
         self._options = options
 
-    async def open(self, exchange: Exchange, operation: Operation, presence: Presence) -> Answer:
-        """Start an operation's tasks. Whoever opens an answer must close it. Raises `ServerError`."""
-        self._limits.enter()
-        run, tasks = operation.run, operation.tasks
-        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
-        ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
-        limit = min(filter(None, (operation.timeout, self._options.timeout)), default=None)
-        model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
-        identity = Identity(
-            id=run.id,
-            exchange_id=exchange.id,
-            ids=ids,
-            model=model,
-            served=run.model,
-            owner=exchange.owner,
-            client=exchange.caller or None,
-        )
-        answer = Answer(
-            operation.starter,
-            tasks,
-            identity,
-            presence=presence,
-            observer=self._observer.request(
-                operation.name, run.model if run.known else UNKNOWN, stream=operation.stream
-            ),
-            timeout=limit,
-            on_close=partial(self._forget, exchange, run),
-        )
-        self._active[run.id] = answer
-        self.live += not exchange.background
-        return answer
+    async def reply(
+        self,
+        request: Request,
+        exchange: Exchange,
+        operation: Operation,
+        save: Callable[[], Awaitable[None]] | None = None,
+    ) -> Response:
+        """Run an operation and reply, whole or as a stream. Raises `ServerError` for a failure before the first byte.
 
-    def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
+        `save` is awaited before each piece of a stream, and before a whole reply.
+        """
+        answer = Answer(operation, exchange, Presence(request.receive), self)
+        try:
+            if not operation.stream:
+                whole = await answer.whole()
+                if save is not None:
+                    await save()
+                await answer.close()
+                return Response(whole, media_type="application/json")
+            if operation.generates:
+                await answer.started(within=self.silence)
+                pieces = answer.pieces() if save is None else each_after(save, answer.pieces())
+            else:
+                pieces = await begun(answer)
+        except BaseException:
+            await answer.close()
+            raise
+        # A stream of server-sent events reports its failure itself; any other is cut short.
+        cut = operation.media != EVENTS and not operation.generates
+        return EventStream(
+            pieces, answer.close, operation.media, cut=lambda: cut and answer.failure is not None
+        )
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a byte after which a stream gets a keep-alive."""
+        return self._options.keepalive_interval
+
+    def time_limit(self, operation: Operation) -> float | None:
+        """Seconds that an operation may take."""
+        return min(filter(None, (operation.timeout, self._options.timeout)), default=None)
+
+    def progress(self, answer: Answer) -> bytes:
+        """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
+        doing = load_words(self._service.states(), answer.served)
+        return f": the model {doing}\n\n".encode() if doing else b""
+
+    def add(self, answer: Answer) -> RequestObserver:
+        """Count an answer as running; `remove` ends that. Raises `ServerError` if too many run."""
+        self._limits.enter()
+        operation, run = answer.operation, answer.operation.run
+        self._active[answer.id] = answer
+        self.live += not answer.exchange.background
+        return self._observer.request(
+            operation.name, run.model if run.known else UNKNOWN, stream=operation.stream
+        )
+
+    def remove(self, answer: Answer) -> None:
+        """Count an answer as one that has ended, and note how for the access log."""
+        exchange = answer.exchange
         self.answered += 1
         self.live -= not exchange.background
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
-        if self._active.get(run.id) is answer:
-            del self._active[run.id]
+        if self._active.get(answer.id) is answer:
+            del self._active[answer.id]
         exchange.gone = answer.gone
         exchange.facts = {
-            "model": run.model,
+            "model": answer.served,
             "prompt": answer.prompt_tokens,
             "cached": answer.cached_tokens,
             "completion": answer.completion_tokens,
@@ -517,7 +517,10 @@ class RunningAnswers:
         if exchange.manages:
             return True
         own = [
-            each for answer in self._active.values() if exchange.may_see(answer.owner) for each in answer.ids
+            each
+            for answer in self._active.values()
+            if exchange.may_see(answer.exchange.owner)
+            for each in answer.ids
         ]
         return any(
             id == each or id.startswith(f"{each}.") for each in own
@@ -525,8 +528,8 @@ class RunningAnswers:
 
     async def cancel(self, name: str, exchange: Exchange) -> bool:
         """Cancel an answer by its own id or that of its exchange; False if the caller has no such answer running."""
-        named = (answer for answer in self._active.values() if name in (answer.id, answer.exchange_id))
-        answer = next((each for each in named if exchange.may_see(each.owner)), None)
+        named = (answer for answer in self._active.values() if name in (answer.id, answer.exchange.id))
+        answer = next((each for each in named if exchange.may_see(each.exchange.owner)), None)
         if answer is None:
             return False
         answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))

@@ -68,7 +68,7 @@ class AnthropicResults:
         return False
 
     def used(self, line: Line) -> Used:
-        """Nothing: each message reports its own usage, and this API has no total."""
+        """Count nothing: each message reports its own usage, and this API has no total."""
         return Used()
 
     def refusal(self, report: ErrorReport, request: str) -> bytes:

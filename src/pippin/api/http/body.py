@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.codings import BYTE_ORDER_MARK, coding_of, decoded
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
 
@@ -77,9 +77,10 @@ SLOWEST: Final = 4 << 10
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
-    """The bytes of a JSON body. Raises `ServerError` before more than the limit is held."""
+    """The bytes of a JSON body, without a byte-order mark. Raises `ServerError` before more than the limit is held."""
     check_json(request.headers, request.scope["path"])
-    return await read_body(request, limit_mb, idle_seconds)
+    body = await read_body(request, limit_mb, idle_seconds)
+    return body.removeprefix(BYTE_ORDER_MARK)
 
 
 def check_json(headers: Headers, path: str = "") -> None:
@@ -101,9 +102,10 @@ def check_json(headers: Headers, path: str = "") -> None:
 
 
 async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
-    """The bytes of a body. Raises `ServerError` before more than the limit is held."""
+    """The bytes of a body, decoded if it is compressed. Raises `ServerError` before more than the limit is held."""
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
+    coding = coding_of(request.headers)
     pieces: list[bytes] = []
     size = 0
     async for piece in pieces_of(request, idle_seconds):
@@ -111,7 +113,13 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
         if size > limit:
             raise too_large(limit)
         pieces.append(piece)
-    return await joined(pieces, size)
+    body = await joined(pieces, size)
+    if coding is not None:
+        plain = await asyncio.to_thread(decoded, body, coding, limit)
+        if plain is None:
+            raise too_large(limit)
+        return plain
+    return body
 
 
 async def joined(pieces: list[bytes], size: int) -> bytes:
@@ -256,15 +264,14 @@ class EventStream(Response):
     """Sends pieces as they come. `leave` is awaited at the end, whatever caused it.
 
     `cut` is called at the end: if true, the last chunk is not sent, so that the client sees a broken reply.
-    Server-sent events ignore `cut`, because a stream of them can report its failure.
     """
 
     def __init__(
         self,
         pieces: AsyncIterator[bytes],
         leave: Callable[[], Awaitable[None]],
+        media: str,
         *,
-        media: str = EVENTS,
         cut: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(status_code=200)
@@ -272,7 +279,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._pieces = pieces
         self._leave = leave
-        self._cut = cut if media != EVENTS else lambda: False
+        self._cut = cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -24,6 +24,7 @@ import httptools
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pippin.api.http.codings import Unchunked
 from pippin.api.http.unread import UnreadAnswers
 
 HEADER_BYTES: Final = 64 << 10
@@ -70,10 +71,14 @@ class LingeringTransport:
         self._expects_more = expects_more
         self._timer: asyncio.TimerHandle | None = None
         # Called for each piece of an answer, so it bypasses `__getattr__`.
-        self.write = transport.write
+        self.write: Callable[[bytes], None] = transport.write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+    def write_unchunked(self) -> None:
+        """Write the answer to come without the chunked coding."""
+        self.write = Unchunked(self._transport.write)
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
@@ -192,6 +197,8 @@ class BoundedConnection(asyncio.Protocol):
         self._unanswered += 1
         self._expects_more = True
         self._stop_timer()
+        if self._parser.get_http_version() == "1.0":
+            self._transport.write_unchunked()
 
     def on_body(self, _: bytes) -> None:
         self._bytes_since_event = 0

@@ -46,7 +46,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self._refused = False
 
     def count_with(self, take: Callable[[int], bool]) -> None:
-        """From now on, call `take` with the number of bytes that came; it returns whether there is room for them."""
+        """Call `take` from now on with the number of bytes that came; it returns whether there is room for them."""
         self._take = take
         if not take(self._early):
             self._refuse()

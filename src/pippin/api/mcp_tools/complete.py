@@ -4,9 +4,10 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from pippin.api.answers.answer import Answer
 from pippin.api.dialects.shared.engine_fields import Name, schema_format
 from pippin.api.dialects.shared.media import image_of
-from pippin.api.http.body import drawn_bytes
+from pippin.api.http.body import NobodyWaits, drawn_bytes
 from pippin.api.mcp_tools.tool import Call, Done, Tool
 from pippin.core import parameters as p
 from pippin.core.completion import Completion, collect
@@ -63,7 +64,10 @@ class Completed(Struct, kw_only=True):
 
 async def complete(call: Call, arguments: CompleteArguments) -> Done:
     handler = call.api.handler
-    answer = await handler.open_generation(call.request, request_of(arguments), "mcp_complete")
+    operation = await handler.prepare_generation(
+        call.exchange, request_of(arguments), call.request.headers, operation="mcp_complete"
+    )
+    answer = Answer(operation, call.exchange, NobodyWaits(), handler.answers)
 
     def words() -> str:
         if answer.start_ms is None:

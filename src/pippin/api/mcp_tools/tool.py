@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import load_words
-from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import check_depth, convert
+from pippin.api.routing import Api
 from pippin.core.errors import ServerError
 from pippin.core.events import Event
 from pippin.core.models import ModelKind
@@ -65,7 +65,7 @@ class Call:
         except ServerError:
             name = model  # performing the task raises the reason, or downloads the model
         async with self.telling(name, lambda: doing):
-            events = await self.api.handler.perform(self.request, task, model=model, operation=operation)
+            events = await self.api.handler.task(self.request, task, model=model, operation=operation)
         return Performed(events, (await self.api.service.find(model, task.model_kind)).id)
 
     async def _tell_on(self, model: str, words: Callable[[], str]) -> None:

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from pippin.api.access.errors import INTERNAL
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_ADMIN, NO_KEY
-from pippin.api.context import Api
 from pippin.api.mcp_tools.complete import COMPLETE
 from pippin.api.mcp_tools.models import LIST_MODELS, LOAD_MODEL, UNLOAD_MODEL
 from pippin.api.mcp_tools.sounds import SPEAK, TRANSCRIBE
 from pippin.api.mcp_tools.texts import EMBED, RERANK
 from pippin.api.mcp_tools.tool import Call, Tool
+from pippin.api.routing import Api
 from pippin.core.errors import ServerError
 from pippin.core.traces import trace_of
 from pippin.mcp.toolbox import Scope, ServedCall, ServedTool, ToolAnswer

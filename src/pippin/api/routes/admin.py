@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.health import (
@@ -19,6 +18,7 @@ from pippin.api.routes.health import (
     options_of,
     worker_body,
 )
+from pippin.api.routing import Api, both, json_reply
 from pippin.config.errors import ConfigError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once

@@ -6,14 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
+from pippin.api.access.exchange import exchange_of
+from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Form
 from pippin.api.kinds import speech, transcription
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import Voices
-from pippin.core.tasks import ListVoices
+from pippin.core.tasks import ListVoices, Task
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -62,13 +64,11 @@ class AudioRoutes:
         task = transcription.task_of(fields, form.only_file("file"), translate=translate)
         if fields.response_format == "ndjson":
             lines = transcription.TranscriptionLines(fields, task)
-            return await handler.stream(
-                request, task, lines, model=fields.model, operation=operation, media=transcription.LINES
-            )
+            return await self._stream(request, task, lines, fields.model, operation, transcription.LINES)
         if fields.stream:
             events = transcription.TranscriptionEvents()
-            return await handler.stream(request, task, events, model=fields.model, operation=operation)
-        found = await handler.perform(request, task, model=fields.model, operation=operation, admitted=True)
+            return await self._stream(request, task, events, fields.model, operation)
+        found = await handler.task(request, task, model=fields.model, operation=operation, admitted=True)
         media = transcription.MEDIA.get(fields.response_format or "json", "application/json")
         drawn = await handler.large.do(drawn_bytes(found), transcription.draw, fields, task, found)
         return Response(drawn, headers={"content-type": media})
@@ -93,13 +93,24 @@ class AudioRoutes:
             fields, reference, longest=options.max_speech_chars, usual=options.speech_format
         )
         if fields.stream_format == "sse":
-            events = speech.SpeechEvents()
-            return await handler.stream(
-                request, task, events, model=fields.model, operation="speech", media=EVENTS
-            )
+            return await self._stream(request, task, speech.SpeechEvents(), fields.model, "speech")
         media = speech.MEDIA[task.format]
-        sound = speech.SpeechBytes()
-        return await handler.stream(request, task, sound, model=fields.model, operation="speech", media=media)
+        return await self._stream(request, task, speech.SpeechBytes(), fields.model, "speech", media)
+
+    async def _stream(
+        self,
+        request: Request,
+        task: Task,
+        encoder: StreamEncoder,
+        model: str,
+        name: str,
+        media: str = EVENTS,
+    ) -> Response:
+        handler, exchange = self.api.handler, exchange_of(request.scope)
+        operation = await handler.prepare_task(
+            exchange, task, model=model, operation=name, encoder=encoder, media=media
+        )
+        return await handler.answers.reply(request, exchange, operation)
 
     async def voices(self, request: Request) -> Response:
         """The voices of a model in memory: to look must not load one, nor download it"""
@@ -114,7 +125,7 @@ class AudioRoutes:
                 f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
                 "model",
             )
-        [*_, found] = await self.api.handler.perform(request, ListVoices(), model=name, operation="voices")
+        [*_, found] = await self.api.handler.task(request, ListVoices(), model=name, operation="voices")
         assert isinstance(found, Voices)
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})

@@ -15,10 +15,10 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
 from pippin.api.batches.store import Batch, Counts, Problem, Used
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses.body import Metadata
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.storage.response_store import page_of
+from pippin.api.routing import Api, both, json_reply
+from pippin.api.stored_responses.response_store import page_of
 from pippin.core.errors import ServerError
 
 DAY: Final = 24 * 3600  # seconds

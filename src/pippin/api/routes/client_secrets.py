@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute
 from pippin.api.access.client_secrets import MOST_SECONDS
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import REALTIME, check_endpoint
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import Contract
+from pippin.api.routing import Api, both, json_reply
 from pippin.api.sockets.realtime.calls import Calls
 from pippin.api.sockets.realtime.opening import check_served, session_of
 from pippin.api.sockets.realtime.response import new_id

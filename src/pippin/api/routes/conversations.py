@@ -10,14 +10,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses.answer import ItemPage, stored_items
 from pippin.api.dialects.responses.body import Metadata
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import read_json_body
 from pippin.api.routes.responses import history_of
-from pippin.api.storage.response_store import Change, OwnedHistory, StoredConversation, not_found, page_of
+from pippin.api.routing import Api, both, json_reply
+from pippin.api.stored_responses.response_store import (
+    Change,
+    OwnedHistory,
+    StoredConversation,
+    not_found,
+    page_of,
+)
 
 MOST_ITEMS: Final = 20
 """Items that one call may add; OpenAI's limit."""

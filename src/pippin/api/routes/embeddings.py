@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, Endpoint, both
 from pippin.api.kinds import embeddings
+from pippin.api.routing import Api, Endpoint, both
 from pippin.core.events import Embedded
 
 
@@ -17,7 +17,7 @@ def embedding(api: Api) -> Endpoint:
         fields, unknown = await api.handler.json_of(request, embeddings.CONTRACT.decode)
         api.handler.note_unknown("embeddings", unknown)
         task = await api.media.resolve_embed(embeddings.task_of(fields))
-        [*_, found] = await api.handler.perform(
+        [*_, found] = await api.handler.task(
             request, task, model=fields.model, operation="embeddings", admitted=True
         )
         assert isinstance(found, Embedded)

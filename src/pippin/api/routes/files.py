@@ -13,11 +13,11 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.batches.store import StoredFile
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.http.body import EventStream
 from pippin.api.http.forms import Form
-from pippin.api.storage.response_store import page_of
+from pippin.api.routing import Api, both, json_reply
+from pippin.api.stored_responses.response_store import page_of
 from pippin.core.errors import ServerError
 
 PIECE: Final = 1 << 18  # bytes sent at once
@@ -120,7 +120,7 @@ class Files:
         """The bytes of a file"""
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]
         file = await asyncio.to_thread(self.api.batches.store.open_file, owner, name)
-        return EventStream(read_in_pieces(file), nothing, media="application/octet-stream")
+        return EventStream(read_in_pieces(file), nothing, "application/octet-stream")
 
     async def _file(self, request: Request) -> StoredFile:
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import VERSION, Api, both, json_reply
+from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError

@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute
 from pippin.api.access.errors import not_found
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.http.forms import is_form
 from pippin.api.kinds import image_replies, images
+from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
 from pippin.core.models import ModelInfo
@@ -123,8 +123,12 @@ class ImageRoutes:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
             events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
-            return await handler.stream(request, task, events, model=model, operation=operation)
-        found = await handler.perform(request, task, model=model, operation=operation, admitted=True)
+            exchange = exchange_of(request.scope)
+            streamed = await handler.prepare_task(
+                exchange, task, model=model, operation=operation, encoder=events
+            )
+            return await handler.answers.reply(request, exchange, streamed)
+        found = await handler.task(request, task, model=model, operation=operation, admitted=True)
         done = found[-1]
         assert isinstance(done, PicturesDone)
         base = str(request.base_url).rstrip("/")

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_ADMIN, NO_KEY
 from pippin.api.access.keys import Key, Role
-from pippin.api.context import Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 
 FROM_FILE: Final = (

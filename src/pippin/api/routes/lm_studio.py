@@ -17,11 +17,11 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest
 from pippin.api.routes.embeddings import embedding
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
@@ -89,8 +89,8 @@ def _as(api: Api, path: str) -> Sequence[BaseRoute]:
     dialect = api.dialects[path]
 
     async def generate(request: Request) -> Response:
-        """As OpenAI's address of the same name"""
-        return await api.handler.answer(request, dialect)
+        """Answers as OpenAI's address of the same name"""
+        return await api.handler.generate(request, dialect)
 
     return both(f"/api/v0{path}", generate, "POST", body=dialect.contract.body, answer=dialect.answer)
 
@@ -181,7 +181,7 @@ class LMStudioModels:
 
     async def load(self, request: Request) -> Response:
         """Loads a model"""
-        given = await self.api.handler.uncounted_json_of(request, LOAD.decode)
+        given = await self.api.handler.json_of(request, LOAD.decode, counted=False)
         fields, unknown = given
         self.api.handler.note_unknown("lm_studio_load", unknown)
         info = await self.api.service.find(fields.model)
@@ -202,7 +202,7 @@ class LMStudioModels:
 
     async def unload(self, request: Request) -> Response:
         """Unloads a model"""
-        fields, unknown = await self.api.handler.uncounted_json_of(request, UNLOAD.decode)
+        fields, unknown = await self.api.handler.json_of(request, UNLOAD.decode, counted=False)
         self.api.handler.note_unknown("lm_studio_unload", unknown)
         info = await self.api.service.find(fields.instance_id)
         await self.api.service.pool.unload(info.id)

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -92,14 +92,14 @@ class McpPages:
 
     async def execute(self, request: Request) -> Response:
         """Call a tool. What goes wrong in the call is in the reply, with status 200."""
-        asked = await self.api.handler.uncounted_json_of(
-            request, lambda body: decode_json(body, ExecuteRequest)
+        asked = await self.api.handler.json_of(
+            request, lambda body: decode_json(body, ExecuteRequest), counted=False
         )
         if not self.api.tool_servers:
             raise ServerError(
                 "not_found", "No MCP server is set up; the operator does that with --mcp-config."
             )
-        await self.api.handler.admit(exchange_of(request.scope))
+        self.api.handler.admit(exchange_of(request.scope))
         await self.api.tool_servers.settled()
         wanted = asked.tool_name or asked.tool
         if wanted is None:

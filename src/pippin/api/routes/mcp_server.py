@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin.api.access.exchange import exchange_of, routed
-from pippin.api.context import VERSION, Api, json_reply
 from pippin.api.dialects.shared.fields import check_depth, convert, decode_json
 from pippin.api.http.body import MIB, read_json_body
 from pippin.api.mcp_tools.toolbox import INSTRUCTIONS, SESSION, PippinToolbox, key_of
+from pippin.api.routing import VERSION, Api, json_reply
 from pippin.core.errors import ServerError
 
 PARSE_ERROR: Final = -32700

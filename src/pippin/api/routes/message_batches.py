@@ -17,11 +17,11 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.anthropic import PATH, AnthropicResults, GivenBatch, check_requests, file_of
 from pippin.api.batches.runner import new_id, spans
 from pippin.api.batches.store import Batch, Counts, Line
-from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.http.body import EventStream
 from pippin.api.routes.batches import DAY, check_unfinished
 from pippin.api.routes.files import drawn_in_pieces, nothing
+from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.core.errors import ServerError
 
 LINES: Final = "application/x-jsonl"
@@ -149,7 +149,7 @@ class MessageBatches:
         if not batch.ended:
             raise ServerError("not_found", "The batch has not ended; its results come when it has.", "id")
         lines = self._results(batch)
-        return EventStream(drawn_in_pieces(lines), nothing, media=LINES)
+        return EventStream(drawn_in_pieces(lines), nothing, LINES)
 
     def _results(self, batch: Batch) -> Iterator[bytes]:
         answers = AnthropicResults("canceled" if "cancelling" in batch.times else "expired")

@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.messages.answer import TokenCount
 from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
+from pippin.api.routing import Api, both, json_reply
 
 
 def routes(api: Api) -> list[BaseRoute]:

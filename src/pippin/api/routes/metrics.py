@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats, ModelState

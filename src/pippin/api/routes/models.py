@@ -15,10 +15,10 @@ from starlette.routing import BaseRoute
 from pippin.api.access.errors import ANTHROPIC
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.messages.models import as_anthropic
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
+from pippin.api.routing import Api, both, json_reply
 from pippin.config.options.start import Compat
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState

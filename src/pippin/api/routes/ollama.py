@@ -21,7 +21,6 @@ from starlette.routing import BaseRoute
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import Api, Endpoint, both, json_reply
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.body import LATEST, OllamaFields, OllamaOptions, keep_alive_of, model_of
 from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect
@@ -30,6 +29,7 @@ from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
 from pippin.api.http.body import EventStream
 from pippin.api.kinds.embeddings import inputs_of
+from pippin.api.routing import Api, Endpoint, both, json_reply
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded
@@ -127,7 +127,7 @@ class Details(Struct, kw_only=True):
     quantization_level: str
 
 
-class ListedModel(Struct, kw_only=True):
+class TaggedModel(Struct, kw_only=True):
     name: str
     model: str
     modified_at: str
@@ -233,7 +233,7 @@ class OllamaModels:
         if not streams:
             await service.catalog.ensure(name, lambda done, total, what: None)
             return json_reply({"status": "success"})
-        return EventStream(pulled(service.catalog.ensure, name), _nothing, media=LINES)
+        return EventStream(pulled(service.catalog.ensure, name), _nothing, LINES)
 
     async def delete(self, request: Request) -> Response:
         """Deletes a model's files."""
@@ -268,10 +268,10 @@ class OllamaModels:
         return info
 
     async def _body(self, request: Request) -> bytes:
-        return await self.api.handler.uncounted_json_of(request, bytes)
+        return await self.api.handler.json_of(request, bytes, counted=False)
 
-    def _listed(self, info: ModelInfo) -> ListedModel:
-        return ListedModel(
+    def _listed(self, info: ModelInfo) -> TaggedModel:
+        return TaggedModel(
             name=tagged(info.id),
             model=tagged(info.id),
             modified_at=timestamp(info.created),
@@ -357,11 +357,11 @@ class OllamaAnswers:
         handler = self.api.handler
 
         async def generate(request: Request) -> Response:
-            await handler.admit(exchange_of(request.scope))
-            body = await handler.uncounted_json_of(request, bytes)
+            handler.admit(exchange_of(request.scope))
+            body = await handler.json_of(request, bytes, counted=False)
             given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
             if not _says_nothing(given, said):
-                return await handler.answer(request, dialect, body=body)
+                return await handler.generate(request, dialect, body=body)
             fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
             handler.note_unknown(dialect.name, ignored)
             return await self._load(request, fields, said)
@@ -402,7 +402,7 @@ class OllamaAnswers:
         return json_reply({"embedding": vectors_of(await self._embedded(request, task, fields.model))[0]})
 
     async def _embedded(self, request: Request, task: Embed, model: str) -> Embedded:
-        [*_, found] = await self.api.handler.perform(
+        [*_, found] = await self.api.handler.task(
             request, task, model=model_of(model), operation="embeddings", admitted=True
         )
         assert isinstance(found, Embedded)

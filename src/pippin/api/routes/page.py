@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 
 from pippin.api.access.guards import PAGE
-from pippin.api.context import Api
 from pippin.api.routes.health import welcome
+from pippin.api.routing import Api
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

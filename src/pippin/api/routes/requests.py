@@ -6,8 +6,8 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_KEY
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.registry import run_id_of
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 
 

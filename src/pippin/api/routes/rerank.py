@@ -7,8 +7,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, DocumentedRoute, both, json_reply
 from pippin.api.kinds import reranking
+from pippin.api.routing import Api, DocumentedRoute, both, json_reply
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank
 
@@ -16,9 +16,7 @@ from pippin.core.tasks import Rerank
 def routes(api: Api) -> list[BaseRoute]:
     async def run(request: Request, task: Rerank, model: str, operation: str) -> tuple[Ranked, str]:
         """The scores, and the name of the model that computed them."""
-        [*_, found] = await api.handler.perform(
-            request, task, model=model, operation=operation, admitted=True
-        )
+        [*_, found] = await api.handler.task(request, task, model=model, operation=operation, admitted=True)
         assert isinstance(found, Ranked)
         return found, (await api.service.find(model, task.model_kind)).id
 

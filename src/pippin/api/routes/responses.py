@@ -1,24 +1,26 @@
 """`/v1/responses`: creates, reads, follows, cancels, deletes and compacts responses, and counts their input."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, both, json_reply
+from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.answers.answer import Answer, Operation
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
-from pippin.api.handler import Prepared
+from pippin.api.dialects.responses.encode import response_id
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, NobodyWaits
-from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
-from pippin.api.storage.response_store import OwnedHistory, page_of
-from pippin.api.storage.saving import SavingDialect, SavingEncoder, saver
+from pippin.api.routing import Api, both, json_reply
+from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.stored_responses.response_store import OwnedHistory, page_of
+from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ServerError
 
 STOPPED: Final = {
@@ -63,12 +65,16 @@ class Responses:
 
     async def create(self, request: Request) -> Response:
         """Answer a request for a response, and store it."""
-        history, handler = history_of(self._api, request), self._api.handler
-        prepared = await handler.prepare(request, SavingDialect(self._dialect, history), history=history)
-        if prepared.decoded.shape.draft.background:
-            return await self._run_in_background(request, prepared, history)
-        save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
-        return await handler.respond(request, prepared, save)
+        handler, exchange = self._api.handler, exchange_of(request.scope)
+        history = self._api.store.for_owner(exchange.owner)
+        dialect = SavingDialect(self._dialect, history)
+        operation = await handler.prepare(request, exchange, dialect, history=history)
+        encoder = operation.encoder
+        if not isinstance(encoder, SavingEncoder):
+            return await handler.answers.reply(request, exchange, operation)
+        if encoder.inner.background:
+            return await self._run_in_background(exchange, operation, encoder)
+        return await handler.answers.reply(request, exchange, operation, encoder.save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -77,7 +83,7 @@ class Responses:
 
     async def compact(self, request: Request) -> Response:
         history = history_of(self._api, request)
-        return await self._api.handler.answer(request, self._compaction, history=history)
+        return await self._api.handler.generate(request, self._compaction, history=history)
 
     async def read(self, request: Request) -> Response:
         name = request.path_params["id"]
@@ -135,16 +141,16 @@ class Responses:
         return settled(turn.response)
 
     async def _run_in_background(
-        self, request: Request, prepared: Prepared, history: OwnedHistory
+        self, exchange: Exchange, operation: Operation, encoder: SavingEncoder
     ) -> Response:
-        await self._api.service.find(prepared.decoded.requests[0].model)  # refuses an unknown one at once
-        assert isinstance(prepared.encoder, SavingEncoder)
-        encoder: ResponsesEncoder = prepared.encoder.inner
-        save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
-        answer = await self._api.handler.open(request, prepared, NobodyWaits())
-        running = BackgroundResponse(answer, encoder, self._silence, self._api.handler.large, save)
-        self._background.add(owner_of(request), response_id(prepared.run), running)
-        if prepared.decoded.stream:
+        await self._api.service.find(operation.model)  # refuses an unknown one at once
+        own = response_id(operation.run)
+        answer = Answer(
+            replace(operation, encoder=encoder.inner), exchange, NobodyWaits(), self._api.handler.answers
+        )
+        running = BackgroundResponse(answer, encoder.inner, encoder.keep)
+        self._background.add(exchange.owner, own, running)
+        if operation.stream:
             return self._follow(running, -1)
         return json_reply(running.response)
 
@@ -152,7 +158,7 @@ class Responses:
         async def nothing() -> None:
             """The response goes on without its reader."""
 
-        return EventStream(running.follow(after, self._silence), nothing)
+        return EventStream(running.follow(after, self._silence), nothing, EVENTS)
 
 
 def owner_of(request: Request) -> str:

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_ADMIN, NO_KEY
 from pippin.api.access.posture import SecurityFinding, security_findings
-from pippin.api.context import Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 
 

@@ -5,7 +5,7 @@ import asyncio
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from pippin.api.context import VERSION, Api
+from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.realtime import connection
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.core.errors import ErrorReport

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, both, json_reply
 from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
+from pippin.api.routing import Api, both, json_reply
 from pippin.config.options.server import ServerOptions
 from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelInfo, ModelState, RequestStatus
 

@@ -11,11 +11,11 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
@@ -68,7 +68,7 @@ class TokenRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         handler = self.api.handler
-        fields, conversation = await handler.uncounted_json_of(request, asked_of)
+        fields, conversation = await handler.json_of(request, asked_of, counted=False)
         with_pieces = bool(fields.with_pieces or fields.return_token_strs)
         text = fields.content if fields.prompt is None else fields.prompt
         if conversation is not None:
@@ -84,8 +84,8 @@ class TokenRoutes:
         return await self._drawn(fields, result.tokens, result.pieces)
 
     async def detokenize(self, request: Request) -> Response:
-        fields = await self.api.handler.uncounted_json_of(
-            request, lambda body: decode_json(body, DetokenizeRequest)
+        fields = await self.api.handler.json_of(
+            request, lambda body: decode_json(body, DetokenizeRequest), counted=False
         )
         result = await self._perform(request, Detokenize(fields.tokens), fields.model)
         assert isinstance(result, Detokenized)
@@ -93,7 +93,7 @@ class TokenRoutes:
         return await self.api.handler.large.do(2 * len(result.text), json_reply, reply)
 
     async def apply_template(self, request: Request) -> Response:
-        wanted = await self.api.handler.uncounted_json_of(request, conversation_of)
+        wanted = await self.api.handler.json_of(request, conversation_of, counted=False)
         rendered = await self._render(request, wanted)
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
@@ -124,7 +124,7 @@ class TokenRoutes:
         )
 
     async def _perform(self, request: Request, task: Task, model: str) -> Event:
-        events = await self.api.handler.perform(request, task, model=model, operation="tokens")
+        events = await self.api.handler.task(request, task, model=model, operation="tokens")
         return events[-1]
 
 

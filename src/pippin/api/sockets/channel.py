@@ -33,7 +33,7 @@ class Channel(Presence):
     """An accepted connection. It is a `Presence`: a running answer is told when the client disconnects."""
 
     def __init__(self, socket: WebSocket, *, holds_back: bool = False) -> None:
-        """With `holds_back`, a client that sends too fast is read more slowly instead of being disconnected."""
+        """A client that sends too fast is disconnected, or read more slowly if the channel `holds_back`."""
         self._socket = socket
         self._room = asyncio.Semaphore(WAITING) if holds_back else None
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()

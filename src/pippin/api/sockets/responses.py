@@ -11,14 +11,15 @@ from starlette.requests import Request
 from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import exchange_of, write_line
-from pippin.api.context import VERSION, Api
+from pippin.api.answers.answer import Answer
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB
+from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import Channel, asked_on, event_of, require_key, size_of
-from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredResponse
-from pippin.api.storage.saving import SavingDialect, SavingEncoder
+from pippin.api.stored_responses.response_store import OwnedHistory, ResponseStore, StoredResponse
+from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Finished
 
@@ -125,18 +126,19 @@ class ResponsesSocket:
         fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
         body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
-        await handler.admit(exchange_of(request.scope))
-        prepared = await handler.prepare(request, self._dialect, history=self._history, body=body)
-        encoder = prepared.encoder
+        exchange = exchange_of(request.scope)
+        handler.admit(exchange)
+        operation = await handler.prepare(request, exchange, self._dialect, history=self._history, body=body)
+        encoder = operation.encoder
         assert isinstance(encoder, SavingEncoder)
         if event.get("generate") is False:
             await self._send_frames(_begun_only(encoder))
             await encoder.save()
             return
-        answer = await handler.open(request, prepared, self._channel)
+        answer = Answer(operation, exchange, self._channel, handler.answers)
         try:
             await answer.started()
-            async for piece in handler.pieces(answer, encoder):
+            async for piece in answer.pieces():
                 await encoder.save()
                 await self._send_frames(piece)
         finally:

@@ -95,7 +95,7 @@ def missing_files(text: str) -> Iterator[Path]:
 
 
 def _words(text: str) -> Iterator[tuple[bool, tuple[Path, ...]]]:
-    """For each word, whether `@` precedes it, and the paths it may be: with or without punctuation at its end."""
+    """Whether `@` precedes each word, and the paths it may be: with or without punctuation at its end."""
     for found in WORD.finditer(text):
         at, *quoted, bare = found.groups()
         word = next((each for each in quoted if each), None) or re.sub(r"\\(.)", r"\1", bare or "")

@@ -101,12 +101,13 @@ def started(model: str, name: str, flags: Sequence[str], *, keep: bool) -> Itera
     with contextlib.ExitStack() as stack:
         own = None if keep else stack.enter_context(ownership())
         with log.open("wb") as file:
+            # In a session of its own: ctrl-C stops an answer, not the server.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # ctrl-C stops an answer, not the server
+                start_new_session=True,
                 env=None if own is None else own.environment,
                 pass_fds=() if own is None else own.descriptors,
             )

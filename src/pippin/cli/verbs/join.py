@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -10,11 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from pippin.cli.arguments import Parser
 from pippin.cli.terminal import say
-from pippin.config.cluster import MACHINE, TOKEN, ray_environment, token_file
+from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
 from pippin.config.errors import ConfigError
 
 DESCRIPTION: Final = (
@@ -23,9 +22,8 @@ DESCRIPTION: Final = (
     "Without an address a new cluster begins here. Ray does it (the extra `cluster`): the same versions of Pippin, "
     "Python and Ray must be on every machine, and the cluster's token."
 )
-KEPT: Final = 2 << 30  # bytes reserved for the machine's other programs
-OBJECTS: Final = 128 << 20
-"""Bytes of Ray's object store, which workers do not use: their frames bypass it."""
+READY: Final = "Ray runtime started."
+"""What `ray start` prints once the machine is a part of the cluster."""
 OF_RAY: Final = (8265, range(10_001, 20_000), 52_365)
 """Ports that Ray uses on every machine, for the dashboard, its processes, and their agents."""
 
@@ -53,9 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     if find_spec("ray") is None:
         raise ConfigError("`pippin join` needs an extra: pip install 'pippin[cluster]'.")
-    memory = psutil.virtual_memory().total - KEPT
-    if parsed.memory_gb is not None:
-        memory = int(parsed.memory_gb * (1 << 30))
+    memory = memory_here() if parsed.memory_gb is None else int(parsed.memory_gb * (1 << 30))
     environment = ray_environment()
     ray = _program()
     token = token_file(environment)
@@ -75,11 +71,46 @@ def run(arguments: Sequence[str]) -> int:
             subprocess.run(generate, check=True, capture_output=True, env=environment)
             token.chmod(0o600)
         words += ["--head", f"--port={parsed.port}", "--dashboard-host=127.0.0.1"]
-        copy = "" if token is None else f"copy {TOKEN} there, then "
-        say(f"On each other machine: {copy}`pippin join {parsed.host or _address()}:{parsed.port}`.")
-        say("On this one: `pippin serve MODEL --cluster auto --replicas N`, or `--ranks N` to split it.")
+    _say_when_ready(_next_steps(parsed.address, parsed.host or _address(), parsed.port, token))
     sys.stdout.flush()
     os.execve(ray, words, environment)
+
+
+def _next_steps(joined: str | None, host: str, port: int, token: Path | None) -> list[str]:
+    """What is said once this machine is a part of the cluster `joined`, or of a new one."""
+    if joined:
+        return [f"This machine is ready: the cluster at {joined} has it until Ctrl-C."]
+    copy = "" if token is None else f"copy {TOKEN} there, then "
+    return [
+        "The cluster is ready, until Ctrl-C.",
+        f"On each other machine: {copy}`pippin join {host}:{port}`.",
+        "On this one: `pippin serve MODEL --cluster auto --replicas N`, or `--ranks N` to split it.",
+    ]
+
+
+def _say_when_ready(sentences: list[str]) -> None:
+    """A process of its own reads from now on what this one prints. It says the sentences once Ray is ready, and shows
+    what Ray has printed only if Ray ends before."""
+    reading, writing = os.pipe()
+    if os.fork():
+        os.dup2(writing, 1)
+        os.close(writing)
+        os.close(reading)
+        return
+    os.close(writing)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of Ray's output ends it
+    printed: list[str] = []
+    with os.fdopen(reading, errors="replace") as output:
+        for line in output:
+            printed.append(line)
+            if READY in line:
+                say("\n".join(sentences))
+                break
+        else:
+            say("".join(printed))
+        for _ in output:
+            pass
+    os._exit(0)
 
 
 def _program() -> str:

@@ -11,7 +11,7 @@ HOT: Final[dict[str, Any]] = {"hot": True}
 
 
 def flag(name: str, *, hot: bool = False) -> dict[str, Any]:
-    """For an option whose flag differs from its name: the singular of a list, given once per item."""
+    """Marks an option whose flag differs from its name: the singular of a list, given once per item."""
     return {"flag": name, "hot": hot}
 
 

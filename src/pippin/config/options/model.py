@@ -267,19 +267,12 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "while all are busy, and ended once fewer have enough to do; on this machine memory is set aside for all.",
         ),
     ] = 1
-    replica_machines: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Where the replicas run, one address for each, in place of a number: 127.0.0.1 is this "
-            "machine; on others `machine_command` starts them."
-        ),
-    ] = ()
     cluster: Annotated[
         str | None,
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
-            "has joined (`pippin join`). Ray places each where its memory is free; a language model that no machine "
-            "has the memory for is split over several."
+            "has joined (`pippin join`), or else for one of this machine alone. Ray places each where its memory is "
+            "free; a language model that no machine has the memory for is split over several."
         ),
     ] = None
     machine_command: Annotated[
@@ -343,18 +336,9 @@ def ranks_here(options: ModelOptions) -> int:
     return 1 + sum(each == first or each in LOOPBACK for each in others)
 
 
-def replicas_of(options: ModelOptions) -> tuple[str, ...]:
-    """The address of each replica's machine, for the replicas that a load starts with."""
-    return options.replica_machines or LOOPBACK[:1] * bounds(options.replicas)[0]
-
-
 def replicas_here(options: ModelOptions) -> int:
     """The most replicas on this machine. Those in a cluster take no memory that is planned here."""
-    if options.cluster is not None:
-        return 0
-    if options.replica_machines:
-        return sum(each in LOOPBACK for each in options.replica_machines)
-    return bounds(options.replicas)[1]
+    return 0 if options.cluster is not None else bounds(options.replicas)[1]
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

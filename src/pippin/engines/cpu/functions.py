@@ -1,18 +1,16 @@
-"""exp, sigmoid, erf, softmax, attention and rotary embedding in float32 for MLX on CPUs of Linux.
+"""exp, sigmoid, erf, softmax and attention in float32 for MLX on CPUs of Linux.
 
 MLX's kernels there compute exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a
-prompt of 256 tokens in SmolLM2. Here they are made of additions and products, whose kernels are vectorised. exp is a
-polynomial and an addition to the bits of the exponent (the method of `expf` in Cephes) and as exact as the library's.
-For large arrays numpy's exp is faster still (`in_place.py`). MLX also computes the angles of rotary positions anew in
-each layer; here they are computed once for a step. `install` puts these functions into `mlx.core`, where models find
-them.
+prompt of 256 tokens in SmolLM2, and more than half where Pippin's kernels compute its products alone. Here they are
+made of additions and products, whose kernels are vectorised. exp is a polynomial and an addition to the bits of the
+exponent (the method of `expf` in Cephes) and as exact as the library's. For large arrays numpy's exp is faster still
+(`in_place.py`). `install` puts these functions into `mlx.core`, where models find them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import mlx.core as mx
 import numpy as np
@@ -24,9 +22,6 @@ Numbers = TypeVar("Numbers", mx.array, NDArray[np.float32])
 
 LARGE = 8192
 """The least size of an array for which these functions save more time than building their operations costs."""
-
-MOST_ROTATIONS = 8
-"""How many rotations are kept. Models have one or two sorts of rotary embedding, and a step has one offset for each."""
 
 SHORT_CONTEXT = 256
 """For one query and up to this many keys, MLX's own attention is as fast."""
@@ -143,82 +138,6 @@ def _mask_bias(mask: mx.array | str, count: int, length: int) -> mx.array:
 
 
 @dataclass(frozen=True)
-class Rotation:
-    """The cosines and sines of a rotary embedding, and the arrays that they were computed from."""
-
-    cosines: mx.array  # [T, dims] or [B, 1, T, dims]
-    sines: mx.array
-    sources: tuple[Any, ...]  # kept alive, so that no other array gets their ids
-
-
-@dataclass(frozen=True)
-class Rope:
-    """`mx.fast.rope` that keeps rotations; MLX's own computes the traditional form and other dtypes."""
-
-    own: Callable[..., mx.array]
-    promised: WeakValueDictionary[int, mx.array] = field(default_factory=WeakValueDictionary)
-    """The arrays of positions that will not be changed in place, by their ids."""
-    _rotations: dict[tuple[Any, ...], Rotation] = field(default_factory=dict)
-
-    def steady(self, positions: mx.array) -> mx.array:
-        """Take the promise that `positions` will not be changed in place, and return the array."""
-        self.promised[id(positions)] = positions
-        return positions
-
-    def __call__(self, x: mx.array, dims: int, **options: Any) -> mx.array:
-        offset = options.get("offset")
-        known = isinstance(offset, int) or (x.ndim == 4 and self.promised.get(id(offset)) is offset)
-        if options.get("traditional") or not known or x.dtype != mx.float32 or options.get("stream"):
-            return self.own(x, dims, **options)
-        rotation = self._rotation(
-            x.shape[-2], dims, options["base"], options["scale"], offset, options.get("freqs")
-        )
-        turned = x[..., :dims]
-        half = dims // 2
-        swapped = mx.concatenate([turned[..., half:], turned[..., :half]], axis=-1)
-        turned = turned * rotation.cosines + swapped * rotation.sines
-        return turned if dims == x.shape[-1] else mx.concatenate([turned, x[..., dims:]], axis=-1)
-
-    def _rotation(
-        self, count: int, dims: int, base: float | None, scale: float, offset: Any, freqs: mx.array | None
-    ) -> Rotation:
-        start = offset if isinstance(offset, int) else id(offset)
-        key = count, dims, base, scale, isinstance(offset, int), start, id(freqs)
-        found = self._rotations.get(key)
-        if found is None:
-            if len(self._rotations) >= MOST_ROTATIONS:
-                self._rotations.pop(next(iter(self._rotations)))
-            found = self._rotations[key] = _compute_rotation(count, dims, base, scale, offset, freqs)
-        return found
-
-
-def _compute_rotation(
-    count: int, dims: int, base: float | None, scale: float, offset: Any, freqs: mx.array | None
-) -> Rotation:
-    starts = offset if isinstance(offset, int) else offset[:, None, None]
-    positions = (mx.arange(count, dtype=mx.float32) + starts) * scale
-    if freqs is None:
-        assert base is not None
-        speeds = mx.exp(mx.arange(dims // 2, dtype=mx.float32) * (-log(base) / (dims // 2)))
-    else:
-        speeds = 1 / freqs
-    angles = positions[..., None] * speeds
-    cosines, sines = mx.cos(angles), mx.sin(angles)
-    return Rotation(
-        mx.concatenate([cosines, cosines], axis=-1), mx.concatenate([-sines, sines], axis=-1), (offset, freqs)
-    )
-
-
-def steady(positions: mx.array) -> mx.array:
-    """Promise that `positions` will not be changed in place, so that its rotation can be kept; return the array.
-
-    While `install` has not been called, MLX's own rotary embedding runs and nothing is kept.
-    """
-    rope = mx.fast.rope
-    return rope.steady(positions) if isinstance(rope, Rope) else positions
-
-
-@dataclass(frozen=True)
 class Elementwise:
     """An elementwise function of `mlx.core` that leaves large float32 arrays to the function `large`."""
 
@@ -271,5 +190,4 @@ def install() -> None:
     core["sigmoid"] = Elementwise(mx.sigmoid, sigmoid)
     core["erf"] = Elementwise(mx.erf, erf)
     core["softmax"] = Softmax(mx.softmax)
-    fast["rope"] = Rope(mx.fast.rope)
     fast["scaled_dot_product_attention"] = Attention(mx.fast.scaled_dot_product_attention)

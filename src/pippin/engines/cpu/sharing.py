@@ -28,7 +28,7 @@ class CoreTime:
 
 
 def core_time() -> CoreTime | None:
-    """As Linux counts it (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere, and if it is not counted."""
+    """The time that Linux counts (`/proc/PID/task/TID/schedstat`, nanoseconds); None elsewhere."""
     ran = waited = 0
     try:
         for path in Path("/proc/self/task").glob("*/schedstat"):
@@ -72,9 +72,11 @@ class BlasThreads:
             self._use(wanted)
 
 
-def open_blas_threads(most: int | None) -> BlasThreads | None:
-    """For the OpenBLAS that this process has loaded; None if there is none, or if threads are not shared out."""
-    if most is None or sys.platform != "linux":
-        return None
-    use = getattr(ctypes.CDLL(None), "openblas_set_num_threads", None)
-    return None if use is None else BlasThreads(most, lambda count: use(ctypes.c_int(count)))
+def blas_watch(most: int | None) -> Callable[[], None]:
+    """What is to be called between two steps, for the OpenBLAS that this process has loaded. Does nothing if there is
+    none, or if threads are not shared out."""
+    loaded = ctypes.CDLL(None) if sys.platform == "linux" else None
+    use = getattr(loaded, "openblas_set_num_threads", None)
+    if most is None or use is None:
+        return lambda: None
+    return BlasThreads(most, lambda count: use(ctypes.c_int(count))).look

@@ -13,10 +13,10 @@
 - `vision/`: pictures, video and audio in prompts.
 - `model/`: weights, LoRA adapters and the head.
 - `library/`: models that mlx-vlm's own loops run, one request at a time, with an engine of their own.
+- `loading/`: makes an engine from a model folder.
 
-`job.py` holds a prepared request, which `prompt/` makes and `step/` runs; `loading.py` makes an engine from a model
-folder, for which `ways.py` tries how a model of mlx-vlm runs; `warm_prompts.py` computes prompts when the server
-starts. Imports run one way: `text`, `template` and `kv_cache` lie below `constraints`, `vision`, `sampling` and
+`job.py` holds a prepared request, which `prompt/` makes and `step/` runs; `warm_prompts.py` computes prompts when the
+server starts. Imports run one way: `text`, `template` and `kv_cache` lie below `constraints`, `vision`, `sampling` and
 `prefix_cache`; these below `model` and `prompt`; and all of them below `step`.
 
 The functions here import inside their bodies: this package is imported before the accelerated BLAS may be loaded.
@@ -45,9 +45,9 @@ def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
 def open_engine(
     spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress
 ) -> "LanguageEngine | LibraryEngine":
-    from pippin.engines.language import loading
+    from pippin.engines.language.loading import engine
 
-    return loading.open_engine(spec, preparer, progress)
+    return engine.open_engine(spec, preparer, progress)
 
 
 def open_rank(

@@ -3,25 +3,21 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.events import Event
 from pippin.core.requests import GenerationRequest, Sampling
-from pippin.core.tasks import Generate, Task
+from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.engine import LanguageEngine
 
 WARM: Final = "warm prompt "
 """The ids of these prompts begin with it; those of requests hold no blanks."""
 
 
-class JobPreparer(Protocol):
-    def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]: ...
-
-
-def warm(engine: LanguageEngine, preparer: JobPreparer, model: str, path: Path) -> int:
+def warm(engine: LanguageEngine, preparer: LanguagePreparer, model: str, path: Path) -> int:
     """Compute and pin each prompt of the file; gives how many. Raises `ServerError("load_failed")`.
 
     The engine keeps their jobs, to compute them again once they were cleared.

@@ -69,7 +69,7 @@ class PlayedChoice:
 
 
 def _thinking(request: GenerationRequest) -> Thinking:
-    """As of a language model whose template ends with the answer's first token: it may begin to think by itself."""
+    """Thinks as a language model whose template ends with the answer's first token: it may begin to think by itself."""
     possible = request.messages is not None and request.output_format is None
     return "possible" if possible and request.thinking.enabled is not False else "marked"
 

@@ -1,6 +1,7 @@
 """Converts arguments that the model does not write as JSON into one JSON object, typed by the tool's schema."""
 
 import json
+import math
 from typing import Any, Final, Literal
 
 from pippin.output.notations.literals import PYTHON, read_literal
@@ -56,6 +57,45 @@ def _parse_literal(text: str) -> tuple[str, str] | None:
     except Malformed:
         return None
     return None if source.position < len(text) else ("object" if text[0] == "{" else "array", "".join(pieces))
+
+
+def object_text(text: str) -> str | None:
+    """Arguments as the text of one JSON object that every JSON parser reads; None if they are no object.
+
+    Nothing at all is an object without members. Notations that models slip into (single quotes, a comma behind the last
+    member) are rewritten, and halves of surrogate pairs replaced. Numbers that JSON does not have are not accepted.
+    """
+    bare = text.strip() or "{}"
+    try:
+        value = json.loads(bare, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        rewritten = _parse_literal(bare)
+        return object_text(rewritten[1]) if rewritten is not None and rewritten[0] == "object" else None
+    if not isinstance(value, dict):
+        return None
+    return (
+        bare
+        if _encodes(bare) and _encodes(value)
+        else json.dumps(_whole_characters(value), ensure_ascii=False)
+    )
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def _encodes(value: Any) -> bool:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _whole_characters(value: Any) -> Any:
+    """The value with halves of surrogate pairs replaced by U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 class ArgumentsWriter:

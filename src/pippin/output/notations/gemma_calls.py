@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import (
     Grammar,
     is_text,
@@ -18,7 +19,7 @@ from pippin.output.notations.literals import PYTHON, Notation, read_key, read_li
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.python_calls import read_python_arguments
 from pippin.output.stream import Malformed, Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 _NAME_END = re.compile(r"[{(\s]")
 _BARE_END = re.compile(r"[,}\]]")
@@ -39,12 +40,12 @@ class GemmaCalls(ToolFormat):
             name = tool_name((yield from source.word(_NAME_END)))
             yield from source.space()
             bracket = yield from source.expect("(", "{")
-            calls.writer.start_call(name)
+            calls.start_in_list(name)
             if bracket == "(":
                 yield from read_python_arguments(calls, name, PYTHON)
             else:
                 yield from self._read_arguments(calls, name, notation)
-            calls.writer.end_call()
+            calls.end()
             yield from source.space()
             found = yield from source.literal("call:", *self.closers)
 
@@ -52,7 +53,7 @@ class GemmaCalls(ToolFormat):
         """Read from after the opening brace through the closing one. A fenced value is converted if the tool's schema
         says that it is not a string."""
         source = calls.source
-        arguments = ArgumentsWriter(calls.writer.arguments, calls.schema(name), "string")
+        arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "string")
         yield from source.space()
         while (yield from source.literal("}")) is None:
             key = yield from read_key(source, notation)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import MAYBE_LINE, Grammar, elements, string
 from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class InvokeCalls(ToolFormat):
         yield from source.space()
         found: str | None = yield from source.expect(self.invoke)
         while found == self.invoke:
-            yield from read_function(calls, self.tags)
+            yield from read_function(calls, self.tags, listed=True)
             yield from source.space()
             found = yield from source.literal(self.invoke, *self.closers)
 

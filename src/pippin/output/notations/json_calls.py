@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from pippin.output.calls import Calls
+from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.json_text import (
     StringDecoder,
     discard,
@@ -11,7 +13,6 @@ from pippin.output.notations.json_text import (
     read_value,
 )
 from pippin.output.stream import Malformed, Markers, Reading
-from pippin.output.tool_format import Calls
 
 NAMES = ("name", "tool_name", "function", "function_name")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
@@ -21,26 +22,27 @@ HELD_LIMIT = 1 << 20  # most characters of arguments held until the name comes
 class _Call:
     """One call while its object is read. Arguments that come before the name are held back.
 
-    A `bare` call has no marker: it counts only if it names an offered tool and has no keys but those of a call.
+    A `bare` call has no marker: it counts only if it has no keys but those of a call. A `listed` call is read to its
+    end although its tool was not offered, because others may follow.
     """
 
-    def __init__(self, calls: Calls, bare: bool) -> None:
-        self._calls, self.bare = calls, bare
+    def __init__(self, calls: Calls, *, bare: bool, listed: bool) -> None:
+        self._calls, self.bare, self._listed = calls, bare, listed
         self._held: list[str] = []
         self._size = 0
         self.name: str | None = None
 
     def start(self, name: str) -> None:
-        if not name or (self.bare and self._calls.schema(name) is None):
+        if not name:
             raise Malformed
         if self.name is None:
             self.name = name
-            self._calls.writer.start_call(name)
-            self._calls.writer.arguments("".join(self._held))
+            (self._calls.start_in_list if self._listed else self._calls.start)(name)
+            self._calls.arguments("".join(self._held))
 
     def put(self, text: str) -> None:
         if self.name is not None:
-            self._calls.writer.arguments(text)
+            self._calls.arguments(text)
             return
         self._size += len(text)
         if self._size > HELD_LIMIT:
@@ -48,15 +50,17 @@ class _Call:
         self._held.append(text)
 
 
-def read_call(calls: Calls, *, bare: bool = False, opened: bool = False) -> Reading[None]:
+def read_call(
+    calls: Calls, *, bare: bool = False, listed: bool = False, opened: bool = False
+) -> Reading[None]:
     """Read one object `{"name": ..., "arguments": {...}}`, under any of the usual keys, in any order."""
-    call = _Call(calls, bare)
+    call = _Call(calls, bare=bare, listed=listed)
     if not opened:
         yield from calls.source.expect("{")
     yield from _read_members(calls, call)
     if call.name is None:
         raise Malformed
-    calls.writer.end_call()
+    calls.end()
 
 
 def read_calls(calls: Calls, *, bare: bool = False) -> Reading[None]:
@@ -73,14 +77,14 @@ def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
     """Read objects from after the opening bracket through the closing one. Malformed if there is no object."""
     source = calls.source
     yield from source.space()
-    yield from read_call(calls, bare=bare)
+    yield from read_call(calls, bare=bare, listed=True)
     yield from source.space()
     while (yield from source.literal("]")) is None:
         yield from source.expect(",")
         yield from source.space()
         if (yield from source.literal("]")):
             return
-        yield from read_call(calls, bare=bare)
+        yield from read_call(calls, bare=bare, listed=True)
         yield from source.space()
 
 
@@ -89,7 +93,7 @@ def read_arguments(
 ) -> Reading[None]:
     """Read only arguments: an object, JSON inside a string, or null. `opened`: the opening brace is taken."""
     source = calls.source
-    put = put or calls.writer.arguments
+    put = put or calls.arguments
     if opened:
         put("{")
         yield from read_object_rest(source, put)
@@ -107,15 +111,33 @@ def read_arguments(
 
 
 def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:
-    """Read a message that consists of the arguments of a call to `name`: JSON, or other text that the tool takes."""
+    """Read a message that consists of the arguments of a call to `name`: JSON, or the text of a tool that takes one."""
     source = calls.source
-    calls.writer.start_call(name)
+    calls.start(name)
     yield from source.space()
     if (yield from source.peek()) == "{":
-        yield from read_value(source, calls.writer.arguments)
-    elif (yield from source.until(Markers(ends), calls.writer.arguments)) is None and source.truncated:
+        yield from read_value(source, calls.arguments)
+    else:
+        yield from _read_only_argument(calls, name, ends)
+    calls.end()
+
+
+def _read_only_argument(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:
+    """Read a text through its end marker as the value of the tool's only property. Malformed if it has several."""
+    schema = calls.schema(name)
+    keys = list((schema or {}).get("properties") or ())
+    if len(keys) > 1:
         raise Malformed
-    calls.writer.end_call()
+    arguments = ArgumentsWriter(calls.arguments, schema, "string")
+    if keys:
+        arguments.begin(keys[0])
+    held: list[str] = []
+    found = yield from calls.source.until(Markers(ends), arguments.put if keys else held.append)
+    if (found is None and calls.source.truncated) or "".join(held).strip():
+        raise Malformed
+    if keys:
+        arguments.end()
+    arguments.close()
 
 
 def _read_members(calls: Calls, call: _Call) -> Reading[None]:

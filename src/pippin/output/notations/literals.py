@@ -54,8 +54,19 @@ def read_literal(
         yield from _read_container(source, put, notation, delimiter, depth)
     else:
         put('"')
-        yield from read_string_rest(source, lambda text: put(_inside(text)), notation, delimiter)
+        yield from _read_strings(source, lambda text: put(_inside(text)), notation, delimiter)
         put('"')
+
+
+def _read_strings(source: Source, put: Put, notation: Notation, delimiter: str) -> Reading[None]:
+    """Read a string after its opening delimiter, and strings that follow it: as in Python, they are one."""
+    found: str | None = delimiter
+    while found is not None:
+        yield from read_string_rest(source, put, notation, found)
+        if found in notation.fences:
+            return
+        yield from source.space()
+        found = yield from source.literal(*notation.quotes)
 
 
 def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: str) -> Reading[None]:
@@ -71,7 +82,7 @@ def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: st
 
 
 class _PythonString(StringDecoder):
-    """As in Python, a backslash of an unknown escape is kept, and a backslash before a line break joins the lines."""
+    """Reads strings as Python does: an unknown escape is kept, and a backslash before a line break joins the lines."""
 
     digits: ClassVar[Mapping[str, int]] = {"x": 2, "u": 4, "U": 8}
 

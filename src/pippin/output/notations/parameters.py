@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pippin.output.calls import Calls
 from pippin.output.notations.arguments import ArgumentsWriter, Untyped
 from pippin.output.notations.json_text import read_value
-from pippin.output.stream import Malformed, Markers, Put, Reading, Source
-from pippin.output.tool_format import Calls
+from pippin.output.stream import Malformed, Markers, Put, Reading
 
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s"\'>]+))')
 _NAME = re.compile(r"[\w.:/$-]{1,128}")
@@ -59,21 +59,21 @@ def head_name(head: str) -> str:
     raise Malformed
 
 
-def read_function(calls: Calls, tags: Tags, taken: str = "") -> Reading[None]:
+def read_function(calls: Calls, tags: Tags, taken: str = "", *, listed: bool = False) -> Reading[None]:
     """Read a call after the beginning of its opening tag: the rest of the tag's head, then the arguments."""
     head, _ = yield from calls.source.before(Markers((tags.function_head_end,)), _HEAD_LIMIT)
     name = tool_name(head_name(taken + head))
-    calls.writer.start_call(name)
+    (calls.start_in_list if listed else calls.start)(name)
     yield from calls.source.space()
     if tags.whole and (yield from calls.source.literal(tags.whole[0])):
         yield from calls.source.before(Markers((tags.head_end,)), _HEAD_LIMIT)
         yield from calls.source.space()
     if (yield from calls.source.peek()) == "{":
-        yield from read_value(calls.source, calls.writer.arguments)
+        yield from read_value(calls.source, calls.arguments)
         yield from calls.source.space()
         yield from calls.source.literal(*tags.whole[1:])
         yield from calls.source.literal(*tags.ends)
-        calls.writer.end_call()
+        calls.end()
     else:
         yield from read_parameters(calls, name, tags)
 
@@ -81,37 +81,123 @@ def read_function(calls: Calls, tags: Tags, taken: str = "") -> Reading[None]:
 def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = None) -> Reading[None]:
     """Read the arguments of a started call, including its end. `first` is the marker that was already taken."""
     source = calls.source
-    arguments = ArgumentsWriter(calls.writer.arguments, calls.schema(name), tags.untyped)
-    found = first
-    while True:
-        if found is None:
-            yield from source.space()
-            found = yield from source.literal(tags.opens, *tags.ends)
-        if found is None and (source.truncated or (yield from source.peek())):
-            raise Malformed
-        if found != tags.opens:
-            break
-        found = yield from _read_parameter(source, arguments, tags)
-    arguments.close()
-    calls.writer.end_call()
-
-
-def _read_parameter(source: Source, arguments: ArgumentsWriter, tags: Tags) -> Reading[str | None]:
-    """Read one argument after its `opens`. Returns an end of the whole call if one came instead of `close`."""
-    head, _ = yield from source.before(Markers((tags.head_end,)), _HEAD_LIMIT)
-    kind: Literal["string", "json"] | None = None
-    if tags.value_opens is not None:
-        key = head.strip()
+    if first is None:
         yield from source.space()
-        yield from source.expect(tags.value_opens)
-    else:
-        key, kind = head_name(head), _kind(head)
-    arguments.begin(key, kind=kind)
-    found = yield from _read_text(source, arguments.put, tags)
-    if found is None and source.truncated:
+        first = yield from source.literal(tags.opens, *tags.ends)
+    if first is None and (source.truncated or (yield from source.peek())):
         raise Malformed
-    arguments.end()
-    return None if found == tags.close or found is None else tags.ends[0]
+    parameters = _Parameters(calls, name, tags)
+    if first == tags.opens:
+        yield from parameters.read()
+    parameters.close()
+    calls.end()
+
+
+class _Parameters:
+    """Reads the arguments of one call, each in an element of its own, through the end of the call.
+
+    A value may contain the format's own tags. An end of an element counts only if the next element, an end of the call
+    or the end of the text follows it. The beginning of an element inside a value belongs to the value, unless it names
+    a property of the tool that has no value yet: then the end before it was left out.
+    """
+
+    def __init__(self, calls: Calls, name: str, tags: Tags) -> None:
+        schema = calls.schema(name)
+        self._source, self._tags = calls.source, tags
+        self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
+        self._missing = set((schema or {}).get("properties") or ())  # properties without a value so far
+        self._typed = bool(self._missing)
+        self._inner = Markers((tags.close, tags.opens, *tags.abrupt))
+        self._head = Markers((tags.head_end, "\n"))
+
+    def close(self) -> None:
+        self._arguments.close()
+
+    def read(self) -> Reading[None]:
+        """Read from after the first element's `opens`."""
+        head: str | None = (yield from self._source.before(Markers((self._tags.head_end,)), _HEAD_LIMIT))[0]
+        while head is not None:
+            kind: Literal["string", "json"] | None = None
+            if self._tags.value_opens is not None:
+                key = head.strip()
+                yield from self._source.space()
+                yield from self._source.literal(self._tags.value_opens)
+            else:
+                key, kind = head_name(head), _kind(head)
+            self._missing.discard(key)
+            self._arguments.begin(key, kind=kind)
+            head = yield from self._read_value()
+            self._arguments.end()
+
+    def _read_value(self) -> Reading[str | None]:
+        """Read a value through its end. Returns the head of the next element; None at the end of the call."""
+        tags, source = self._tags, self._source
+        value = _Value(self._arguments.put, lines=tags.lines)
+        if tags.cdata and (yield from source.literal(_CDATA)):
+            yield from source.until(Markers(("]]>",)), value)
+        while True:
+            found = yield from source.until(self._inner, value)
+            closed = ""
+            if found == tags.close:
+                closed = tags.close + (yield from source.space())
+                found = yield from source.literal(tags.opens, *tags.ends)
+                if found is None and (yield from source.peek()):
+                    value.close(closed)
+                    continue
+            if found is None and source.truncated:
+                raise Malformed
+            if found != tags.opens:
+                return None
+            head = yield from self._read_head(value, closed)
+            if head is not None:
+                return head
+
+    def _read_head(self, value: "_Value", closed: str) -> Reading[str | None]:
+        """Read the head of an element after its `opens`, and `closed`, the end before it. Returns the head of the next
+        argument; None if the element belongs to the value."""
+        head, end = yield from self._source.head(self._head, _HEAD_LIMIT)
+        if end == self._tags.head_end and self._begins_next(head, value, closed):
+            return head
+        text = f"{closed}{self._tags.opens}{head}{end or ''}"
+        if closed or end != self._tags.head_end:
+            value(text)
+        else:
+            value.open(text)
+        return None
+
+    def _begins_next(self, head: str, value: "_Value", closed: str) -> bool:
+        try:
+            key = head.strip() if self._tags.value_opens is not None else head_name(head)
+        except Malformed:
+            return False
+        wanted = key in self._missing or not self._typed
+        if closed:
+            return wanted or not value.elements
+        return wanted and (value.at_line_start or self._tags.value_opens is not None)
+
+
+class _Value:
+    """Puts the text of one value. If values are on `lines` of their own, the line break after the opening tag and the
+    one before the end are not part of it."""
+
+    def __init__(self, put: Put, *, lines: bool) -> None:
+        self._put = _Lines(put) if lines else put
+        self.elements = 0  # begun inside the value, and not ended yet
+        self.at_line_start = False
+
+    def __call__(self, text: str) -> None:
+        self._put(text)
+        self.at_line_start = text.endswith("\n")
+
+    def open(self, text: str) -> None:
+        """Put the opening tag of an element inside the value."""
+        self(text)
+        self.elements += 1
+
+    def close(self, text: str) -> None:
+        """Put the closing tag of an element inside the value."""
+        self(text)
+        self.elements = max(self.elements - 1, 0)
 
 
 def _kind(head: str) -> Literal["string", "json"] | None:
@@ -119,16 +205,6 @@ def _kind(head: str) -> Literal["string", "json"] | None:
     if named.get("string") == "true" or named.get("type") == "string":
         return "string"
     return "json" if "string" in named or "type" in named else None
-
-
-def _read_text(source: Source, put: Put, tags: Tags) -> Reading[str | None]:
-    """Read the text of a value through its end, which is returned; None at the end of the stream."""
-    if tags.cdata and (yield from source.literal(_CDATA)):
-        yield from source.until(Markers(("]]>",)), put)
-        yield from source.space()
-        return (yield from source.literal(tags.close))
-    lines = _Lines(put) if tags.lines else put
-    return (yield from source.until(Markers((tags.close, *tags.abrupt)), lines))
 
 
 class _Lines:

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from pippin.output.calls import Calls
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import Notation, read_literal, word_value
 from pippin.output.stream import Malformed, Reading
-from pippin.output.tool_format import Calls
 
 _NAME_END = re.compile(r"[^\w.\-]")
 _LINE_END = re.compile(r"[\n`]")
@@ -33,9 +33,9 @@ def _written(value: Any) -> str:
 
 
 def read_python_call(
-    calls: Calls, notation: Notation, *, bare: bool = False, shell: bool = False
+    calls: Calls, notation: Notation, *, listed: bool = False, shell: bool = False
 ) -> Reading[None]:
-    """Read one call. A `bare` call has no marker: it counts only if it names an offered tool.
+    """Read one call. A `listed` call is read to its end although its tool was not offered: others may follow.
 
     `shell` also admits an offered tool followed by the rest of the line as its first argument, without parentheses.
     """
@@ -44,28 +44,28 @@ def read_python_call(
     schema = calls.schema(name)
     yield from source.span(" ")
     if (yield from source.literal("(")):
-        if bare and schema is None:
-            raise Malformed
-        calls.writer.start_call(name)
+        (calls.start_in_list if listed else calls.start)(name)
         yield from read_python_arguments(calls, name, notation)
     elif shell and schema is not None:
-        calls.writer.start_call(name)
-        arguments = ArgumentsWriter(calls.writer.arguments, schema, "json")
+        calls.start(name)
+        arguments = ArgumentsWriter(calls.arguments, schema, "json")
         if (yield from source.peek()) not in ("", "\n", "`"):
             arguments.begin(next(iter(schema.get("properties") or ()), "arg0"))
             arguments.put((yield from source.word(_LINE_END, limit=1 << 16)).strip())
             arguments.end()
         arguments.close()
+        if source.cut:
+            raise Malformed
     else:
         raise Malformed
-    calls.writer.end_call()
+    calls.end()
 
 
 def read_python_arguments(calls: Calls, name: str, notation: Notation) -> Reading[None]:
     """Read the arguments from after the opening parenthesis through the closing one."""
     source = calls.source
     schema = calls.schema(name)
-    arguments = ArgumentsWriter(calls.writer.arguments, schema, "json")
+    arguments = ArgumentsWriter(calls.arguments, schema, "json")
     positions = iter((schema or {}).get("properties") or ())
     yield from source.space()
     while (yield from source.literal(")")) is None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import MAYBE_LINE, Grammar, elements, json_call, string
 from pippin.output.notations.json_calls import read_array, read_call
 from pippin.output.notations.parameters import Tags, read_function, read_parameters, tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 FUNCTION = "<function"
 FUNCTION_TAGS = Tags(
@@ -76,9 +77,9 @@ class TaggedCalls(ToolFormat):
         tags = self.key_tags
         text, found = yield from calls.source.before(Markers((tags.opens, *tags.ends)))
         name = tool_name(text)
-        calls.writer.start_call(name)
+        calls.start(name)
         if found in tags.ends:
-            calls.writer.end_call()
+            calls.end()
         else:
             yield from read_parameters(calls, name, tags, found)
 

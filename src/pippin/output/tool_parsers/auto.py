@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.stream import Malformed, Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat, write_json_tags
+from pippin.output.tool_format import History, SpecialToken, ToolFormat, write_json_tags
 from pippin.output.tool_parsers import (
     deepseek,
     deepseek_v4,

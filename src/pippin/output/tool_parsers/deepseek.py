@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, SpecialToken, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -38,7 +39,7 @@ class DeepSeekCalls(ToolFormat):
         text, found = yield from source.before(Markers((SEPARATOR, "\n")))
         if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
             text, _ = yield from source.before(Markers(("\n",)))
-        calls.writer.start_call(tool_name(text))
+        calls.start(tool_name(text))
         yield from source.space()
         fence = yield from source.literal("```json", "```")
         yield from source.space()
@@ -47,7 +48,7 @@ class DeepSeekCalls(ToolFormat):
         if fence:
             yield from source.literal("```")
         yield from source.literal(END)
-        calls.writer.end_call()
+        calls.end()
 
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken

@@ -6,12 +6,13 @@ The prompt begins the first header: it ends in `<|recipient|>`.
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.parameters import read_function
 from pippin.output.notations.tagged_calls import FUNCTION_TAGS
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, SpecialToken, ToolFormat
 
 
 def route(header: str) -> Route:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import MAYBE_LINE, Grammar, python_arguments, string
 from pippin.output.notations.literals import Notation
 from pippin.output.notations.python_calls import read_python_call, write_python_call
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, SpecialToken, ToolFormat
 
 FENCE, FENCE_END = "```tool_code", "```"
 _LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))

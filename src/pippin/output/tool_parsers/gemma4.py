@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from pippin.output.calls import Calls
 from pippin.output.notations.gemma_calls import GemmaCalls
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls
 from pippin.output.tool_parsers.gemma3 import FENCE, read_fence
 
 

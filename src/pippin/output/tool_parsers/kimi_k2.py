@@ -4,11 +4,12 @@ import re
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, SpecialToken, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -26,12 +27,12 @@ class KimiK2Calls(ToolFormat):
         while found == BEGIN:
             text, _ = yield from source.before(Markers((ARGUMENTS,)))
             name = tool_name(_COUNTER.sub("", text.strip()))
-            calls.writer.start_call(name, text.strip() if text.strip() != name else None)
+            calls.start(name, text.strip() if text.strip() != name else None)
             yield from source.space()
             yield from read_arguments(calls)
             yield from source.space()
             yield from source.literal(END)
-            calls.writer.end_call()
+            calls.end()
             yield from source.space()
             found = yield from source.literal(BEGIN, SECTION_END)
 

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, json_call
 from pippin.output.notations.json_calls import read_call
 from pippin.output.notations.parameters import read_function
 from pippin.output.notations.tagged_calls import FUNCTION_TAGS
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 TAG = "<|python_tag|>"
 

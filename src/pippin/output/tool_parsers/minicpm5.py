@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, elements, string
 from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 TAGS = Tags(opens="<param", close="</param>", ends=("</function>",), cdata=True)
 

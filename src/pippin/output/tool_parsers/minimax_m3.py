@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import MAYBE_LINE, Grammar, elements, string
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
 from pippin.output.stream import SPACE, Malformed, Markers, Put, Reading, Source
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 TOKEN = "]<]minimax[>["
 _TOKEN = Markers((TOKEN,))
@@ -98,14 +99,14 @@ class MinimaxM3Calls(ToolFormat):
             yield from source.expect("<invoke")
             head, _ = yield from source.before(Markers((">",)))
             name = tool_name(head_name(head))
-            calls.writer.start_call(name)
+            calls.start_in_list(name)
             yield from self._read_arguments(calls, name)
             yield from source.space()
             token = yield from source.literal(TOKEN)
             found = token is not None and (yield from source.literal("</tool_call>")) is None
 
     def _read_arguments(self, calls: Calls, name: str) -> Reading[None]:
-        source, put = calls.source, calls.writer.arguments
+        source, put = calls.source, calls.arguments
         root = calls.schema(name) or {}
         separator = "{"
         while True:
@@ -121,7 +122,7 @@ class MinimaxM3Calls(ToolFormat):
             separator = ", "
             yield from read_value(source, put, tag, _Element(property_schema(root, tag), root), 0)
         put("}" if separator == ", " else "{}")
-        calls.writer.end_call()
+        calls.end()
 
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, json_calls, named_calls, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_arguments, read_array
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, SpecialToken, ToolFormat
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
@@ -27,10 +28,10 @@ class MistralCalls(ToolFormat):
         name, call_id = tool_name(text), None
         if found == CALL_ID:
             call_id, found = yield from source.before(Markers((ARGUMENTS, "{")))
-        calls.writer.start_call(name, call_id)
+        calls.start(name, call_id)
         yield from source.space()
         yield from read_arguments(calls, opened=found == "{")
-        calls.writer.end_call()
+        calls.end()
 
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, python_arguments, string
 from pippin.output.notations.literals import PYTHON
 from pippin.output.notations.python_calls import read_python_call, write_python_call
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, SpecialToken, ToolFormat
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 LLAMA_START, LLAMA_END = "<|python_start|>", "<|python_end|>"
@@ -17,14 +18,14 @@ LLAMA_START, LLAMA_END = "<|python_start|>", "<|python_end|>"
 @dataclass(frozen=True, kw_only=True)
 class PythonicCalls(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        source, bare = calls.source, opener == "["
-        if not bare:
+        source = calls.source
+        if opener != "[":
             yield from source.space()
             yield from source.literal("[")
         yield from source.space()
         found: str | None = ","
         while found == ",":
-            yield from read_python_call(calls, PYTHON, bare=bare)
+            yield from read_python_call(calls, PYTHON, listed=True)
             yield from source.space()
             found = yield from source.literal(",", "]")
             yield from source.space()

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from pippin.output.calls import Calls
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.tagged_calls import TaggedCalls
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import Calls, History, write_json_tags
+from pippin.output.tool_format import History, write_json_tags
 
 BRACKET = "[Calling tool:"
 
@@ -18,13 +19,13 @@ class QwenCalls(TaggedCalls):
             yield from super().read(calls, opener)
             return
         name, _ = yield from calls.source.before(Markers(("(",)))
-        calls.writer.start_call(tool_name(name))
+        calls.start(tool_name(name))
         yield from calls.source.space()
         if (yield from calls.source.peek()) != ")":
             yield from read_arguments(calls)
             yield from calls.source.space()
         yield from calls.source.literal(")]")
-        calls.writer.end_call()
+        calls.end()
 
 
 FORMAT = QwenCalls(

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_parsers.solar_open import ENVELOPE
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 SECTION, SECTION_END = "<|tool_calls|>", "<|calls|>"
 BEGIN, NAME, ARGUMENTS, END = (
@@ -25,12 +26,12 @@ class SolarCalls(ToolFormat):
         source = calls.source
         call_id, _ = yield from source.before(Markers((NAME,)))
         name, _ = yield from source.before(Markers((ARGUMENTS,)))
-        calls.writer.start_call(tool_name(name), call_id.strip() or None)
+        calls.start(tool_name(name), call_id.strip() or None)
         yield from source.space()
         yield from read_arguments(calls)
         yield from source.space()
         yield from source.literal(END)
-        calls.writer.end_call()
+        calls.end()
 
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken

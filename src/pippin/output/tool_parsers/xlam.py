@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, json_calls
 from pippin.output.notations.json_calls import read_array
 from pippin.output.stream import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """A worker in a Ray cluster, as a command whose input and output are the worker's.
 
 Run as `python -m` this module with: the cluster's address; the bytes that the worker needs; `shared` or `whole` (a
-machine of its own); the model's name and folder. For a rank of a group, also the name of the group's places and the
-rank's number.
+machine of its own); the seconds that it may wait for room (`inf`: as long as it takes); the model's name and folder.
+For a rank of a group, also the name of the group's places and the rank's number.
 
 Each bridge is a Ray driver with one actor. So Ray ends the worker's side whenever and however this side ends, and frees
 its resources. The bridge exits as the worker did: with its status, or by the same signal.
@@ -23,7 +23,6 @@ from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
 from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, SILENT, pump, watch
 
-PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
 ASK_EVERY: Final = 3.0  # seconds between probes of the actor
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
 NOT_REACHED: Final = 1
@@ -35,14 +34,19 @@ class NotPlaced(Exception):
     """The worker could not be run; the message says why."""
 
 
+class NoCluster(NotPlaced):
+    """There is no cluster at the address."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the bridge; returns the worker's exit status, or a negative signal number."""
-    address, memory, share, model, path, *place = arguments
+    address, memory, share, within, model, path, *place = arguments
     link = socket.socket(fileno=os.dup(0))
     silence(1)
     seat = (place[0], int(place[1])) if place else None
     try:
-        return asyncio.run(Bridge(link, address, Need.of(memory, share), seat).run(model, path))
+        bridge = Bridge(link, address, Need.of(memory, share), float(within), seat)
+        return asyncio.run(bridge.run(model, path))
     except NotPlaced as error:
         say(str(error))
         return NOT_REACHED
@@ -64,12 +68,15 @@ class Bridge:
         link: socket.socket,
         address: str,
         need: Need,
+        within: float,
         seat: tuple[str, int] | None = None,
     ) -> None:
-        """`seat`: for a rank, the name of its group's places and its number among them."""
+        """`within`: seconds to wait for room. `seat`: for a rank, the name of its group's places and its number among
+        them."""
         self._link = link
         self._address = address
         self._need = need
+        self._within = within
         self._seat = seat
         self._identity = Identity.new()
         self._connections: dict[bytes, asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
@@ -79,7 +86,9 @@ class Bridge:
         ray = joined(self._address)
         loop = asyncio.get_running_loop()
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
-        host, (certificate, machine) = await living(ray, lambda: self._actor(ray), self._no_room())
+        host, (certificate, machine) = await living(
+            ray, lambda: self._actor(ray), self._no_room(), self._within
+        )
         say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
@@ -97,7 +106,7 @@ class Bridge:
         if watching in done:
             raise NotPlaced(f"{lost} It has been silent for {SILENT} seconds.")
         watching.cancel()
-        result = await self._within(LAST_WORD, status, lost)
+        result = await self._told(LAST_WORD, status, lost)
         passing.cancel()
         return result
 
@@ -151,7 +160,7 @@ class Bridge:
         own = await asyncio.open_connection(sock=self._link)
         await asyncio.gather(pump(own[0], link[1]), pump(link[0], own[1]), _printed(log[0]))
 
-    async def _within(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:
+    async def _told(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:
         """Await an answer. Raises `NotPlaced` with the sentence `otherwise` on timeout, or if Ray has lost the
         actor."""
         import ray
@@ -159,7 +168,7 @@ class Bridge:
         try:
             return await asyncio.wait_for(asked, seconds)
         except (TimeoutError, ray.exceptions.RayError) as error:
-            raise NotPlaced(f"{otherwise} {_first_line(error)}".rstrip()) from error
+            raise NotPlaced(f"{otherwise} {first_line(error)}".rstrip()) from error
 
 
 def joined(address: str) -> Any:
@@ -174,33 +183,34 @@ def joined(address: str) -> Any:
     try:
         ray.init(address=address, namespace="pippin", log_to_driver=False, logging_level="WARNING")
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise NotPlaced(
-            f"No Ray cluster is reached at {address!r}: {_first_line(error)} `pippin join` starts one here, and "
+        raise (NoCluster if isinstance(error, ConnectionError) else NotPlaced)(
+            f"No Ray cluster is reached at {address!r}: {first_line(error)} `pippin join` starts one here, and "
             "`pippin join HOST:PORT` joins another machine's."
         ) from error
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler prints a traceback
     return ray
 
 
-async def living(ray: Any, new_actor: Callable[[], Any], no_room: str) -> tuple[Any, tuple[str, str]]:
+async def living(
+    ray: Any, new_actor: Callable[[], Any], no_room: str, within: float
+) -> tuple[Any, tuple[str, str]]:
     """Start an actor; returns it with its introduction. Raises `NotPlaced`, with the sentence `no_room` if none is
-    placed.
+    placed `within` so many seconds.
 
     For some seconds Ray keeps placing actors on a machine that is gone. Such an actor dies, and another one is started
     until Ray has noticed.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PLACE_WITHIN
+    deadline = loop.time() + within
     while True:
         actor = new_actor()
         try:
             return actor, await asyncio.wait_for(actor.introduce.remote(), deadline - loop.time())
         except ray.exceptions.RayActorError as error:
             if error.actor_init_failed or loop.time() + ASK_EVERY > deadline:
-                raise NotPlaced(
-                    f"The worker's place in the cluster was lost. {_first_line(error)}"
-                ) from error
+                raise NotPlaced(f"The worker's place in the cluster was lost. {first_line(error)}") from error
         except (TimeoutError, ray.exceptions.RayError) as error:
-            raise NotPlaced(f"{no_room} {_first_line(error)}".rstrip()) from error
+            raise NotPlaced(f"{no_room} {first_line(error)}".rstrip()) from error
         await asyncio.sleep(ASK_EVERY)
 
 
@@ -215,7 +225,7 @@ def placed_at(ray: Any, group: str, number: int) -> Any:
     return PlacementGroupSchedulingStrategy(found, placement_group_bundle_index=number)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of an error, or nothing; Ray's messages go on with pages of state."""
     return (str(error).strip().splitlines() or [""])[0]
 

@@ -61,6 +61,6 @@ class Host:
 
 
 async def _end_if_stopped(process: Process) -> None:
-    """As the server does for processes on its own machine."""
+    """End a process that stays stopped, as the server does on its own machine."""
     if await until_stopped(process.pid):
         process.kill()

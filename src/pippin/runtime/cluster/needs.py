@@ -10,7 +10,7 @@ from pippin.config.cluster import MACHINE
 
 Share = Literal["shared", "whole"]
 """Whether others may run on the worker's machine, or the worker has the machine to itself."""
-PART: Final = 0.001  # of a machine, for a worker that shares it
+PART: Final = 0.001  # of a machine and of its processors, for a worker that shares them
 
 
 class Node(Struct, frozen=True):
@@ -18,6 +18,14 @@ class Node(Struct, frozen=True):
 
     address: str
     memory: int  # bytes for workers, free or not
+
+
+class Cluster(Struct, frozen=True):
+    """A cluster that answers."""
+
+    address: str  # HOST:PORT
+    nodes: tuple[Node, ...]
+    begun: bool = False  # by the process that tells of it, and ends with it
 
 
 class Places(Struct, frozen=True):
@@ -42,10 +50,11 @@ class Need:
 
     def resources(self, known: Mapping[str, float]) -> dict[str, float]:
         """The amounts under Ray's resource names; `known` are the cluster's resources."""
-        wanted: dict[str, float] = {"CPU": 1, "memory": self.memory}
+        part = 1.0 if self.share == "whole" else PART
+        wanted: dict[str, float] = {"CPU": part, "memory": self.memory}
         # A cluster that `pippin join` did not make lacks this resource; Ray then counts memory and processors only.
         if MACHINE in known:
-            wanted[MACHINE] = 1.0 if self.share == "whole" else PART
+            wanted[MACHINE] = part
         if known.get("GPU"):  # Ray hides GPUs from actors that request none
             wanted["GPU"] = 1
         return wanted
@@ -59,9 +68,5 @@ class Need:
         return cls(int(memory), "shared" if share == "shared" else "whole")
 
     def __str__(self) -> str:
-        alone = (
-            ""
-            if self.share == "shared"
-            else ", and no other replica (bound them with --memory-bytes to share)"
-        )
-        return f"{self.memory / (1 << 30):.1f} GiB of memory and a processor free{alone}"
+        alone = "" if self.share == "shared" else " and no other worker (--memory-bytes lets them share)"
+        return f"{self.memory / (1 << 30):.1f} GiB of memory free{alone}"

@@ -2,8 +2,8 @@
 
 Run as `python -m` this module with the cluster's address, the number of ranks, the bytes that each needs, and `shared`
 or `whole`. It prints `Places` as a line of JSON and ends with its input; Ray then frees the places and ends everything
-that runs there. With the address alone it prints the cluster's `Node`s and ends. On failure it prints `Refused`
-instead.
+that runs there. With the address alone it prints the `Cluster` and ends, unless the address is `auto` and there is no
+cluster: then it begins one on this machine, which ends with its input too. On failure it prints `Refused` instead.
 """
 
 import os
@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from pippin.config.cluster import MACHINE
-from pippin.runtime.cluster.bridge import NOT_REACHED, PLACE_WITHIN, NotPlaced, joined, silence
-from pippin.runtime.cluster.needs import Need, Node, Places, Refused
+from pippin.config.cluster import MACHINE, OBJECTS, memory_here
+from pippin.runtime.cluster.bridge import NOT_REACHED, NoCluster, NotPlaced, first_line, joined, silence
+from pippin.runtime.cluster.commands import PLACE_WITHIN
+from pippin.runtime.cluster.needs import Cluster, Need, Node, Places, Refused
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,12 +26,14 @@ def main(arguments: Sequence[str]) -> int:
     answer = os.dup(1)
     silence(1)
     try:
-        ray = joined(address)
-        if not asked:
-            _print(answer, nodes(ray))
-            return 0
-        ranks, memory, share = asked
-        _print(answer, placed(ray, int(ranks), Need.of(memory, share)))
+        if asked:
+            ranks, memory, share = asked
+            _print(answer, placed(joined(address), int(ranks), Need.of(memory, share)))
+        else:
+            found = cluster(address)
+            _print(answer, found)
+            if not found.begun:
+                return 0
     except NotPlaced as error:  # on stderr Ray's own output would surround the message
         _print(answer, Refused(str(error)))
         return NOT_REACHED
@@ -39,14 +42,45 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def nodes(ray: Any) -> list[Node]:
+def cluster(address: str) -> Cluster:
+    """The cluster, begun on this machine if the address is `auto` and there is none. Raises `NotPlaced`."""
+    try:
+        ray, begun = joined(address), False
+    except NoCluster:
+        if address != "auto":
+            raise
+        ray, begun = started(), True
+    return Cluster(ray.get_runtime_context().gcs_address, nodes(ray), begun)
+
+
+def started() -> Any:
+    """Ray, with a new cluster that is this machine alone, and ends with this process. Raises `NotPlaced`."""
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            namespace="pippin",
+            log_to_driver=False,
+            logging_level="WARNING",
+            include_dashboard=False,
+            resources={MACHINE: 1},
+            object_store_memory=OBJECTS,
+            _memory=memory_here(),
+        )
+    except Exception as error:  # of Ray's, which has no class for it
+        raise NotPlaced(f"Ray does not start on this machine: {first_line(error)}") from error
+    return ray
+
+
+def nodes(ray: Any) -> tuple[Node, ...]:
     """The machines on which workers may run."""
     known = MACHINE in ray.cluster_resources()
-    return [
+    return tuple(
         Node(str(each["NodeManagerAddress"]), int(each["Resources"].get("memory", 0)))
         for each in ray.nodes()
         if each["Alive"] and (each["Resources"].get(MACHINE) or not known)
-    ]
+    )
 
 
 def placed(ray: Any, ranks: int, need: Need) -> Places:

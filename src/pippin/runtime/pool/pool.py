@@ -63,7 +63,7 @@ class Pool:
         catalog: ModelSource,
         estimate: Estimate,
         memory: int,
-        launcher: Launcher = ReplicaLauncher(RankLauncher(WorkerProcess.launch)),  # noqa: B008 (it is a frozen value)
+        launcher: Launcher | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`memory`: bytes that all models together may take."""
@@ -72,8 +72,9 @@ class Pool:
         self._clock = clock or SystemClock()
         self._slots: dict[str, Slot] = {}
         self._changes = Changes(self._clock)
+        launch = launcher or ReplicaLauncher(RankLauncher(WorkerProcess.launch))
         self._residency = Residency(
-            options, estimate, memory, self._slots, launcher, self._changes, self._clock
+            options, estimate, memory, self._slots, launch, self._changes, self._clock
         )
         self._closed = False
 
@@ -86,6 +87,9 @@ class Pool:
             self._check_open()
             if slot.closing:
                 await self._changes.until(lambda: not slot.closing)
+                continue
+            if slot.lost is not None:
+                await self._changes.until(lambda: slot.lost is None or slot.closing)
                 continue
             slot.check_failure(self._clock.now())
             slot.check_queue()
@@ -156,11 +160,11 @@ class Pool:
 
         A scripted model counts as every kind.
         """
+        # A copy: names are also looked up in threads, and the dict may grow.
+        slots = list(self._slots.values())
         loaded = [
             slot
-            for slot in list(
-                self._slots.values()
-            )  # a copy: names are also looked up in threads, and the dict may grow
+            for slot in slots
             if slot.worker is not None and (kind is None or slot.info.kind in (kind, "scripted"))
         ]
         return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None

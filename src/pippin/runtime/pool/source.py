@@ -29,7 +29,7 @@ class ModelSource(Protocol):
         ...
 
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
-        """As `resolve`, but first downloads a missing model, if requests may trigger that."""
+        """Resolve the name as `resolve` does, but first download a missing model, if requests may trigger that."""
         ...
 
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:

@@ -154,7 +154,7 @@ class Slot:
 
     @property
     def lost(self) -> ErrorReport | None:
-        """The report of a worker that died while its load still runs."""
+        """The report of a worker that has died, until the slot is vacated for it."""
         return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
 
     def as_resident(self) -> Resident:

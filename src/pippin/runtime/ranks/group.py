@@ -138,7 +138,7 @@ class RankGroup:
         )
 
     async def stop(self, deadline: float) -> None:
-        """As a worker's `stop`: rank 0 finishes its requests and tells the others to exit."""
+        """Stop as a worker does: rank 0 finishes its requests and tells the others to exit."""
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)

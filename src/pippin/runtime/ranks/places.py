@@ -20,9 +20,6 @@ FAR_PORTS: Final = range(20_000, 30_000)
 
 def members(spec: WorkerSpec) -> list[WorkerSpec]:
     """The spec of each rank; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
-    if spec.command is not None:
-        message = "ranks and replica_machines cannot be used together: leave one of them out."
-        raise ServerError("load_failed", message, "replica_machines")
     options = convert(spec.options, ModelOptions)
     machines = machines_of(options)
     here = ranks_here(options)

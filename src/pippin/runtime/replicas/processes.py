@@ -1,27 +1,32 @@
-"""Replicas of one model as worker processes, here or on other machines, which the pool leases as one worker.
+"""Replicas of one model as worker processes, here or in a cluster, which the pool leases as one worker.
 
-A replica that dies is restarted while the others continue. The pool learns of a death only when no replica is left that
-takes requests.
+The model serves once its first replica does; the others take requests as they become ready. A replica that dies, or for
+which the cluster had no room, is started again while the others continue. The pool learns of a death only when no
+replica is left that takes requests.
 """
 
 import asyncio
 import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
-from pippin.config.options.model import ModelOptions, replicas_here, replicas_of
+from pippin.config.options.model import ModelOptions, replicas_here
 from pippin.config.options.ranges import bounds
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.cluster.commands import CLUSTER, in_the_cluster
+from pippin.runtime.cluster.asking import Clusters
+from pippin.runtime.cluster.commands import CLUSTER, PLACE_WITHIN, in_the_cluster
+from pippin.runtime.cluster.needs import Cluster, Need
 from pippin.runtime.ranks.cluster import need_of_each, ranks_needed
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
+from pippin.runtime.workers.machines import shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
@@ -41,14 +46,12 @@ class ReplicaLauncher:
     """Starts one worker, or several if the model's options ask for replicas."""
 
     launch: Launcher
+    clusters: Clusters = field(default_factory=Clusters)
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
-        options = spec.options
-        alone = (
-            options.get("replicas", 1) == 1
-            and not options.get("cluster")
-            and not options.get("replica_machines")
-        )
+        if (address := spec.options.get("cluster")) is not None:
+            return await Replicas.start(spec, self.launch, await self.clusters.find(spec.info, address))
+        alone = spec.options.get("replicas", 1) == 1
         return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
 
 
@@ -120,11 +123,15 @@ class Process:
 class Replicas:
     """Several worker processes of one model, as one `Worker`."""
 
-    def __init__(self, specs: list[WorkerSpec], launch: Launcher, workers: list[Worker]) -> None:
+    def __init__(
+        self, spec: WorkerSpec, launch: Launcher, workers: list[Worker], bound: int | None = None
+    ) -> None:
+        """`spec` starts each worker again; `bound` is the most memory of one in a cluster, in bytes."""
         loop = asyncio.get_running_loop()
-        self._info = specs[0].info
+        self._info = spec.info
         self._launch = launch
-        self.processes = [Process(spec, worker) for spec, worker in zip(specs, workers, strict=True)]
+        self.processes = [Process(spec, worker) for worker in workers]
+        self._bound = bound
         self._spread = Spread(self._info.id, self._seats)
         self._memory: int | None = None  # for each replica
         self._ending: asyncio.Task[None] | None = None
@@ -134,34 +141,30 @@ class Replicas:
         self._tasks = [asyncio.create_task(self._begin())]
         for process in self.processes:
             process.keeping = asyncio.create_task(self._keep(process))
-        options = convert(specs[0].options, ModelOptions)
-        self._bound = options.memory_bytes if options.cluster else None
-        self._scale: Scale | None = Scale.of(options)
+        self._scale: Scale | None = Scale.of(convert(spec.options, ModelOptions))
         if self._scale is not None:
             self._tasks.append(asyncio.create_task(self._follow_load(self._scale)))
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, launch: Launcher) -> "Replicas":
-        """Start all replicas; those on this machine share the memory and threads of `spec`."""
+    async def start(cls, spec: WorkerSpec, launch: Launcher, cluster: Cluster | None = None) -> "Replicas":
+        """Start all replicas: in the cluster, or on this machine, where they share the memory and threads of `spec`.
+
+        Raises `ServerError`."""
         options = convert(spec.options, ModelOptions)
-        if options.cluster is not None and options.ranks == 1:
-            ranks = await ranks_needed(spec, options)
-            spec = msgspec.structs.replace(spec, options={**spec.options, "ranks": ranks})
-            if ranks > 1:
-                log.info(
-                    "No machine of the cluster holds %s alone: it is split over %d ranks.",
-                    spec.info.id,
-                    ranks,
-                )
-        specs = await asyncio.to_thread(members, spec)  # reads files
+        if cluster is None:
+            first = again = shared_out(spec, replicas_here(options))
+            bound = None
+        else:
+            found = await asyncio.to_thread(_in_the_cluster, spec, options, cluster)  # reads files
+            first, again, bound = found.first, found.again, found.bound
         workers: list[Worker] = []
         try:
-            for each in specs:
-                workers.append(await launch(each))  # noqa: PERF401 (the started ones are ended below)
+            for _ in range(bounds(options.replicas)[0]):
+                workers.append(await launch(first))  # noqa: PERF401 (the started ones are ended below)
         except BaseException:
             await asyncio.gather(*(worker.stop(0.0) for worker in workers))
             raise
-        return cls(specs, launch, workers)
+        return cls(again, launch, workers, bound)
 
     @property
     def pid(self) -> int | None:
@@ -220,7 +223,7 @@ class Replicas:
         )
 
     async def stop(self, deadline: float) -> None:
-        """As a worker's `stop`, for all replicas at once."""
+        """Stop all replicas at once, each as a worker stops."""
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)
@@ -246,17 +249,18 @@ class Replicas:
         return here if self._scale is None else max(here, self._scale.most)
 
     async def _begin(self) -> None:
-        """Resolve the stages of the first load, once all replicas have reached each of them."""
+        """Resolve each stage of the load once the first replica has reached it."""
         stages = (
-            (self.prompt_ready, [process.worker.prompt_ready for process in self.processes]),
-            (self.weights_ready, [process.worker.weights_ready for process in self.processes]),
+            (self.prompt_ready, {process.worker.prompt_ready for process in self.processes}),
+            (self.weights_ready, {process.worker.weights_ready for process in self.processes}),
         )
-        try:
-            for ours, theirs in stages:
-                await asyncio.gather(*map(asyncio.shield, theirs))
-                ours.set_result(None)
-        except ServerError as error:
-            self._fail_load(error)
+        for ours, theirs in stages:
+            waiting = theirs
+            while waiting and not any(map(_succeeded, theirs)):
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not any(map(_succeeded, theirs)):
+                return  # all have died, which `_keep` reports
+            ours.set_result(None)
 
     async def _follow_load(self, scale: "Scale") -> None:
         """Add a replica while all are busy, remove one while fewer would do; one at a time."""
@@ -318,6 +322,9 @@ class Replicas:
                 # The replica's own error says more than that its process has ended.
                 why = process.worker.weights_ready.exception()
                 report = why.report if isinstance(why, ServerError) else report
+                if not all(other.worker.died.done() for other in self.processes):
+                    log.warning("A replica of %s did not start: %s", self._info.id, report.message)
+                    await asyncio.wait([self.weights_ready])
             if not any(other.prepared for other in self.processes):
                 self._ending = self._ending or asyncio.create_task(self._end(report))
                 return
@@ -371,33 +378,46 @@ class Replicas:
         self.died.set_result(report)
 
 
-def members(spec: WorkerSpec) -> list[WorkerSpec]:
-    """The spec for each replica. Raises `ServerError("load_failed")`."""
-    options = convert(spec.options, ModelOptions)
-    machines = replicas_of(options)
-    if options.replica_machines and options.replicas not in (1, len(machines)):
-        message = (
-            f"{options.replicas} replicas and {len(machines)} machines were asked for: leave out --replicas."
-        )
-        raise ServerError("load_failed", message, "replicas")
-    if options.cluster is not None:
-        return _in_the_cluster(spec, options, options.cluster)
-    shared = shared_out(spec, replicas_here(options))
-    return [shared if is_here(each) else elsewhere(spec, each, options) for each in machines]
+@dataclass(frozen=True)
+class Placed:
+    """How replicas are started in a cluster. `first` is refused where there is no room, `again` waits for it."""
+
+    first: WorkerSpec
+    again: WorkerSpec
+    bound: int | None  # the most memory of each, in bytes
 
 
-def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> list[WorkerSpec]:
+def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: Cluster) -> Placed:
     """Raises `ServerError("load_failed")`."""
-    ordinary = ModelOptions()
-    for name in ("replica_machines", "machines"):
-        if getattr(options, name) != getattr(ordinary, name):
-            message = f"cluster and {name} cannot be used together: leave one of them out."
-            raise ServerError("load_failed", message, name)
-    if options.ranks == 1:
-        own = in_the_cluster(spec, cluster, need_of_each(spec, options, 1))
-    else:  # the group finds its own places
-        own = msgspec.structs.replace(spec, machine=CLUSTER)
-    return [own] * len(replicas_of(options))
+    if options.machines:
+        message = "cluster and machines cannot be used together: leave one of them out."
+        raise ServerError("load_failed", message, "machines")
+    ranks = options.ranks if options.ranks > 1 else ranks_needed(spec, options, cluster.nodes)
+    if ranks > options.ranks:
+        log.info("No machine of the cluster holds %s alone: it is split over %d ranks.", spec.info.id, ranks)
+    own = {**spec.options, "ranks": ranks, "cluster": cluster.address}
+    spec = msgspec.structs.replace(spec, options=own)
+    if ranks > 1:  # the group finds its own places
+        group = msgspec.structs.replace(spec, machine=CLUSTER)
+        return Placed(group, group, options.memory_bytes)
+    need = need_of_each(spec, options, 1)
+    first, again = (
+        in_the_cluster(spec, cluster.address, need, within=within) for within in (PLACE_WITHIN, math.inf)
+    )
+    bound = options.memory_bytes or share_of(
+        [node.memory for node in cluster.nodes], need, bounds(options.replicas)[1]
+    )
+    return Placed(first, again, bound)
+
+
+def share_of(memories: Sequence[int], need: Need, replicas: int) -> int | None:
+    """The bytes that each of so many replicas may fill, wherever it is placed: an equal part of its machine, among as
+    many as that machine has room for. None if no machine has room.
+
+    `memories` are bytes of the machines for workers. Only what a replica needs is reserved: the rest is for its caches.
+    """
+    rooms = [(memory, memory // max(1, need.memory)) for memory in memories]
+    return min((memory // min(room, replicas) for memory, room in rooms if room), default=None)
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

@@ -5,7 +5,6 @@ once per engine step, not once per event.
 """
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Collection
 from typing import Final, cast
@@ -13,7 +12,7 @@ from typing import Final, cast
 import msgspec
 
 from pippin.core.decoding import message_decoder
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport
 from pippin.core.events import (
     Accepted,
     Ending,
@@ -28,17 +27,14 @@ from pippin.core.events import (
 )
 from pippin.core.link import (
     SERIAL_MARK,
-    Cancel,
     FrameBuffer,
     FrameError,
     Order,
     Report,
-    Submit,
     header,
     request_id,
 )
-from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.tasks import Task
+from pippin.core.models import WorkerSpec
 
 LARGEST: Final = 64 << 20  # bytes that may queue for a reader that streams
 EVENT_BYTES: Final = 200  # approximate size of a delta without its text
@@ -169,19 +165,12 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._fault: Exception | None = None
 
-    @classmethod
-    async def open(
-        cls,
-        connection: socket.socket,
-        on_report: Callable[[Report], None],
-        on_closed: Callable[[Exception | None], None],
-    ) -> "Link":
-        loop = asyncio.get_running_loop()
-        _, link = await loop.create_unix_connection(lambda: cls(on_report, on_closed), sock=connection)
-        return link
+    async def open(self, connection: socket.socket) -> None:
+        """Use this socket from now on."""
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=connection)
 
     def send(self, message: Order | WorkerSpec) -> None:
-        """Queue a frame for the worker. Raises `LinkFull`; drops the frame if the worker is gone."""
+        """Queue a frame for the worker. Raises `LinkFull`; drops the frame if the link is not open."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -216,9 +205,7 @@ ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn o
 class Mailboxes:
     """The requests sent over one link, each with its mailbox."""
 
-    def __init__(self, send: Callable[[Order], None]) -> None:
-        """`send` may raise `LinkFull`."""
-        self._send = send
+    def __init__(self) -> None:
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
         self._wire_ids: dict[str, str] = {}
         self._serial = 0
@@ -228,42 +215,28 @@ class Mailboxes:
         """Ids of the requests that have not ended."""
         return self._wire_ids.keys()
 
-    def submit(
-        self, id: str, task: Task, choices: int, info: ModelInfo, mailbox: Mailbox | None = None
-    ) -> Mailbox:
-        """Send a request; its events go to `mailbox`, or to a new one. Raises `ServerError`, naming the model of
-        `info`, if the link takes no more."""
+    def add(self, id: str, mailbox: Mailbox) -> str:
+        """Deliver the events of a request to `mailbox` from now on; returns the id that the request has on the wire."""
         self._serial += 1
         # The serial number keeps late events of an earlier request with this id apart.
         wire_id = f"{id}{SERIAL_MARK}{self._serial}"
-        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
         self._mailboxes[wire_id] = mailbox
         self._wire_ids[id] = wire_id
-        try:
-            self._send(Submit(wire_id, task))
-        except LinkFull as error:
-            self._forget(wire_id)
-            raise ServerError(
-                "overloaded",
-                f"The model {info.id!r} has too many unread requests; try again later.",
-                retry_after=10.0,
-            ) from error
-        return mailbox
+        return wire_id
 
-    def cancel(self, id: str) -> None:
-        """Drop a request; its mailbox gets nothing more."""
+    def remove(self, id: str) -> str | None:
+        """Drop a request, whose mailbox gets nothing more; returns its id on the wire, or None if it has ended."""
         wire_id = self._wire_ids.get(id)
         if wire_id is not None:
             self._forget(wire_id)
-            with contextlib.suppress(LinkFull):  # one more order does not help a worker that reads none
-                self._send(Cancel(wire_id))
+        return wire_id
 
-    def fail_all(self, error: ErrorReport) -> None:
-        """End every request with this error."""
-        waiting = list(self._mailboxes.items())
-        for wire_id, _ in waiting:
-            self.cancel(request_id(wire_id))
-        _fail_some([mailbox for _, mailbox in waiting], error)
+    def fail_all(self, error: ErrorReport) -> list[str]:
+        """End every request with this error; returns their ids on the wire."""
+        waiting = self._mailboxes
+        self._mailboxes, self._wire_ids = {}, {}
+        _fail_some(list(waiting.values()), error)
+        return list(waiting)
 
     def deliver(self, events: list[tuple[str, Event]]) -> None:
         mailboxes = self._mailboxes

@@ -23,6 +23,7 @@ from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import (
     AskStats,
+    Cancel,
     ClearCache,
     LoadFailed,
     Loading,
@@ -34,6 +35,7 @@ from pippin.core.link import (
     Shutdown,
     Stage,
     Stats,
+    Submit,
     request_id,
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
@@ -135,8 +137,8 @@ class WorkerProcess:
         self._need = spec.expected_bytes
         self._memory = MemoryWatch(process.pid, spec.expected_bytes)
         self._excess: Excess | None = None
-        self._link: Link | None = None
-        self._mailboxes = Mailboxes(self._send)
+        self._link = Link(self._report, self._link_closed)
+        self._mailboxes = Mailboxes()
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
@@ -158,7 +160,7 @@ class WorkerProcess:
         worker = cls(spec, process)
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
         try:
-            worker._link = await Link.open(ours, worker._report, worker._link_closed)
+            await worker._link.open(ours)
             worker._link.send(spec)
         except BaseException:  # nobody gets the worker, so it must not outlive this call
             ours.close()
@@ -185,15 +187,24 @@ class WorkerProcess:
         """
         if self.died.done():
             raise ServerError.of(self.died.result())
-        return self._mailboxes.submit(id, task, choices, self.info, mailbox)
+        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        try:
+            self._link.send(Submit(self._mailboxes.add(id, mailbox), task))
+        except LinkFull as error:
+            self._mailboxes.remove(id)
+            message = f"The model {self.info.id!r} has too many unread requests; try again later."
+            raise ServerError("overloaded", message, retry_after=10.0) from error
+        return mailbox
 
     def cancel(self, id: str) -> None:
         """Drop a request; its mailbox gets nothing more."""
-        self._mailboxes.cancel(id)
+        if (wire_id := self._mailboxes.remove(id)) is not None:
+            self._try_to_send(Cancel(wire_id))
 
     def fail_all(self, error: ErrorReport) -> None:
         """Fail every request."""
-        self._mailboxes.fail_all(error)
+        for wire_id in self._mailboxes.fail_all(error):
+            self._try_to_send(Cancel(wire_id))
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._try_to_send(ClearCache(prefixes_only, disk))
@@ -231,14 +242,10 @@ class WorkerProcess:
         self._stopping = True
         self._signal(signal.SIGKILL)
 
-    def _send(self, order: Order) -> None:
-        if self._link is not None:
-            self._link.send(order)
-
     def _try_to_send(self, order: Order) -> None:
         """Send an order unless the link is full: one more order does not help a worker that reads none."""
         with contextlib.suppress(LinkFull):
-            self._send(order)
+            self._link.send(order)
 
     def _report(self, report: Report) -> None:
         match report:
@@ -329,8 +336,7 @@ class WorkerProcess:
         status = await self._process.wait()
         for watching in watches:
             watching.cancel()
-        last_words = {reading, self._link_ended} if self._link is not None else {reading}
-        await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold them open
+        await asyncio.wait({reading, self._link_ended}, timeout=LAST_WORDS)  # a grandchild may hold them open
         reading.cancel()
         death = died(
             status,
@@ -344,8 +350,7 @@ class WorkerProcess:
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it
             log.error("%s", report.message)
-        if self._link is not None:
-            self._link.close()
+        self._link.close()
         self._fail_load(report)
         self.fail_all(report)
         self._answer_stats()
@@ -371,6 +376,7 @@ async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
             stderr=PIPE,
             start_new_session=True,
         )
+    # In a session of its own: Ctrl-C in the terminal is meant for the server alone.
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
         stdin=DEVNULL,
@@ -378,7 +384,7 @@ async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=(link.fileno(),),
         env=worker_environment(),
-        start_new_session=True,  # Ctrl-C in the terminal is meant for the server alone
+        start_new_session=True,
     )
 
 

@@ -29,7 +29,7 @@ from pippin.core.events import (
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.mcp.tools import OfferedTool, ToolServers
-from pippin.service import Requests
+from pippin.service import Service
 from pippin.service.service import AnyRun
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class ToolLoop:
 
     def __init__(
         self,
-        service: Requests,
+        service: Service,
         servers: ToolServers,
         offered: Mapping[str, OfferedTool],
         request: GenerationRequest,
@@ -160,7 +160,7 @@ class ToolLoop:
         self.accepted = self._run.accepted
 
     async def take(self) -> list[Event]:
-        """As `Run.take`. Waits while tools run; a reader that cancels the wait and takes again does not disturb
+        """See `Run.take`. Waits while tools run; a reader that cancels the wait and takes again does not disturb
         them."""
         if not self._listed:
             self._listed = True

@@ -12,7 +12,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
-from pippin.service import Requests
+from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
 from pippin.service.tools.loop import ToolLoop
 
@@ -31,7 +31,7 @@ class Equipped:
 class ToolCallingService:
     """Starts tasks as the service does, but turns a generation with MCP tools into a `ToolLoop`."""
 
-    def __init__(self, service: Requests, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
+    def __init__(self, service: Service, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
         self._service = service
         self._servers = servers
         self._offered = offered
@@ -89,7 +89,7 @@ class ToolOffers:
         offered = {name: tool for name, tool in offered.items() if name not in own}
         return Equipped(with_tools(request, offered), offered)
 
-    def starter(self, service: Requests, equipped: Sequence[Equipped]) -> Starter:
+    def starter(self, service: Service, equipped: Sequence[Equipped]) -> Starter:
         [first, *others] = equipped
         if first.offered and not others:
             return ToolCallingService(service, self.servers, first.offered)

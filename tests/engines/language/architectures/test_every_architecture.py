@@ -11,8 +11,8 @@ from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from pippin.engines.language.loading import drafting
 from tests.engines.language.architectures.any_architecture import architectures, write
 from tests.engines.language.architectures.table import WITH_PROPOSALS, told
 from tests.engines.language.bench import PLAN, TIE, Bench, Eager, watch
@@ -79,7 +79,7 @@ def answers(bench: Bench, names: list[str]) -> dict[str, list[int]]:
 def test_an_architecture_runs_as_the_table_says_and_answers_as_mlx_lm_does(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     way = told()[architecture]
     if way == "not tried":
         pytest.skip("needs what is not here: see the table")

@@ -13,7 +13,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.step.speculation.assistants import Assistants
-from tests.engines.language.bench import Bench, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import Bench, follower_of, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafting import PHRASE, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import ASSISTANT, ORDERED, assistant_head, gemma_model
 from tests.engines.tiny_models import tiny_model
@@ -48,10 +48,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def assistants_of(bench: Bench) -> Assistants:
-    speculation = bench.engine.speculation
-    assert speculation is not None
-    assert isinstance(speculation.heads, Assistants)
-    return speculation.heads
+    found = follower_of(bench.engine)
+    assert isinstance(found, Assistants)
+    return found
 
 
 def test_mlx_vlms_name_for_an_assistant_is_taken_and_another_refused(pair: Pair) -> None:

@@ -16,13 +16,13 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversion import DRAFT_HEADS, Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.conversion import draft_heads
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
 from pippin.engines.language.drafters.loading import find_kind
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import Bench, Eager, follower_of, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, checkpoint
 from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
 
@@ -60,10 +60,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def heads_of(bench: Bench) -> Heads:
-    speculation = bench.engine.speculation
-    assert speculation is not None
-    assert speculation.heads is not None
-    return speculation.heads
+    found: Heads = follower_of(bench.engine)
+    return found
 
 
 def test_a_head_gives_the_models_own_answer(made: Made) -> None:
@@ -229,7 +227,7 @@ def test_a_head_with_a_weight_missing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_model_of_deepseeks_own_depth_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # mlx-lm as it is
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     monkeypatch.setitem(CONFIGURATIONS["deepseek_v3"], "num_hidden_layers", 61)
     folder, head = checkpoint("deepseek_v3", tmp_path)
     bench = Made("deepseek_v3", folder, head).bench(prefix_cache=False)

@@ -10,7 +10,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.drafters.loading import HeadKind, Kind, find_kind
-from pippin.engines.language.loading import check_draft_kind
+from pippin.engines.language.loading.drafting import check_draft_kind
 from tests.engines.language.bench import Bench
 from tests.engines.language.tiny_heads import prediction_head, qwen_with_head
 

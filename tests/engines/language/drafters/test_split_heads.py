@@ -11,7 +11,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_pooling import V4
@@ -110,7 +110,7 @@ def pair(
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
 
 def bench_of(pair: tuple[Path, dict[str, Any]], **changes: Any) -> Bench:

@@ -19,17 +19,18 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import has_amx, why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
-from pippin.engines.language import loading
 from pippin.engines.language.kernels.ways import Way, put_on, way_of
 from pippin.engines.language.kv_cache.kinds.keys_and_values import JoinedAttention
 from pippin.engines.language.kv_cache.layout import PADDING, without_padding
 from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import KernelUse, load_weights, weight_bytes
 from tests.engines.driving import no_progress
-from tests.engines.language.bench import PLAN, TIE, Bench, Eager, run_all
+from tests.engines.language.bench import PLAN, TIE, Bench, Eager, follower_of, run_all
 from tests.engines.language.tiny_heads import dflash_head, eagle3_head, eagle3_model, qwen_with_head
 from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, VOCABULARY, tiny_model
 
@@ -360,7 +361,7 @@ def test_layers_with_sinks_keep_keys_and_values_in_few_bits(bits: Literal[4, 8])
     kernels, _ = put_on(made("gpt_oss", GPT_OSS, 4, mx.bfloat16), Way("fused layers"), 2)
     batching = choose_batching(kernels, ModelOptions(kv_bits=bits, kv_group_size=32))
     assert batching.shape is not None
-    forms = {getattr(kind, "bits", None) for kind in batching.shape.layout.kinds}
+    forms = {getattr(kind, "key_bits", None) for kind in batching.shape.layout.kinds}
     assert forms == {None, bits}  # of layers with a window and without
 
 
@@ -427,7 +428,7 @@ def test_the_states_after_layers_are_those_of_mlx_lms_layers(tmp_path: Path) -> 
 def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     if kind == "mtp":
         model, options = qwen_with_head(tmp_path / "model"), ModelOptions(mtp=True, num_draft_tokens=1)
     else:
@@ -436,7 +437,7 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
         options = ModelOptions(draft_model_path=str(head), num_draft_tokens=3)
     plan = msgspec.structs.replace(PLAN, kernels=True)
     bench = Bench(model, options, plan)
-    bench.engine = loading.build_engine(
+    bench.engine = build_engine(
         bench.model, bench.tokenizer, options, plan, folder=bench.folder, kernel_threads=2
     )
     prompts = {f"r{place}": ((*range(5, 40), place), 20) for place in range(3)}
@@ -445,6 +446,6 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
         assert len(answers[name, 0]) == count
         bench.judge(prompt, answers[name, 0])
     assert bench.engine.stats().draft_tokens > 0
-    drafter = bench.engine.speculation.heads.head  # type: ignore[union-attr]
+    drafter = follower_of(bench.engine).head
     # What a head of EAGLE-3's kind does is one call; of the others, the kernels compute single operations.
     assert drafter.in_one_call if kind == "eagle3" else type(drafter.inner.fc).__name__ == "KernelLinear"

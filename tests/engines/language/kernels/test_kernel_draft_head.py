@@ -17,11 +17,19 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.language import loading
 from pippin.engines.language.kernels.agreement import require_agreement
 from pippin.engines.language.kv_cache.layout import PADDING
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
-from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import (
+    PLAN,
+    Bench,
+    Eager,
+    follower_of,
+    judge_others_of_one_that_leaves,
+    run_all,
+)
 from tests.engines.language.drafting import begin
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
 
@@ -43,7 +51,7 @@ PROMPTS = {f"r{place}": ((*range(5 + place, 25 + 7 * place), place), 20 + 3 * pl
 
 class KernelBench(Bench):
     def new_engine(self, plan: Any) -> LanguageEngine:
-        return loading.build_engine(
+        return build_engine(
             self.model, self.tokenizer, self.options, plan, folder=self.folder, kernel_threads=2
         )
 
@@ -94,7 +102,7 @@ def options(head: Path, **changes: Any) -> ModelOptions:
 
 @pytest.fixture
 def bench(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
     def opened(sort: str = "plain", **changes: Any) -> Bench:
         head = made(sort)
@@ -104,8 +112,7 @@ def bench(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def heads_of(bench: Bench) -> Any:
-    assert bench.engine.speculation is not None
-    return bench.engine.speculation.heads
+    return follower_of(bench.engine)
 
 
 def plain_head(bench: Bench, folder: Path) -> nn.Module:

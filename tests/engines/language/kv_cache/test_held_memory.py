@@ -217,7 +217,7 @@ def _peaks_of_steps(bench: Bench, *, known_to_end: bool) -> tuple[list[int], lis
 
 
 @pytest.mark.parametrize(("choices", "expected"), [(1, 768), (2, 520)])
-def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_sequence_or_for_its_tokens_alone(
+def test_a_prompt_after_a_hit_takes_the_places_of_its_sequence_unless_it_is_copied(
     bench: Bench, choices: int, expected: int
 ) -> None:
     """Two rows cannot both lie where it was computed."""

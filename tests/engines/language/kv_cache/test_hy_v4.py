@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language import loading
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import Family, write
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sequences_of_a_batch_say_what_mlx_vlm_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     bench = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=3))
     language = bench.model.inner.language_model
     for known in (0, 56):  # the second time, the prefix cache has them, and proposals are what was said

@@ -8,10 +8,10 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import SlotRequest
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.tiny_models import INDEXED, TinyModels
 
@@ -63,7 +63,7 @@ def test_in_other_company_a_seeded_answer_is_the_same(folder: Path) -> None:
 def test_proposals_are_taken_back_and_neighbours_that_leave_change_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     bench = bench_of(folder, prompt_lookup=True, num_draft_tokens=4)
     judge_others_of_one_that_leaves(bench, PROMPTS, 3)
     stats = bench.engine.stats()

@@ -8,7 +8,7 @@ import pytest
 from mlx_vlm.utils import load as mlx_vlm_load
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language import loading
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.upstream.mlx_vlm.inkling import Attention
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import write
@@ -44,7 +44,7 @@ def test_sequences_of_a_batch_say_what_mlx_vlm_says(
     monkeypatch: pytest.MonkeyPatch,
     most: int,
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     given = {"prompt_lookup": True, "num_draft_tokens": most} if most else {}
     bench = Bench(folder, ModelOptions(cache_block_tokens=8, **given))  # type: ignore[arg-type]
     for known in (0, 96):  # the second time, the prefix cache has them, and proposals are what was said

@@ -8,10 +8,10 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache, probe_prompt
 from pippin.engines.language.kv_cache.slots import SlotRequest
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.upstream.mlx_vlm import deepseek_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import Family, write
@@ -103,7 +103,7 @@ def test_however_a_prompt_is_cut_its_index_takes_the_keys_of_highest_scores(
 def test_neither_neighbours_nor_proposals_change_what_an_index_takes(
     bench: Bench, in_blocks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     blocks = bench_of(in_blocks, prompt_lookup=True, num_draft_tokens=3)
     for _ in range(2):  # the second time, proposals are what was said
         answers, _ = run_all(blocks, PROMPTS)
@@ -146,7 +146,7 @@ def test_in_other_company_a_seeded_answer_is_the_same(bench: Bench) -> None:
 def test_proposals_are_taken_back_and_neighbours_that_leave_change_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     bench = bench_of(folder, prompt_lookup=True, num_draft_tokens=most)
     run_all(bench, PROMPTS)
     # Drawn answers follow what was likeliest for a while, which is proposed.

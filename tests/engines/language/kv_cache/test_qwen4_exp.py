@@ -11,8 +11,8 @@ from mlx_vlm import load as mlx_vlm_load
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import Family, write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -108,7 +108,7 @@ def test_blocks_are_rotated_by_the_positions_of_a_picture(folder: Path, by_mlx_v
 def test_sequences_of_a_batch_say_what_mlx_vlm_says(
     folder: Path, by_mlx_vlm: Judge, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     bench = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=most))
     for known in (0, 96):  # the second time, the prefix cache has them, and proposals are what was said
         answers, ends = run_all(bench, PROMPTS)
@@ -129,7 +129,7 @@ def test_drawn_answers_are_the_same_alone_together_and_with_proposals(
     sampling = Sampling(temperature=0.25, seed=3)
     alone = [run_all(bench, {name: each}, sampling=sampling)[0][name, 0] for name, each in PROMPTS.items()]
     together, _ = run_all(bench, PROMPTS, sampling=sampling)
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     proposing = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=4))
     run_all(proposing, PROMPTS, sampling=sampling)  # what was drawn is proposed the next time
     checked, _ = run_all(proposing, PROMPTS, sampling=sampling)

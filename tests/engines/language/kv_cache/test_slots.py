@@ -28,7 +28,7 @@ def model(request: pytest.FixtureRequest, tiny_models: TinyModels) -> nn.Module:
 def groups(model: nn.Module) -> CacheGroups:
     layout = CacheLayout.learn(model, probe_prompt(model, 2))
     shape = BatchShape(layout=layout, slack=4)
-    return CacheGroups(layout, lambda _: BatchedGroup(model, shape))
+    return CacheGroups(layout, lambda: BatchedGroup(model, shape))
 
 
 def joined(groups: CacheGroups, model: nn.Module, length: int, limit: int = PLENTY) -> Slot:

@@ -14,21 +14,24 @@ from mlx_lm.utils import load_model
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, new_prompt_cache, probe_prompt
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from pippin.engines.language.kv_cache.solo_trial import takes_back
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from tests.engines.language.architectures.any_architecture import write
 from tests.engines.language.bench import (
     Bench,
     Eager,
+    follower_of,
     judge_others_of_one_that_leaves,
+    propose_nothing,
     run_all,
     run_one_at_a_time,
+    speculation_of,
 )
 from tests.engines.language.drafting import prompts_of
 from tests.engines.language.schedule_run import Knowing
@@ -60,7 +63,7 @@ def own_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(tiny_models: TinyModels, own_classes: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """A model whose sequences run one at a time, with the caches that mlx-lm makes."""
     run_one_at_a_time(monkeypatch)
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
     def bench(name: str, **options: Any) -> Bench:
         folder = (
@@ -89,8 +92,7 @@ class Pausing(Knowing):
 
 def knowing(bench: Bench) -> Bench:
     """Most of what is proposed is right, and each third of it ends with a wrong token."""
-    assert bench.engine.speculation is not None
-    bench.engine.speculation.proposer = Pausing(bench.model)
+    speculation_of(bench.engine).proposer = Pausing(bench.model)
     return bench
 
 
@@ -140,7 +142,7 @@ def test_a_prediction_is_followed_without_any_option(opened: Opened) -> None:
 
 def test_padding_of_sequences_without_proposals_is_not_computed(opened: Opened, monkeypatch: Any) -> None:
     bench = opened("llama", prompt_lookup=True)
-    bench.engine.speculation = None
+    propose_nothing(bench.engine)
     for name in ("r0", "r1"):
         bench.engine.submit(bench.job(name, *PROMPTS[name]))
     while len(bench.engine.batch.running) < 2:
@@ -259,8 +261,8 @@ def test_a_model_that_reads_several_tokens_otherwise_is_refused(opened: Opened) 
 
 def drafted(bench: Bench) -> dict[tuple[str, int], list[int]]:
     """What a head proposed for each sequence, by how many tokens that had, while one left and another came."""
-    heads = bench.engine.speculation.heads  # type: ignore[union-attr]
-    propose, found = heads.propose, {}  # type: ignore[union-attr]
+    heads = follower_of(bench.engine)
+    propose, found = heads.propose, {}
 
     def noting(wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         proposals: list[Proposal] = propose(wanted)
@@ -268,7 +270,7 @@ def drafted(bench: Bench) -> dict[tuple[str, int], list[int]]:
             found[sequence.request.job.id, len(sequence.tokens)] = proposal.tokens[:2]
         return proposals
 
-    heads.propose = noting  # type: ignore[union-attr, method-assign]
+    heads.propose = noting
     judge_others_of_one_that_leaves(bench, PROMPTS, 4)
     return found
 
@@ -277,7 +279,7 @@ def test_a_head_drafts_from_the_states_of_each_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for sequences that run in batches."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     folder, head = eagle3_model(tmp_path / "model"), eagle3_head(tmp_path / "head")
     options = ModelOptions(num_draft_tokens=4, draft_model_path=str(head), prefix_cache=False)
     together = drafted(Bench(folder, options))

@@ -84,7 +84,7 @@ def checkpoint(architecture: str, folder: Path) -> Path:
     return _written(folder, spread(module.Model(module.ModelArgs.from_dict(config)), 7), config)
 
 
-MENDED_WHEN_MADE = {"bailing_moe", "bailing_moe_linear", "bailing_moe_v3", "ernie4_5_moe"}
+MENDED_WHEN_MADE = {"bailing_moe", "bailing_moe_linear", "bailing_moe_v3", "ernie4_5_moe", "rope_utils"}
 MENDED_WHEN_LOADED = sorted(set(files("mlx_lm")) - MENDED_WHEN_MADE)
 
 

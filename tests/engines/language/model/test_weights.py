@@ -113,3 +113,17 @@ def test_quantised_weights_are_widened_on_a_cpu_and_kept_elsewhere(folder: Path,
     assert mx.allclose(wide(tokens), kept(tokens), atol=1e-3)
     half, _ = load(target, plan=msgspec.structs.replace(PLAN, run_type="bfloat16", dequantize=False))
     assert half(tokens).dtype == mx.bfloat16
+
+
+def test_rope_parameters_mean_what_rope_theta_and_rope_scaling_do(folder: Path) -> None:
+    tokens, scaling = mx.array([[5, 90, 31, 7, 140, 18]]), {"rope_type": "linear", "factor": 4.0}
+    config(folder, rope_theta=5e5, rope_scaling=scaling)
+    expected = load(folder)[0](tokens)
+    config(folder, rope_theta=None, rope_scaling=None, rope_parameters={"rope_theta": 5e5, **scaling})
+    assert mx.array_equal(load(folder)[0](tokens), expected)
+
+
+def test_rotary_settings_that_a_class_leaves_out_are_named(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    config(folder, rope_parameters={"rope_theta": 5e5, "partial_rotary_factor": 0.5, "rope_type": "default"})
+    assert "partial_rotary_factor 0.5 is not read" in refusal(folder)

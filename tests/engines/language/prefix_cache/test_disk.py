@@ -78,7 +78,7 @@ SERVER = """
         print(seed, ends["a", 0].usage.cached_tokens, flush=True)
     if end == "kill":
         while bench.engine.prefixes._disk.disk.writes < 8:
-            bench.engine.prefixes.write_some()
+            bench.engine.prefixes.upkeep[0]()
         os.kill(os.getpid(), 9)
     bench.engine.close()
 """

@@ -253,7 +253,7 @@ def test_thinking_is_switched_through_the_template():
     assert (budgeted.thinking_budget, budgeted.thinking_end) == (5, (PLAIN.tokenizer.single("</think>"),))
 
 
-def test_a_parser_for_thinkers_waits_for_the_end_of_a_thought_only_where_the_template_knows_one():
+def test_a_parser_waits_for_the_end_of_a_thought_only_if_the_template_knows_one():
     user = say("user", "Q")
     ordinary = job_of(preparer(reasoning_parser="qwen3_moe"), chat(user))
     assert ordinary.reasoning_format is not None

@@ -21,7 +21,14 @@ from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.engines.language.bench import PLAN, Bench, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import (
+    PLAN,
+    Bench,
+    follower_of,
+    judge_others_of_one_that_leaves,
+    propose_nothing,
+    run_all,
+)
 from tests.engines.language.drafting import PHRASE, begin, drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import (
     dflash_head,
@@ -121,10 +128,8 @@ def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cach
 
 
 def heads_of(bench: Bench) -> Heads:
-    speculation = bench.engine.speculation
-    assert speculation is not None
-    assert speculation.heads is not None
-    return speculation.heads
+    found: Heads = follower_of(bench.engine)
+    return found
 
 
 def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[int]:
@@ -194,7 +199,7 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
     bench = Bench(pair.model, options(prefix_cache=False, **pair.options))
     heads = heads_of(bench)
     engine = bench.engine
-    engine.speculation = None
+    propose_nothing(engine)
     engine.submit(bench.job("r2", *PROMPTS["r2"]))
     while not engine.batch.running:
         engine.step()
@@ -216,7 +221,7 @@ def test_each_choice_of_a_request_is_drafted_for_by_its_own_states(pairs: dict[s
     pair = pairs["eagle3"]
     bench = Bench(pair.model, options(prefix_cache=False, **pair.options))
     heads, engine = heads_of(bench), bench.engine
-    engine.speculation = None
+    propose_nothing(engine)
     sampling = Sampling(temperature=1.0, seed=3)
     engine.submit(bench.job("r2", *PROMPTS["r2"], n=2, sampling=sampling))
     while len(engine.batch.running) < 2:
@@ -253,7 +258,7 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     bench = Bench(pair.model, options(prefix_cache=False, **pair.options), plan)
     heads, engine = heads_of(bench), bench.engine
     heads.rests = True
-    engine.speculation = None
+    propose_nothing(engine)
     calls = count_calls(heads, monkeypatch)
     for name in ("r0", "r2"):
         engine.submit(bench.job(name, *PROMPTS[name]))
@@ -344,8 +349,7 @@ def test_the_memory_of_a_head_is_counted_but_not_what_it_shares_with_the_model(
     pair = pairs[kind]
     plain, drafting = (Bench(pair.model, options(**changes)).engine for changes in ({}, pair.options))
     more = drafting.stats().weight_bytes - plain.stats().weight_bytes
-    assert drafting.speculation is not None
-    head = drafting.speculation.heads.head.inner  # type: ignore[union-attr]
+    head = follower_of(drafting).head.inner
     own = {
         name: array.nbytes for name, array in tree_flatten(head.parameters()) if "embed_tokens" not in name
     }

@@ -13,9 +13,10 @@ from mlx_lm.models.cache import KVCache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.step.decoding import SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.proposers import Either
@@ -46,7 +47,7 @@ def small_steps() -> Any:
         patch.setattr(sizes, "LENGTH_CLASSES", (64, 160))
         patch.setattr(sizes, "GROWTH_CHARGED", 32)
         patch.setattr(KVCache, "step", 16)
-        patch.setattr(loading, "Pace", Eager)
+        patch.setattr(drafting, "Pace", Eager)
         yield
 
 
@@ -84,8 +85,9 @@ def held(engine: LanguageEngine) -> int:
         layers = zip(engine.batch.groups.layout.kinds, leaves(prompt.cache or ()), strict=False)
         # What is computed in its slot lies in the batch.
         caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
-    if engine.speculation is not None and isinstance(engine.speculation.proposer, Either):
-        drafter = engine.speculation.proposer.other
+    decoding = engine.decoding
+    if isinstance(decoding, SpeculativeDecoding) and isinstance(decoding.speculation.proposer, Either):
+        drafter = decoding.speculation.proposer.other
         assert isinstance(drafter, DraftModel)
         aside = drafter.bytes
     aside += sum(array.nbytes for cache in caches for array in arrays_of(cache))

@@ -73,7 +73,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     assert caught.value.report.kind == "context_length_exceeded"
 
 
-def test_a_prompt_in_the_slot_of_its_sequence_is_charged_for_that_and_for_what_it_has_beside_it() -> None:
+def test_a_prompt_is_charged_for_its_slot_and_for_the_state_beside_it() -> None:
     queue = scheduler(
         prompts_in_slots=True,
         sequence_bytes=lambda capacity: capacity,
@@ -100,7 +100,7 @@ def test_a_prompt_in_the_slot_of_its_sequence_is_charged_for_that_and_for_what_i
     assert queue.slot_request(second).following == 0
 
 
-def test_a_prompt_that_is_alone_ends_where_the_memory_shrinks_below_its_sequence_and_not_before() -> None:
+def test_a_lone_prompt_ends_only_when_memory_shrinks_below_its_sequence() -> None:
     queue = scheduler(
         prompts_in_slots=True, sequence_bytes=lambda capacity: capacity, aside_bytes=lambda capacity: 7
     )
@@ -288,9 +288,8 @@ def test_no_mix_of_requests_exceeds_the_memory(plan: list[tuple[int, int, int, i
             queue.drop(running)
         while (victim := queue.victim()) is not None:
             queue.drop(victim)
-            queue.requeue(preempted(victim))
-        if (lone := queue.overgrown()) is not None:
-            queue.drop(lone)
+            if queue.fits_alone(victim.length, victim.count):
+                queue.requeue(preempted(victim))
         assert bytes_of([*queue.prefilling, *queue.running]) <= memory
     raise AssertionError(f"{queue.waiting} and {queue.prefilling} are left")
 

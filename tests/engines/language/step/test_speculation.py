@@ -19,8 +19,8 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
 from pippin.engines.device import WITH_VNNI
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import PrefixTree
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -28,7 +28,7 @@ from pippin.engines.language.step.speculation import proposers
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
-from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, Eager, propose_nothing, run_all, speculation_of, watch
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
@@ -65,7 +65,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
 
 
 def options(**changes: object) -> ModelOptions:
@@ -111,8 +111,7 @@ def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, t
     weights |= {name: mx.random.normal(weights[name].shape) for name in sinks}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     bench = Bench(folder, options(prompt_lookup=True))
-    assert bench.engine.speculation is not None
-    bench.engine.speculation.proposer = Knowing(bench.model)
+    speculation_of(bench.engine).proposer = Knowing(bench.model)
     prompts = {f"r{place}": (PHRASE * (1 + place) + PHRASE[: 3 * place], 60 + place) for place in range(4)}
     answers, ends = run_all(bench, prompts)
     for name, (prompt, _) in prompts.items():
@@ -149,7 +148,7 @@ def test_a_sequence_that_is_preempted_between_proposals_goes_on_as_without(folde
     while not (engine.batch.running and engine.batch.running[0].next_token is not None):
         engine.step()
     engine.lifecycle.suspend(engine.batch.running[0])
-    engine.speculation = None  # the steps after it are plain ones
+    propose_nothing(engine)
     while engine.busy:
         engine.step()
     assert answers["a", 0] == expected["a", 0]
@@ -268,8 +267,7 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
 def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], shared: bool) -> None:
     plan = msgspec.structs.replace(PLAN, shares_cores=shared)
     engine = Bench(folders["llama"], options(prompt_lookup=True), plan).engine
-    assert engine.speculation is not None
-    assert (engine.speculation.clock.cores is time.process_time) == shared
+    assert (speculation_of(engine).clock.cores is time.process_time) == shared
 
 
 def proposed(lookup: Lookup, *wanted: tuple[Sequence, int]) -> list[list[int]]:
@@ -422,9 +420,8 @@ def test_where_nothing_can_be_proposed_nothing_is_asked_for_it(
     """Neither by a step nor by the scheduler: a plain request does not enter the room."""
     bench = Bench(folders["llama"], options())
     engine = bench.engine
-    assert engine.speculation is not None, "a prediction may come"
-    assert engine.scheduler.limits.draft_bytes is None
+    speculation = speculation_of(engine)  # a prediction may come
     for name in ("wanted", "proposals", "learn", "forget", "judged"):
-        monkeypatch.setattr(engine.speculation, name, None)  # a call would fail
+        monkeypatch.setattr(speculation, name, None)  # a call would fail
     answers, _ = run_all(bench, {"a": (PHRASE, 9), "b": (PHRASE, 5)})
     assert len(answers["a", 0]) == 9

@@ -256,9 +256,11 @@ def test_a_stop_text_and_a_limit_end_an_answer(whole: VisionBench) -> None:
 
 
 def test_choices_are_written_one_after_the_other(whole: VisionBench) -> None:
+    seen = whole.engine.stats().media_encoded
     said, ends = whole.run(whole.job("a", SHOWN[0], "What?", n=2))
     assert said["a"][:12] == said["a"][12:] == whole.judged("What?", [SHOWN[0]])
     assert ends["a"].choice == 1
+    assert whole.engine.stats().media_encoded == seen + 1
 
 
 def test_a_request_is_cancelled_between_two_tokens(whole: VisionBench) -> None:

@@ -89,7 +89,7 @@ def test_several_pictures_keep_whole_beside_texts(bench: VisionBench, chunks: Ch
 
 def test_what_follows_a_known_picture_is_answered_as_alone(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.prefixes is not None
+    assert engine.prefixes.keeps
     bench.run(bench.job("a", "Look: ", WIDE, QUESTION), engine=engine)
     cached = {}
     for name, words in (("other", "!"), ("longer", QUESTION + "Why?"), ("same", QUESTION)):

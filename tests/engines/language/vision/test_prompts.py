@@ -9,8 +9,8 @@ from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, 
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
-from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.groups import BatchedGroup
+from pippin.engines.language.loading import drafting
 from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
@@ -46,7 +46,6 @@ def test_several_pictures_are_answered_as_mlx_vlm_does(family: str, tmp_path: Pa
 
 def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     opened = (
         Message("user", (Image(Inline(WIDE)), Text("What is it?"))),
         Message("assistant", (Text("A dog."),)),
@@ -65,7 +64,6 @@ def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: Visio
 
 def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     for name, system in (("a", "Be brief."), ("b", "Answer at length, in rhyme.")):
         messages = (Message("system", (Text(system),)), Message("user", (Image(Inline(WIDE)), Text("?"))))
         job = bench.prepare(name, messages)
@@ -87,7 +85,6 @@ def test_the_cache_of_features_is_bounded_and_may_be_off(folder: Path) -> None:
     for size, encoded in ((0, 3), (1, 2), (2, 2)):
         bench = VisionBench(folder, vision_cache_size=size, prefix_cache=False)
         engine = bench.engine
-        assert engine.vision is not None
         answers = [
             bench.run(bench.job("a", shown, "?"), engine=engine)[0]["a"] for shown in (WIDE, TALL, TALL)
         ]
@@ -194,7 +191,6 @@ def test_pictures_beyond_the_context_window_are_not_processed(
 
 def test_features_are_kept_within_their_bytes(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     features = engine.vision.model.encode(bench.job("a", WIDE).media.placed[0].medium)  # type: ignore[union-attr]
     cache = FeatureCache(20, 2 * features.bytes)
     for name in (b"a", b"b", b"c"):
@@ -215,7 +211,7 @@ def test_tokens_of_pictures_are_counted(bench: VisionBench) -> None:
 def test_pictures_go_with_speculation(
     folder: Path, bench: VisionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Pace", Eager)
+    monkeypatch.setattr(drafting, "Pace", Eager)
     looking = VisionBench(folder, prompt_lookup=True)
     question = "one two one two one two one two"
     for shown in (WIDE, TALL):
@@ -270,8 +266,7 @@ def test_a_preempted_sequence_goes_on_as_it_would_have(family: str, tmp_path: Pa
     while len(watched.get(("a", 0), [])) < 9:
         engine.step()
     engine.lifecycle.suspend(engine.batch.running[0])
-    if engine.prefixes is not None:
-        engine.prefixes.clear(disk=False)
+    engine.prefixes.clear(disk=False)
     while engine.busy:
         engine.step()
     assert watched["a", 0] == expected

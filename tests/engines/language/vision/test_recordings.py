@@ -65,7 +65,6 @@ def test_recordings_and_texts_answer_together_as_alone(bench: VisionBench) -> No
 
 def test_another_question_on_a_recording_hears_it_once(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine.vision is not None
     bench.run(bench.job("a", recording(LONG), QUESTION), engine=engine)
     other = bench.job("b", recording(LONG), "Who speaks?")
     followed, ends = bench.run(other, engine=engine)

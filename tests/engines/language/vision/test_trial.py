@@ -13,7 +13,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.engines.language.loading import open_engine
+from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.trial import is_faithful, runs

@@ -22,18 +22,17 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.library.loading import open_autoregressive_engine
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading.engine import build_engine
+from pippin.engines.language.loading.ways import way_of
 from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
-from pippin.engines.language.vision.media import TEXT_ONLY
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip
-from pippin.engines.language.ways import choose_way
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
 
@@ -80,15 +79,12 @@ class VisionBench:
             lambda *_: None,
             Reading(trust_remote_code=self.options.trust_remote_code, experts=experts),
         )
-        self.model: Any = loaded
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused
-            way = choose_way(loaded, self.preparer)
-            assert way is not None
-            self.model = way.model
-            self.preparer.loaded(way.media)
-        else:
-            self.preparer.loaded(TEXT_ONLY)
+        way = way_of(loaded, self.preparer)
+        assert way is not None
+        self.preparer.loaded(way.media)
+        self.model: Any = way.alone or way.model
         self.engine = self.new_engine()
 
     def new_engine(self) -> Any:

@@ -431,7 +431,7 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
-        max_tokens=fields.max_completion_tokens or fields.max_tokens,
+        max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
         n=fields.n or 1,
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         thinking=engine.thinking_of(fields),

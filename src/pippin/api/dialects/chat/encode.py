@@ -110,8 +110,8 @@ class ChatEncoder(ChunkEncoder):
                 if kind == "reasoning":
                     return self._reasoning(choice, text)
                 return self._arguments(choice, call, text) if kind == "tool_call" else b""
-            case PartStarted(choice, index, kind, id, name):
-                return self._begin(choice, kind) + self._part(choice, index, kind, id, name)
+            case PartStarted(choice):
+                return self._begin(choice, event.kind) + self._part(event)
             case Finished(choice):
                 return self._begin(choice, "text") + self._end_of_choice(event)
             case Progress():
@@ -143,7 +143,7 @@ class ChatEncoder(ChunkEncoder):
         content = b"null" if kind == "tool_call" else b'""'
         return self._chunk(choice, b'"role":"assistant","content":%b,"refusal":null' % content)
 
-    def _text(self, choice: int, text: str, tokens: tuple[Token, ...]) -> bytes:
+    def _text(self, choice: int, text: str, tokens: tuple[Token, ...] = ()) -> bytes:
         if not text and not tokens:
             return b""
         if self._shape.logprobs:
@@ -166,15 +166,18 @@ class ChatEncoder(ChunkEncoder):
             choice, b'"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (call, _encode(text))
         )
 
-    def _part(self, choice: int, index: int, kind: PartKind, id: str | None, name: str | None) -> bytes:
-        if kind != "tool_call":
-            self._kinds[choice, index] = kind, 0
-            return b""
-        call = self._calls[choice]
-        self._calls[choice] += 1
-        self._kinds[choice, index] = kind, call
-        opened = {"index": call, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
-        return self._chunk(choice, b'"tool_calls":[' + _encode(opened) + b"]")
+    def _part(self, part: PartStarted) -> bytes:
+        place = part.choice, part.index
+        if part.kind != "tool_call":
+            self._kinds[place] = part.kind, 0
+            gap = self._text if part.kind == "text" else self._reasoning
+            return gap(part.choice, part.gap)
+        call = self._calls[part.choice]
+        self._calls[part.choice] += 1
+        self._kinds[place] = part.kind, call
+        function = {"name": part.name, "arguments": ""}
+        opened = {"index": call, "id": part.id, "type": "function", "function": function}
+        return self._chunk(part.choice, b'"tool_calls":[' + _encode(opened) + b"]")
 
     def _end_of_choice(self, finished: Finished) -> bytes:
         [choices] = self._finished

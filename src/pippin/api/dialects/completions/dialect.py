@@ -158,7 +158,7 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
-        max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
+        max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else shared.limit_of(fields.max_tokens),
         n=n,
         best_of=fields.best_of,
         logprobs=fields.logprobs,

@@ -38,8 +38,7 @@ from pippin.api.dialects.messages.answer import (
 )
 from pippin.api.dialects.shared.frames import COMMENT, event_frame
 from pippin.api.dialects.shared.sealed_text import seal
-from pippin.core.completion import CompletedPart, Completion
-from pippin.core.decoding import from_json
+from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -253,10 +252,13 @@ class MessagesEncoder:
                     return None
                 shown = part.text if self._shape.thinking == "text" else ""
                 return ThinkingAnswer(thinking=shown, signature=self._signature(part.text))
-            case "tool_call":
-                return tool_use(part, arguments_of(part.text))
-            case "server_call":
-                return server_use(part, arguments_of(part.text)) if self._shape.servers else None
+            case "tool_call" | "server_call":
+                arguments = object_of(part.text)
+                if arguments is None:  # a limit cut the call
+                    return None
+                if part.kind == "tool_call":
+                    return tool_use(part, arguments)
+                return server_use(part, arguments) if self._shape.servers else None
             case "server_result":
                 return server_result(part, part.text) if self._shape.servers else None
 
@@ -302,13 +304,3 @@ def tool_use_id(id: str | None) -> str:
     """The id of a call with the prefix `toolu_`, which Anthropic's clients check."""
     name = (id or "").removeprefix("toolu_").removeprefix("call_")
     return f"toolu_{name}"
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """The input of a call. Arguments that are not valid JSON, since they were cut off, are under `partial_json`."""
-    if not text.strip():
-        return {}
-    try:
-        return from_json(text, dict[str, Any])
-    except msgspec.DecodeError:
-        return {"partial_json": text}

@@ -10,8 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
-from pippin.core.completion import CompletedPart, Completion
-from pippin.core.decoding import from_json
+from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.errors import ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -117,12 +116,12 @@ class OllamaEncoder:
                 return self.failed(report)
             case PartStarted(choice=0):
                 self._part, self._arguments = event, []
-                return b""
+                return self._delta(PartDelta(0, event.index, event.gap))
             case PartDelta(choice=0):
                 return self._delta(event)
             case PartEnded(choice=0) if self._part is not None and self._part.kind == "tool_call":
-                call = self._call(self._part, "".join(self._arguments))
-                return self._line(AnswerMessage(tool_calls=[call]))
+                calls = self._called(self._part, "".join(self._arguments))
+                return self._line(AnswerMessage(tool_calls=calls)) if calls else b""
             case Finished(choice=0):
                 return self._encoded(self._ended(self._bare(AnswerMessage()), event))
             case _:
@@ -142,8 +141,8 @@ class OllamaEncoder:
         message = AnswerMessage(content=choice.text("text"))
         if self._shape.thinking and (thought := choice.text("reasoning")):
             message.thinking = thought
-        calls = [self._call(part, part.text) for part in choice.parts if part.kind == "tool_call"]
-        if calls:
+        called = (self._called(part, part.text) for part in choice.parts if part.kind == "tool_call")
+        if calls := [call for each in called for call in each]:
             message.tool_calls = calls
         line = self._bare(message)
         if self._shape.logprobs:
@@ -163,10 +162,14 @@ class OllamaEncoder:
             return self._line(AnswerMessage(thinking=delta.text), delta.tokens)
         return b""
 
-    def _call(self, part: PartStarted | CompletedPart, text: str) -> MadeCall:
-        called = CalledTool(index=self._calls, name=part.name or "", arguments=_arguments_of(text))
+    def _called(self, part: PartStarted | CompletedPart, text: str) -> list[MadeCall]:
+        """The call, if its arguments are complete: Ollama's are an object, which half of a text is not."""
+        arguments = object_of(text)
+        if arguments is None:
+            return []
+        called = CalledTool(index=self._calls, name=part.name or "", arguments=arguments)
         self._calls += 1
-        return MadeCall(id=part.id or f"call_{called.index}", function=called)
+        return [MadeCall(id=part.id or f"call_{called.index}", function=called)]
 
     def _line(self, message: AnswerMessage, tokens: tuple[Token, ...] = ()) -> bytes:
         line = self._bare(message)
@@ -196,13 +199,3 @@ class OllamaEncoder:
 
     def _encoded(self, line: AnswerLine) -> bytes:
         return msgspec.json.encode(line) + b"\n"
-
-
-def _arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call. Arguments that are not valid JSON, since they were cut off, are under `partial_json`."""
-    if not text.strip():
-        return {}
-    try:
-        return from_json(text, dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError):
-        return {"partial_json": text}

@@ -49,7 +49,7 @@ from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Ov
 
 
 class NoHistory:
-    """For contexts without a store."""
+    """The history of contexts without a store: it has no response."""
 
     def items(self, response_id: str) -> list[dict[str, Any]]:
         raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
@@ -169,8 +169,7 @@ def _output_format(fields: ResponsesBody) -> OutputFormat | None:
     wanted: OutputFormat | None
     match fields.text.format if fields.text is not None else None:
         case SchemaFormat() as given:
-            strict = given.strict is not False
-            wanted = schema_format(given.schema, "text.format.schema", given.name, strict)
+            wanted = schema_format(given.schema, "text.format.schema", given.name, bool(given.strict))
         case JsonObjectFormat():
             wanted = JsonObject()
         case _:

@@ -94,6 +94,11 @@ class ResponsesEncoder:
         self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
         self._created = False
 
+    @property
+    def background(self) -> bool:
+        """Whether the response is to run without its client."""
+        return bool(self._answer.background)
+
     def queued(self) -> bytes:
         """The first events of a background response, which exists before it runs; call before `start`."""
         return self._create() + self._lifecycle("response.queued")

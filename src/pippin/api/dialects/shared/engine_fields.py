@@ -262,14 +262,14 @@ def format_of(response_format: ResponseFormat, param: str = "response_format") -
             return JsonObject() if schema is None else schema_format(schema, f"{param}.schema")
         case JsonSchemaFormat(named):
             wanted = True if named.schema is None else named.schema
-            return schema_format(wanted, f"{param}.json_schema.schema", named.name, named.strict is not False)
+            return schema_format(wanted, f"{param}.json_schema.schema", named.name, bool(named.strict))
         case RegexFormat(pattern):
             return Regex(pattern)
         case GrammarFormat(source):
             return grammar_of(source)
 
 
-def schema_format(schema: Schema, param: str, name: str | None = None, strict: bool = True) -> JsonSchema:
+def schema_format(schema: Schema, param: str, name: str | None = None, strict: bool = False) -> JsonSchema:
     if isinstance(schema, str):
         from_text = convert_schema_text(schema, param)
         return JsonSchema(from_text, name, strict)
@@ -339,6 +339,8 @@ Verbosity = Literal["low", "medium", "high"]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Marker = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+MostTokens = Annotated[int, Meta(ge=-1, le=100_000_000)]
+"""A limit of new tokens; -1 is none, as in LM Studio and llama.cpp."""
 
 
 class ReasoningOptions(Struct, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.engine_fields import EngineFields, Name, Tokens
+from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
 from pippin.api.dialects.shared.frames import COMMENT, DONE, EVENTS
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -124,11 +124,16 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     stop: Annotated[
         str | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
     ] = None
-    max_tokens: Annotated[Tokens | None, Meta(description="Most new tokens.")] = None
+    max_tokens: Annotated[MostTokens | None, Meta(description="Most new tokens; -1 is no limit.")] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="Only true: markup never leaks.")] = None
     tool_argument_recovery: Annotated[
         str | None, Meta(description='Only "none": arguments are never rewritten.')
     ] = None
+
+
+def limit_of(most: int | None) -> int | None:
+    """The limit of new tokens; None where there is none."""
+    return None if most == -1 else most
 
 
 def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[str, ...]:

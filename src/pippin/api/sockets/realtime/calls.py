@@ -10,8 +10,8 @@ from starlette.requests import HTTPConnection, Request
 
 from pippin.api.access.exchange import Exchange, exchange_of, write_line
 from pippin.api.answers.answer import Answer, check_model
-from pippin.api.context import VERSION, Api
 from pippin.api.http.body import NobodyWaits
+from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import asked_on, require_key
 from pippin.api.sockets.realtime.events import ServerEvent
 from pippin.core.errors import ServerError
@@ -52,20 +52,25 @@ class Calls:
     async def generation(self, wanted: GenerationRequest) -> AsyncIterator[tuple[Answer, Exchange]]:
         """The answer of a language model, closed on exit. Raises `ServerError`."""
         async with self._logged() as request:
-            prepared = await self.api.handler.prepare_generation(request, wanted, OPERATION)
-            answer = await self.api.handler.open(request, prepared, NobodyWaits())
+            handler, exchange = self.api.handler, exchange_of(request.scope)
+            operation = await handler.prepare_generation(
+                exchange, wanted, request.headers, operation=OPERATION, stream=True
+            )
+            answer = Answer(operation, exchange, NobodyWaits(), handler.answers)
             async with _closed_at_the_end(answer):
-                yield answer, exchange_of(request.scope)
+                yield answer, exchange
 
     @asynccontextmanager
     async def task(self, task: Task, model: str, *, counted: bool) -> AsyncIterator[Answer]:
         """The answer of another model, closed on exit. If `counted`, it counts as a request of the caller."""
         async with self._logged() as request:
+            handler, exchange = self.api.handler, exchange_of(request.scope)
             if counted:
-                await self.api.handler.admit(exchange_of(request.scope))
-            answer = await self.api.handler.open_task(
-                request, task, model=model, operation=OPERATION, stream=True
+                handler.admit(exchange)
+            operation = await handler.prepare_task(
+                exchange, task, model=model, operation=OPERATION, stream=True
             )
+            answer = Answer(operation, exchange, NobodyWaits(), handler.answers)
             async with _closed_at_the_end(answer):
                 yield answer
 

@@ -12,8 +12,8 @@ from starlette.websockets import WebSocket
 from pippin.api.access.client_secrets import PREFIX, ClientSecret
 from pippin.api.access.errors import INTERNAL
 from pippin.api.access.guards import shown_keys
-from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.routing import Api
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime.calls import OPERATION, Calls

@@ -5,14 +5,17 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
+from msgspec import structs
 from numpy.typing import NDArray
 
+from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
 from pippin.engines.language.constraints import schema as schema_walk
@@ -20,8 +23,10 @@ from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output import answer_grammar
 from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.schemas import types_of
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
+MOST_FAULTS = 64  # keywords that are left out of a schema that is not strict
 CACHE_BYTES = 32 << 20
 CACHE_OVERHEAD = 64 << 10  # bytes that a compiled grammar counts for beside four times its source
 
@@ -138,7 +143,52 @@ class GrammarCompiler:
         source = json.dumps({"grammars": whole}, ensure_ascii=False)
         if len(source) > MOST_SOURCE:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
-        return self._compiled(source, lambda error: self._refusal(error, wanted, param))
+        try:
+            return self._compiled(source, lambda error: self._refusal(error, wanted, param))
+        except ServerError:
+            if not isinstance(wanted, JsonSchema) or wanted.strict:
+                raise
+            relaxed = self.relaxed(wanted.schema, lenient=True)
+            if relaxed == wanted.schema:
+                raise
+        wanted = structs.replace(wanted, schema=relaxed)
+        return self.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
+
+    def relaxed(self, schema: Any, *, lenient: bool = False) -> Any:
+        """The schema without what the compiler can't enforce: for schemas that are not strict.
+
+        `lenient`: the compiler itself leaves out keywords that it does not know.
+        """
+        for _ in range(MOST_FAULTS):
+            error = self._fault(schema, lenient=lenient)
+            if not error:
+                return schema
+            keyword, path, _ = self._place(error, schema, lenient=lenient)
+            if keyword is not None and (keyword == "oneOf" or _UNIMPLEMENTED.search(error)):
+                schema = schema_walk.without_keyword(schema, keyword)
+            elif path is not None:
+                schema = schema_walk.without(schema, path)
+            else:
+                break
+        return {"type": "object"} if types_of(schema, schema) == {"object"} else {}
+
+    def enforceable(self, tool: Tool) -> Tool:
+        """The tool with parameters that a grammar can enforce. Raises `ServerError` if a strict tool's can't be."""
+        schema = tool.parameters or {}
+        error = self._fault(schema, lenient=False)
+        if not error:
+            return tool
+        if not tool.strict:
+            return structs.replace(tool, parameters=self.relaxed(schema))
+        keyword, path, error = self._place(error, schema, lenient=False)
+        where = f" at '{path}'" if path else ""
+        named = f" (keyword '{keyword}')" if keyword else ""
+        raise ServerError(
+            "invalid_request",
+            f"The parameters of the tool '{tool.name}' can't be enforced{where}{named}: {_one_line(error)}. Change "
+            "them, or leave out `strict`: then what can't be enforced is left out.",
+            "tools",
+        )
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token `text`, which grammars name in llguidance's special-token syntax, or None."""
@@ -168,9 +218,7 @@ class GrammarCompiler:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
         if not isinstance(wanted, JsonSchema):
             return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
-        keyword, path = _keyword_and_path(error, wanted.schema)
-        if keyword is None:
-            path, error = schema_walk.innermost_failing(wanted.schema, self._fault) or (None, error)
+        keyword, path, error = self._place(error, wanted.schema, lenient=not wanted.strict)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
@@ -180,8 +228,17 @@ class GrammarCompiler:
             f"{param}.{path}" if path else param,
         )
 
-    def _fault(self, schema: dict[str, Any]) -> str:
-        source = json.dumps({"grammars": [{"json_schema": _with_options(schema, lenient=False)}]})
+    def _place(self, error: str, schema: Any, *, lenient: bool) -> tuple[str | None, str | None, str]:
+        """The keyword that a compiler's message is about, its path in the schema, and the message for that place."""
+        keyword, path = _keyword_and_path(error, schema)
+        if path is None:
+            fault = partial(self._fault, lenient=lenient)
+            path, error = schema_walk.innermost_failing(schema, fault) or (None, error)
+            keyword = None
+        return keyword, path, error
+
+    def _fault(self, schema: Any, *, lenient: bool) -> str:
+        source = json.dumps({"grammars": [{"json_schema": _with_options(schema, lenient=lenient)}]})
         return str(_start(self._ll_tokenizer(), source).get_error())
 
     def _ll_tokenizer(self) -> LLTokenizer:

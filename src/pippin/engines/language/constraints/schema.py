@@ -1,5 +1,6 @@
 """Finds the part of a JSON schema that can't be honoured, and bounds the size of schemas."""
 
+import copy
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -84,3 +85,37 @@ def innermost_failing(schema: Any, fault: Callable[[dict[str, Any]], str]) -> tu
         if reason:
             found = path.removeprefix("."), reason
     return found
+
+
+def without_keyword(schema: Any, keyword: str) -> Any:
+    """The schema without a keyword, wherever it occurs. Of `oneOf`, what is left is `anyOf`."""
+    found = copy.deepcopy(schema)
+    for _, node in nodes(found):
+        if keyword == "oneOf" and "anyOf" not in node and "oneOf" in node:
+            node["anyOf"] = node["oneOf"]
+        node.pop(keyword, None)
+    return found
+
+
+def without(schema: Any, path: str) -> Any:
+    """The schema without the keyword at a path as `nodes` writes them; a schema at that path admits anything then."""
+    found = copy.deepcopy(schema)
+    for inner, node in nodes(found):
+        for place, holder, key in _places(inner, node):
+            if place.removeprefix(".") == path:
+                if holder is node:
+                    del node[key]
+                else:
+                    holder[key] = {}
+                return found
+    return found
+
+
+def _places(path: str, node: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The keywords of a schema and the schemas under them: the path of each, and where it is held."""
+    for keyword, held in node.items():
+        yield f"{path}.{keyword}", node, keyword
+        if isinstance(held, dict) and keyword in _MAPS:
+            yield from ((f"{path}.{keyword}.{name}", held, name) for name in held)
+        if isinstance(held, list) and keyword in _LISTS:
+            yield from ((f"{path}.{keyword}[{index}]", held, index) for index in range(len(held)))

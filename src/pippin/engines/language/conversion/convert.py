@@ -18,6 +18,7 @@ from pippin.core.conversion import DRAFT_HEADS, Conversion, Converted, Quantizat
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
 from pippin.engines.language.conversion.perplexity import perplexity
+from pippin.engines.language.upstream import reading
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.vision import checkpoint
 
@@ -116,7 +117,7 @@ def _text_library() -> Library:
 def _vision_library() -> Library:
     from mlx_vlm.convert import mixed_quant_predicate_builder
     from mlx_vlm.quant_utils import dequantize_model, quantize_model
-    from mlx_vlm.utils import load_model, skip_multimodal_module
+    from mlx_vlm.utils import skip_multimodal_module
 
     def recipe(name: str, model: nn.Module, group_size: int) -> Any:
         if group_size != 64:
@@ -127,7 +128,7 @@ def _vision_library() -> Library:
 
     return Library(
         name="mlx-vlm",
-        load=lambda folder: (load_model(folder, lazy=True), checkpoint.read_config(folder)),
+        load=lambda folder: (reading.load_model(folder, lazy=True), checkpoint.read_config(folder)),
         quantize=quantize_model,
         dequantize=dequantize_model,
         recipe=recipe,

@@ -1,14 +1,11 @@
-"""Modules that draft a model's next tokens from its own hidden states. Most wrap a module of
-mlx-vlm.
+"""Modules that draft a model's next tokens from its own hidden states. Most wrap a module of mlx-vlm.
 
 Begin with `heads.py`.
 
 - `heads.py`: EAGLE-3 and multi-token prediction: a decoder layer that drafts one token after the other.
 - `layers.py`: multi-token prediction by a layer behind the model's last one, of the model's own class.
-- `blocks.py`: DFlash and DSpark, which draft a whole block in one pass; `gemma_blocks.py`: Gemma 4's, with weights of
-  its own where others share the model's.
+- `blocks.py`: DFlash, which drafts a whole block in one pass.
 - `assistants.py`: Gemma 4's assistants, which attend to the model's own keys and values.
-- `chains.py`: Inkling's blocks, one for each token of a chain; `chain_weights.py` reads them.
 - `fused_head.py`: EAGLE-3 heads that the kernels for CPUs compute in one call.
 - `kept_heads.py`: reads the heads that a conversion kept.
 - `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.

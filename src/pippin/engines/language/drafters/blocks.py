@@ -43,8 +43,10 @@ class BlockHead(DraftHead):
         return [KVCache() if window is None else RotatingKVCache(max_size=window) for window in windows]
 
     def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        """With states [sequences, count, state_size]: adds them to the context, and returns zeros [sequences, count,
-        1]. Without: returns its own states [sequences, count, size] for a block of tokens."""
+        """Adds `states` [sequences, count, state_size] to the context, and returns zeros [sequences, count, 1].
+
+        Without states, returns its own states [sequences, count, size] for a block of tokens.
+        """
         if states is not None:
             self._remember(states, cache)
             return mx.zeros((*tokens.shape, 1))

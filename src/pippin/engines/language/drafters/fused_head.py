@@ -16,8 +16,9 @@ from pippin.engines.language.kernels.architectures import ARCHITECTURES, LARGEST
 from pippin.engines.language.kernels.decoder import KeptPlaces, KernelDecoder, padded_states
 from pippin.engines.language.kernels.description import Describer
 from pippin.engines.language.kernels.matrices import floats, matrix_of, why_no_matrix, widened
+from pippin.engines.language.kernels.places import open_in_place
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
-from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
+from pippin.engines.language.kv_cache.layout import PADDING
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 LLAMA = next(each for each in ARCHITECTURES if each.module == "llama")

@@ -49,7 +49,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self.inner.bind(model)
 
     def share_parts(self, embed: Any, project: Any) -> None:
-        """As `share`, of a model that has them by themselves."""
+        """Share the parts of a model that has them by themselves; see `share`."""
         self.inner.embed_tokens = self.inner._input_embed = embed
         self.inner._lm_head_fn = project
 
@@ -86,7 +86,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         return self.tokens_of(mx.argmax(self.logits(states), axis=-1))
 
     def logits(self, states: mx.array) -> mx.array:
-        """Of the next tokens [sequences, count, words] by its own states, of the words that it knows."""
+        """Logits [sequences, count, words] of the next tokens by its own states, for the words that it knows."""
         raise NotImplementedError
 
     def tokens_of(self, words: mx.array) -> mx.array:
@@ -123,7 +123,7 @@ class PredictionHead(DraftHead):
 
 
 class NemotronHead(PredictionHead):
-    """As Nemotron-H has it: attention and experts, which share the model's embeddings and projection."""
+    """The head of Nemotron-H: attention and experts, which share the model's embeddings and projection."""
 
     def share(self, model: nn.Module) -> None:
         # Its own method asks for mlx-vlm's class of the model.
@@ -140,7 +140,7 @@ class NemotronHead(PredictionHead):
 
 
 class IndexedHead(PredictionHead):
-    """As GLM 5 has it, split off: latent attention that takes tokens by an index."""
+    """The head of GLM 5, split off: latent attention that takes tokens by an index."""
 
     def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
         if states is None:
@@ -153,7 +153,7 @@ class IndexedHead(PredictionHead):
 
 
 class PooledHead(PredictionHead):
-    """As GLM 5 Next has it: attention that takes tokens by an index of pooled keys."""
+    """The head of GLM 5 Next: attention that takes tokens by an index of pooled keys."""
 
     def __init__(self, inner: Any) -> None:
         from pippin.engines.language.upstream.mlx_vlm import glm5_next
@@ -175,8 +175,8 @@ class PooledHead(PredictionHead):
 
 
 class HyperHead(PredictionHead):
-    """As DeepSeek V4 has it: from the streams that the model's last layer leaves, several for each token, which it goes
-    on with."""
+    """The head of DeepSeek V4, which goes on with the streams that the model's last layer leaves, several for each
+    token."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -199,8 +199,8 @@ class HyperHead(PredictionHead):
 
 
 class StreamsHead(PredictionHead):
-    """As Qwen 4 has it: from the streams that the model's last layer leaves, as with DeepSeek V4, and with attention
-    that takes blocks of tokens by an index."""
+    """The head of Qwen 4, which goes on with the streams that the model's last layer leaves, as DeepSeek V4's does, and
+    has attention that takes blocks of tokens by an index."""
 
     def __init__(self, inner: Any) -> None:
         from pippin.engines.language.upstream.mlx_vlm import qwen4_exp

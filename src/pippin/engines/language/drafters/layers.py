@@ -194,7 +194,7 @@ def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
 
 
 def _with_stacked_scales(weights: Weights) -> Weights:
-    """With scales and biases of all experts in one array each, where `sanitize` has stacked packed weights alone."""
+    """The weights with scales and biases of all experts in one array each: `sanitize` stacks packed weights alone."""
     found = dict(weights)
     for name in weights:
         before, _, rest = name.partition(".experts.0.")

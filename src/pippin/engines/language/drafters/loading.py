@@ -17,6 +17,7 @@ from mlx_lm.utils import dequantize_model
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
+from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.assistants import Assistant
 from pippin.engines.language.drafters.heads import (
@@ -32,7 +33,8 @@ from pippin.engines.language.drafters.heads import (
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
-from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.upstream.reading import reading_spelled_out
+from pippin.engines.language.vision.model import inner_of
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
 """The heads of `heads.py`, those of `layers.py`, and the drafters of `blocks.py`; but for "layer" the names are
@@ -136,11 +138,11 @@ def _configuration(folder: Path) -> dict[str, Any]:
         raise ServerError("load_failed", message, OPTION) from error
     if not isinstance(config, dict):
         raise ServerError("load_failed", f"The config.json of {folder.name!r} is no object.", OPTION)
-    return config
+    return spelled_out(config)
 
 
 def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
-    """Of the head behind the last layer of a model's checkpoint."""
+    """The kind of the head behind the last layer of a model's checkpoint."""
     try:
         is_there = layers.has_layer_head(folder, config)
     except (KeyError, OSError) as error:
@@ -159,7 +161,7 @@ def _no_own_head(folder: Path) -> ServerError:
 
 
 def _own_kind(folder: Path) -> Kind:
-    """Of the head inside a model's checkpoint, as mlx-vlm takes it out."""
+    """The kind of the head inside a model's checkpoint, which mlx-vlm takes out."""
     from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
     config = _configuration(folder)
@@ -220,7 +222,8 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
     from mlx_vlm.speculative.drafters import load_drafter
 
     try:
-        inner, _ = load_drafter(str(folder), "mtp", lazy=True)
+        with reading_spelled_out():
+            inner, _ = load_drafter(str(folder), "mtp", lazy=True)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     text = inner.config.text_config
@@ -232,7 +235,7 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
     cast_weights(inner, plan)
     mx.eval(inner.parameters())
     assistant = Assistant(inner)
-    whole = model.inner if isinstance(model, VisionModel) else model
+    whole = inner_of(model)
     try:
         assistant.share(whole, _layer_types(whole))
         caches = probe_prompt(model, TRIED)
@@ -249,14 +252,14 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
 
 
 def _layer_types(model: nn.Module) -> list[str]:
-    """Of a model's layers. Raises `AttributeError` for one that does not tell."""
+    """The types of a model's layers. Raises `AttributeError` for one that does not tell."""
     text = getattr(model, "language_model", model)
     found: list[str] = (getattr(text, "args", None) or text.config).layer_types
     return found
 
 
 def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> DraftHead:
-    """As `open_head`, not bound to the model yet."""
+    """The head that `open_head` gives, not bound to the model yet."""
     try:
         if kind == "layer":
             return _open_layer(folder, model, vocabulary)
@@ -299,7 +302,8 @@ def _open_module(folder: Path, kind: HeadKind) -> Any:
     config = _configuration(folder)
     if kept_heads.is_kept(folder):
         return kept_heads.open_kept_head(folder, get_mtp_splitter(source_config=config), config)
-    inner, _ = load_drafter(str(folder), kind, lazy=True)
+    with reading_spelled_out():
+        inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
 
 
@@ -323,7 +327,7 @@ def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:
-    """Of the weights of a bound head, without those that are its model's."""
+    """Bytes of the weights of a bound head, without those that are its model's."""
     arrays = {id(array) for _, array in tree_flatten(model.parameters())}
     modules = {id(module) for _, module in model.named_modules()}
     own: int = sum(array.nbytes for _, array in tree_flatten(head.parameters()) if id(array) not in arrays)
@@ -359,7 +363,7 @@ def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabular
 
 
 def _check_words(folder: Path, inner: Any) -> None:
-    """Of an EAGLE-3 head that knows a part of the vocabulary."""
+    """Checks the words of an EAGLE-3 head that knows a part of the vocabulary."""
     if inner.d2t is None:
         return
     words = mx.arange(inner.draft_vocab_size) + inner.d2t
@@ -373,7 +377,7 @@ def _check_words(folder: Path, inner: Any) -> None:
 
 def hidden_size(model: nn.Module) -> int | None:
     """Numbers in a model's states, where its configuration tells."""
-    inner = model.inner if isinstance(model, VisionModel) else model
+    inner = inner_of(model)
     for holder in (inner, getattr(inner, "language_model", None)):
         args = getattr(holder, "args", None) or getattr(holder, "config", None)
         for told in (args, getattr(args, "text_config", None)):
@@ -388,7 +392,7 @@ def _bind(head: DraftHead, model: nn.Module) -> None:
     if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
         head.share_parts(model.embed, model.lm_head)
         return
-    head.share(model.inner if isinstance(model, VisionModel) else model)
+    head.share(inner_of(model))
 
 
 def _check_library(option: str) -> None:

@@ -6,5 +6,6 @@
 - `encoder.py`: the layers of encoders, called like mlx-vlm's; `embedder.py`: embedding models that are decoders.
 - `operations.py`: single layers by the kernels, in models of other architectures.
 - `matrices.py`: weights of MLX's layers in the layout of the kernels.
+- `places.py`: where in memory a cache keeps keys and values, for whoever writes there without MLX.
 - `agreement.py`: whether the kernels give what the libraries give.
 """

@@ -15,8 +15,9 @@ from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.agreement import require_agreement
 from pippin.engines.language.kernels.description import Sample, describe
 from pippin.engines.language.kernels.matrices import round_activations
-from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
-from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
+from pippin.engines.language.kernels.places import InPlace, open_in_place
+from pippin.engines.language.kv_cache.kinds.base import TokenArray
+from pippin.engines.language.kv_cache.layout import PADDING
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types

@@ -1,7 +1,7 @@
-"""By which way Pippin's own kernels (the package `pippin-kernels`) compute a model: as whole layers, by single
+"""The ways in which Pippin's own kernels (the package `pippin-kernels`) compute a model: as whole layers, by single
 operations, or not at all."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import mlx.nn as nn
 import msgspec
@@ -9,6 +9,9 @@ import msgspec
 from pippin.config.options.model import CpuActivations
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.kernels import why_missing
+
+if TYPE_CHECKING:
+    from pippin.engines.language.kernels.decoder import KernelDecoder
 
 Means = Literal["fused layers", "fused operations", "float32"]
 
@@ -86,6 +89,15 @@ def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivation
     if type(model).__module__ == embedder.QWEN3:
         return embedder.KernelEmbedder(model, threads, activations=activations)
     return encoder.put_on(model, threads, activations=activations)
+
+
+def decoder_in(model: nn.Module) -> "KernelDecoder | None":
+    """The model, if it is one of mlx-lm's whose layers the kernels compute."""
+    if not computes_all(model):
+        return None
+    from pippin.engines.language.kernels.decoder import KernelDecoder
+
+    return model if isinstance(model, KernelDecoder) else None
 
 
 def computes_all(model: nn.Module) -> bool:

@@ -8,7 +8,7 @@ FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # 
 
 
 def tolerance(dtype: mx.Dtype) -> float:
-    """By what share of the largest logit two ways of computing the same may differ."""
+    """The share of the largest logit by which two ways of computing the same may differ."""
     return TOLERANCE.get(dtype, TOLERANCE_OF_HALVES)
 
 

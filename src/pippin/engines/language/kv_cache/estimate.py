@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from pippin.core.decoding import from_json
 from pippin.engines.file_limit import own_file_limit
+from pippin.engines.language.configuration import spelled_out
 
 CAPACITY_STEP = 256  # tokens by which slots grow
 
@@ -42,7 +43,7 @@ def answer(question: Question) -> Answer:
     from pippin.engines.language.kv_cache.layout import CacheLayout, find_kinds, mlx_lm_twin, new_prompt_cache
 
     kind, arguments = _get_classes(question.config)
-    model = kind(arguments.from_dict(question.config))
+    model = kind(arguments.from_dict(spelled_out(question.config)))
     model.set_dtype(getattr(mx, question.dtype))
     # A mended model makes the twins of some itself.
     cache = [each if type(each) in find_kinds() else mlx_lm_twin(each) for each in new_prompt_cache(model)]

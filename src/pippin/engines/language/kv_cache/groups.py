@@ -24,7 +24,6 @@ from pippin.engines.language.kv_cache.slots import (
     charged_growth,
     rounded,
     slot_capacity,
-    unmarked,
 )
 
 __all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "padded"]
@@ -40,7 +39,6 @@ class BatchShape:
     layout: CacheLayout
     slack: int = 0  # tokens by which a sequence can be rewound
     prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
-    mark_constant: Callable[[mx.array], mx.array] = unmarked  # see `SlotTable`
 
     def slot_bytes(self, capacity: int) -> int:
         return self.layout.slot_bytes(capacity, self.slack)
@@ -62,7 +60,7 @@ class BatchedGroup:
     def __init__(self, model: nn.Module, shape: BatchShape) -> None:
         self.model = model
         self._shape = shape
-        self._table = SlotTable(shape.slack, shape.mark_constant)
+        self._table = SlotTable(shape.slack)
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
@@ -72,16 +70,9 @@ class BatchedGroup:
     def _reset(self) -> None:
         """Let go of all memory."""
         self._table.clear()
+        self.low = self.high = 0
         self.caches: list[BatchedCache] = self._shape.layout.batched(self._table)
         self._for_model: list[Any] = self._shape.layout.for_model(self.caches)
-
-    @property
-    def low(self) -> int:
-        return self._table.low
-
-    @property
-    def high(self) -> int:
-        return self._table.high
 
     def row(self, index: int) -> int:
         """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
@@ -99,9 +90,6 @@ class BatchedGroup:
     def length(self, index: int) -> int:
         return self._table.lengths[index]
 
-    def looks_back(self, index: int) -> bool:
-        return True
-
     def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
         """`states` are given to models that take them beside tokens."""
         table = self._table
@@ -113,7 +101,9 @@ class BatchedGroup:
         given = {} if shifts is None else {"shift": shifts}
         if states is not None:
             given["states"] = states
-        logits: mx.array = self.model(without_padding(self.model, tokens), cache=self._for_model, **given)
+        if count > 1:
+            tokens = without_padding(self.model, tokens)
+        logits: mx.array = self.model(tokens, cache=self._for_model, **given)
         table.advance(self._taken)
         self._passed += count
         return logits
@@ -145,7 +135,7 @@ class BatchedGroup:
         self._free(slot.index)
 
     def _free(self, index: int) -> None:
-        """Nothing lies in this slot any more."""
+        """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
         self._table.vacate(index)
@@ -184,7 +174,12 @@ class BatchedGroup:
         if (low, high) != (table.low, table.high):
             for cache in self.caches:
                 cache.cover(low, high)
-            table.cover(low, high)
+            self._cover(low, high)
+
+    def _cover(self, low: int, high: int) -> None:
+        """Steps compute these slots from now on."""
+        self._table.cover(low, high)
+        self.low, self.high = low, high
 
     def _size_with(self, index: int, length: int, growth: int, following: int = 0) -> tuple[int, int]:
         """Slots and capacity once a sequence lies in this slot. Growing copies all sequences, so more slots are made
@@ -223,8 +218,8 @@ class BatchedGroup:
         self._table.fill(index, 0)
 
     def checkpoint(self) -> Checkpoint:
-        """The state of all sequences now, for `restore`. The layout must have `checkpoints`. If tokens of the last step
-        are to be forgotten, `rewind` comes before."""
+        """The state of all sequences now, for `restore`. The layout `rewinds`. If tokens of the last step are to be
+        forgotten, `rewind` comes before."""
         lengths = {index: self.length(index) for index in self._taken}
         return Checkpoint(
             dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self.caches]
@@ -250,6 +245,9 @@ class BatchedGroup:
         # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         table = self._table
+        if len(self._taken) == table.high - table.low:
+            self._sparse = 0
+            return
         holes = self._holes(table.low, table.high)
         self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= table.computed else 0
         if self._sparse <= SPARSE_STEPS:
@@ -283,14 +281,15 @@ class BatchedGroup:
         self._taken = {slot.index: slot for slot in self._taken.values()}
         self._reserved = {slot.index: slot for slot in self._reserved.values()}
         # No cache is told: those that have computed slots alone have kept just these.
-        table.cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
+        self._cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
 
     def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
         slots, capacity = self._size_with(self._free_slot(), request.length, growth, following)
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
-        return len(self._table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
+        size = self._shape.layout.slot_bytes(self._capacity_after(count), self._shape.slack)
+        return len(self._table.lengths) * size
 
     def _capacity_after(self, count: int) -> int:
         table = self._table
@@ -315,7 +314,7 @@ class CacheGroups:
         self.layout = layout
         self._new_group = new_group
         self._groups: dict[int, SlotGroup] = {}  # by class of lengths
-        self._joined: dict[Slot, None] = {}  # in the order in which they joined
+        self._promoted: dict[Slot, None] = {}  # sequences that have grown out of their group, in order
 
     def reserve(self, request: SlotRequest, limit: int) -> Slot:
         """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed. `limit`:
@@ -331,22 +330,24 @@ class CacheGroups:
         """Let steps compute a reserved slot, whose prompt is in `cache`. That may be used again if it is not the one of
         `prompt_cache`. `shift` is what rotary positions of later tokens differ by from their indexes."""
         slot.group.join(slot, cache, shift)
-        self._joined[slot] = None
 
     def leave(self, slots: Iterable[Slot]) -> None:
         """These sequences end, or will not come."""
         for slot in slots:
             slot.group.leave(slot)
-            self._joined.pop(slot, None)
+            self._promoted.pop(slot, None)
         self._forget_empty()
 
     def promote(self, slot: Slot, length_class: int) -> None:
         """A sequence has grown into another class: `fit` takes it there."""
         slot.length_class = length_class
+        self._promoted[slot] = None
 
     def _spare(self, request: SlotRequest, limit: int) -> tuple[int, int]:
-        """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
-        none where memory is short. Makes the group if there is none."""
+        """How many tokens such a sequence may grow by, and how many may follow it, before the group has to grow again.
+
+        Both are 0 where memory is short. Makes the group if there is none.
+        """
         key = request.length_class
         if key not in self._groups:
             self._groups[key] = self._new_group()
@@ -362,27 +363,28 @@ class CacheGroups:
         """Before a step of so many tokens: give up slots and capacity to spare where `limit`, the bytes that sequences
         may take, asks for it; whether the step fits then. The scheduler sees to it that a step of one token does once
         it has preempted."""
-        self._move_grown(limit)
+        if self._promoted:
+            self._move_promoted(limit)
         if self._bytes_after(count) <= limit:
             return True
         self._pack()
         return self._bytes_after(count) <= limit
 
-    def _move_grown(self, limit: int) -> None:
+    def _move_promoted(self, limit: int) -> None:
         """Sequences that have grown out of their group go over to another."""
-        keys = {group: key for key, group in self._groups.items()}
-        for slot in self._joined:
+        promoted, self._promoted = self._promoted, {}
+        for slot in promoted:
             key = slot.length_class
-            if keys[slot.group] == key:
-                continue
             request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
             growth, _ = self._spare(request, limit)
-            keys[self._groups[key]] = key
             self._groups[key].adopt(slot, growth)
         self._forget_empty()
 
     def _bytes_after(self, count: int) -> int:
-        return sum(group.bytes_after(count) for group in self._groups.values())
+        size = 0
+        for group in self._groups.values():
+            size += group.bytes_after(count)
+        return size
 
     def _pack(self) -> None:
         for group in self._groups.values():

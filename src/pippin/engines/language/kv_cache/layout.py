@@ -5,7 +5,7 @@ import pkgutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import mlx.core as mx
@@ -15,7 +15,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
 from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
@@ -33,8 +33,7 @@ def padded(tokens: NDArray[np.int32], proposals: Sequence[Sequence[int]]) -> mx.
 def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
     """The tokens [sequences, count] as the model is to be given them. One that says so (`takes_padding`) computes
     nothing for padding, others compute any token, which nobody reads."""
-    plain = tokens.shape[1] == 1 or getattr(model, "takes_padding", False)
-    return tokens if plain else mx.maximum(tokens, 0)
+    return tokens if getattr(model, "takes_padding", False) else mx.maximum(tokens, 0)
 
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
@@ -96,13 +95,6 @@ def find_kinds() -> dict[type, type[CacheKind]]:
     return found
 
 
-def open_in_place(cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-    """Where kernels write the next tokens [sequences, count] of one layer: see `CacheKind.opened`."""
-    kind = find_kinds().get(type(cache))
-    found: list[InPlace] = cache.opened(token, shape) if kind is None else kind.opened(cache, token, shape)
-    return found
-
-
 def mlx_lm_twin(cache: Any, beside: Sequence[Any] = ()) -> Any:
     """mlx-vlm has twins of mlx-lm's caches, which have the same names. A new cache of mlx-lm's own class, where a kind
     serves that; `cache` itself, where none does. `beside`: all of its layer, where that has several."""
@@ -111,7 +103,7 @@ def mlx_lm_twin(cache: Any, beside: Sequence[Any] = ()) -> Any:
         return type(cache)(*(mlx_lm_twin(each, cache.caches) for each in cache.caches))
     kinds = find_kinds().items()
     kind = next((kind for served, kind in kinds if name in (served.__name__, *kind.twins)), None)
-    return cache if kind is None or not kind.serves_beside(beside) else kind.like(cache)
+    return cache if kind is None else kind.like(cache, beside)
 
 
 @dataclass(frozen=True)
@@ -151,12 +143,15 @@ class CacheLayout:
     def __init__(self, model: nn.Module, kinds: Sequence[CacheKind]) -> None:
         self._model = model
         self.kinds = tuple(kinds)  # of the leaves of the model's caches
+        # Each step asks for the same few sizes.
+        self.slot_bytes = lru_cache(self._slot_bytes)
         self.reckon_as(self.kinds)
 
     def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
         """Give bytes as if these were the kinds: those of the whole model, where other ranks have a part of it."""
         self._counts = Counter(kinds)
         self._aside = Counter(kind for kind in kinds if not kind.in_slots)
+        self.slot_bytes.cache_clear()
 
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
@@ -167,7 +162,7 @@ class CacheLayout:
         return cls(model, [kind.of(leaf) for kind, leaf in zip(found, leaves(cache), strict=True)])
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
-        """As this one, with what can be in few bits."""
+        """This layout, with what can be in few bits."""
         kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
         return CacheLayout(self._model, kinds)
 
@@ -177,18 +172,8 @@ class CacheLayout:
 
     @property
     def rewinds(self) -> bool:
-        """Whether batched sequences can forget their last tokens."""
+        """Whether batched sequences can forget tokens."""
         return all(kind.rewinds for kind in self.kinds)
-
-    @property
-    def checkpoints(self) -> bool:
-        """Whether batched sequences can return to their state some steps ago."""
-        return all(kind.checkpoints for kind in self.kinds)
-
-    @property
-    def trims(self) -> bool:
-        """Whether a prompt's own cache can forget its last tokens, however long it is."""
-        return all(kind.trims for kind in self.kinds)
 
     @property
     def in_slots(self) -> bool:
@@ -207,7 +192,7 @@ class CacheLayout:
         if states:
             tell_calls(self._model, caches, states)
 
-    def slot_bytes(self, capacity: int, slack: int = 0) -> int:
+    def _slot_bytes(self, capacity: int, slack: int = 0) -> int:
         """Bytes of one sequence in a slot with such a capacity."""
         return sum(count * kind.slot_bytes(capacity, slack) for kind, count in self._counts.items())
 
@@ -216,7 +201,7 @@ class CacheLayout:
         return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._counts.items())
 
     def aside_bytes(self, capacity: int, chunk: int = 0) -> int:
-        """As `prompt_bytes`, of what lies beside the slot of a prompt that is computed there."""
+        """Bytes of what lies beside the slot of a prompt that is computed there; see `prompt_bytes`."""
         return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._aside.items())
 
     def new_prompt_cache(self, tokens: int) -> PromptCache:

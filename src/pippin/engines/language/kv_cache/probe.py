@@ -20,7 +20,6 @@ from pippin.engines.language.kv_cache.slots import (
     Slot,
     SlotGroup,
     SlotRequest,
-    unmarked,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from pippin.engines.language.kv_cache.solo_trial import takes_back
@@ -48,19 +47,14 @@ class Batching:
         return self.shape is not None and self.layout.joins
 
 
-def choose_batching(
-    model: nn.Module,
-    options: ModelOptions,
-    mark_constant: Callable[[mx.array], mx.array] = unmarked,
-) -> Batching:
-    """`mark_constant` is the device's, see `SlotTable`. Raises `ServerError("load_failed")` if the model does not run,
-    or cannot run as the options ask."""
+def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
+    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     prompts, alone = _computed_alone(model)
     layout = CacheLayout.learn(model, prompts[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
-    bare = BatchShape(layout=layout, slack=slack, mark_constant=mark_constant)
+    bare = BatchShape(layout=layout, slack=slack)
     plain = _plain(model, bare, prompts, alone, may_be_in_slots=not quantizes)
     if plain is None:
         if quantizes:
@@ -75,7 +69,7 @@ def choose_batching(
         layout=layout,
         shape=shape,
         slack=slack,
-        slot_bytes=shape.slot_bytes,
+        slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
         rewinds=rewinds,
     )
 
@@ -139,7 +133,9 @@ def _quantized(
         missing = "kv_key_bits" if key_bits is None else "kv_value_bits"
         message = f"Give {missing} too, or kv_bits for both: keys and values are quantised together."
         raise ServerError("load_failed", message, missing)
-    head_sizes = {size for kind in plain.layout.kinds for size in kind.quantized_sizes}
+    layout = plain.layout.quantized(key_bits, value_bits, options.kv_group_size)
+    changed = set(plain.layout.kinds) - set(layout.kinds)
+    head_sizes = {array.size for kind in changed for array in kind.token_arrays}
     if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
     if any(size % options.kv_group_size for size in head_sizes):
@@ -149,7 +145,7 @@ def _quantized(
             f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
             "kv_group_size",
         )
-    shape = replace(plain, layout=plain.layout.quantized(key_bits, value_bits, options.kv_group_size))
+    shape = replace(plain, layout=layout)
     if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[min(key_bits, value_bits)]):
         raise _no_quantization(
             "its attention does not take quantised keys (attention sinks, for one, do not)"

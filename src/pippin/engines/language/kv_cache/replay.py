@@ -7,7 +7,7 @@ called again from the state before the step, with the inputs that they had, up t
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -38,15 +38,6 @@ class Call:
         if kwargs.get("offset") is not None:
             kwargs["offset"] = kwargs["offset"] + start
         self.compute(self.module, *map(cut, self.args), **kwargs)
-
-
-@runtime_checkable
-class Replayable(Protocol):
-    """A layer's cache that wants to know by which calls it is written."""
-
-    def note(self, call: Call) -> None:
-        """The module is about to be called."""
-        ...
 
 
 @dataclass
@@ -83,8 +74,8 @@ def _values(call: Call) -> Iterator[Any]:
 
 
 def tell_calls(model: nn.Module, caches: list[Any], states: list[Any]) -> None:
-    """Have the modules that write `states`, which are among the new `caches` of a prompt, tell a `Replayable` in their
-    place of each of their calls.
+    """Have the modules that write `states`, which are among the new `caches` of a prompt, tell what stands in their
+    place of each of their calls, by its method `note(call)`.
 
     They are found by building one pass, which is not computed. A module tells by being of a subclass of its class; one
     that tells already stays so.
@@ -106,7 +97,7 @@ def tell_calls(model: nn.Module, caches: list[Any], states: list[Any]) -> None:
 
 def _told(call: Call) -> Any:
     for value in _values(call):
-        if isinstance(value, Replayable):
+        if hasattr(value, "note"):
             value.note(call)
     return call.compute(call.module, *call.args, **call.kwargs)
 

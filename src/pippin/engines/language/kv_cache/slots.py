@@ -5,7 +5,7 @@ this module.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -14,9 +14,8 @@ import mlx.core as mx
 
 LENGTH_CLASSES = (2048, 16384)  # sequences of a class share arrays, so a long one does not pad short ones
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow, at least
-STEPS_OF_DOUBLING = (
-    8  # steps in which longer ones grow to twice their size: each copies all of their sequences
-)
+# Steps in which longer arrays grow to twice their size: each copies all of their sequences.
+STEPS_OF_DOUBLING = 8
 # Tokens yet to be generated that a sequence is charged for at admission; more is preemption's matter.
 GROWTH_CHARGED = 512
 
@@ -26,7 +25,7 @@ def length_class(tokens: int) -> int:
 
 
 def charged_growth(growth: int) -> int:
-    """For how many of the tokens that it may still grow by a sequence is charged at admission."""
+    """The tokens for which a sequence is charged at admission, of those by which it may still grow."""
     return min(growth, GROWTH_CHARGED)
 
 
@@ -112,8 +111,6 @@ class SlotGroup(Protocol):
         """After a step of several tokens: of each slot named the last so many are forgotten."""
         ...
 
-    def looks_back(self, index: int) -> bool: ...
-
     def view(self, index: int, stop: int) -> PromptCache: ...
 
     def compact(self) -> None:
@@ -157,20 +154,10 @@ class Slot:
         """Tokens that may still be added."""
         return self.request.length + self.request.growth - self.length
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether the cache can be viewed as of a position before its end."""
-        return self.group.looks_back(self.index)
-
     def view(self, stop: int) -> PromptCache:
         """The sequence as a cache of its own, as of position `stop`; good until the next step. Sliding attention can
         look back by the table's slack, recurrent state is the newest whatever `stop` is."""
         return self.group.view(self.index, stop)
-
-
-def unmarked(positions: mx.array) -> mx.array:
-    """The default for `mark_constant`: nobody wants to know."""
-    return positions
 
 
 class SlotTable:
@@ -181,11 +168,9 @@ class SlotTable:
     stands at length 0 and computes what nobody reads.
     """
 
-    def __init__(self, slack: int = 0, mark_constant: Callable[[mx.array], mx.array] = unmarked) -> None:
-        """`slack`: tokens by which a sequence can be rewound, and viewed as of an earlier position. `mark_constant`:
-        told of each array of positions that will not be changed in place."""
+    def __init__(self, slack: int = 0) -> None:
+        """`slack`: tokens by which a sequence can be rewound, and viewed as of an earlier position."""
         self.slack = slack
-        self._mark_constant = mark_constant
         self.step = 0  # counts the steps
         self.count = 1  # tokens of each sequence in this step
         self.clear()
@@ -223,7 +208,7 @@ class SlotTable:
         if self.level:
             self.starts = lengths[0]
         else:
-            self.starts = self._mark_constant(mx.array(lengths, dtype=mx.int32))
+            self.starts = mx.array(lengths, dtype=mx.int32)
             self.next_indexes = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
         self.offset_before = self.starts
         self.offset_after = self.offset_before + count
@@ -283,7 +268,7 @@ class SlotTable:
         return starts[:, None] + mx.arange(self.count)
 
     def rotary_shifts(self) -> mx.array | None:
-        """By which rotary positions of the computed slots differ from indexes of tokens, [computed slots, 1]; None
-        where they are the same. Media in a prompt take fewer positions than they have tokens."""
+        """The numbers [computed slots, 1] by which rotary positions differ from indexes of tokens; None where they are
+        the same. Media in a prompt take fewer positions than they have tokens."""
         shifts = self.shifts[self.low : self.high]
         return mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else None

@@ -126,9 +126,6 @@ class SoloGroup:
         """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
         return sum(cache is not None for cache in self.caches[:index])
 
-    def looks_back(self, index: int) -> bool:
-        return all(part.is_trimmable() for part in self.caches[index] or ())
-
     def view(self, index: int, stop: int) -> PromptCache:
         cache = copied(self.caches[index] or [])
         if stop < self._lengths[index]:

@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def takes_back(model: nn.Module, layout: CacheLayout) -> bool:
-    """Of a model each of whose sequences has caches of its own, and nothing beside them."""
+    """Whether a model takes tokens back each of whose sequences has caches of its own, and nothing beside them."""
     longest = _longest_window(new_prompt_cache(model))
     if longest > LONGEST:
         return False
@@ -56,7 +56,7 @@ def _longest_window(caches: PromptCache) -> int:
 
 
 def _numbers_in(leaf: Any) -> dict[str, int]:
-    """Of a cache, but for the size of the steps in which it grows."""
+    """The numbers of a cache, but for the size of the steps in which it grows."""
     return {name: value for name, value in vars(leaf).items() if isinstance(value, int) and name != "step"}
 
 

@@ -122,5 +122,8 @@ def _sampling(asked: Sampling) -> dict[str, Any]:
 
 def _takes_chunks(language: nn.Module) -> bool:
     """Whether mlx-vlm can cut a prompt for the model: it passes the tokens of a chunk as `inputs`."""
-    parameters = inspect.signature(type(language).__call__).parameters
-    return "inputs" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    try:
+        inspect.signature(type(language).__call__).bind(language, inputs=None)
+    except TypeError:
+        return False
+    return True

@@ -91,6 +91,7 @@ class LibraryEngine:
         self._steps = 0
         self._prompt_tokens = 0
         self._completion_tokens = 0
+        self._prompts_with_media = 0
 
     def submit(self, job: LanguageJob) -> None:
         self._loop.check(job.request, self._options, has_media=job.media is not None)
@@ -220,6 +221,7 @@ class LibraryEngine:
         now, job = time.monotonic(), request.job
         request.prefilled = request.first_token = now
         self._prompt_tokens += len(job.prompt)
+        self._prompts_with_media += job.media is not None
         began = job.created if request.admitted is None else request.admitted
         call.emit(Progress(len(job.prompt), len(job.prompt), 0, now - began))
         if job.request.echo:
@@ -236,6 +238,7 @@ class LibraryEngine:
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
+            media_encoded=self._prompts_with_media,
             batch_size=0 if self._running is None else 1,
             kv_limit_bytes=self._sizes.memory,
             longest_sequence=self._sizes.most_tokens(0),

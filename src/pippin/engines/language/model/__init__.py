@@ -1,7 +1,6 @@
 """A language model in memory: its weights, adapters and head. Begin with `weights.py`.
 
 - `weights.py`: loads a model folder by mlx-lm or mlx-vlm, casts its weights, and explains what is wrong with it.
-- `positions.py`: learned positions that mlx-lm has for sequences of one length alone.
 - `lora.py`: LoRA adapters, chosen for each sequence of a batch.
 - `head.py`: logits of only the positions that are sampled from.
 """

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.classes import Method, replace_method
+from pippin.engines.language.classes import Method, become, replace_method, unmarked
 from pippin.engines.language.kv_cache.agreement import is_near, tolerance
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 
@@ -32,7 +32,10 @@ class Head:
 
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
-        self.watched = False
+        self._watched = False
+        self._classes: list[
+            tuple[nn.Module, type, type]
+        ] = []  # a module, its own class, and the one that narrows
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
@@ -42,12 +45,29 @@ class Head:
         self.works = self._try(model)
 
     def _narrow(self, module: nn.Module, method: str) -> None:
-        """Have this module project the wanted positions alone. What an earlier `Head` gave it is replaced."""
+        """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step
+        goes past here. What an earlier `Head` gave it is replaced."""
 
         def narrowed(project: Method) -> Method:
             return lambda self_, x: project(self_, self._picked(x))
 
         replace_method(module, method, narrowed, mark="whole")
+        self._classes.append((module, unmarked(type(module), "whole"), type(module)))
+        self._narrows(self.watched)
+
+    def _narrows(self, narrows: bool) -> None:
+        for module, own, narrowed in self._classes:
+            become(module, narrowed if narrows else own)
+
+    @property
+    def watched(self) -> bool:
+        """Whether all that is projected is noted in `seen`."""
+        return self._watched
+
+    @watched.setter
+    def watched(self, watched: bool) -> None:
+        self._watched = watched
+        self._narrows(watched)
 
     def _try(self, model: nn.Module) -> bool:
         """Whether the logits of one position are, within rounding, those of a whole forward pass."""
@@ -71,10 +91,12 @@ class Head:
     def only(self, positions: Sequence[int]) -> Iterator[None]:
         """Within this context, the model's logits are [batch, 1, vocabulary], of one position of each sequence."""
         self._positions = mx.array(list(positions), dtype=mx.int32)
+        self._narrows(True)
         try:
             yield
         finally:
             self._positions = None
+            self._narrows(self.watched)
 
     def last(self, logits: mx.array, positions: Sequence[int]) -> mx.array:
         """Logits [batch, vocabulary] at these positions, of a call within `only` whether or not it `works`."""

@@ -7,7 +7,7 @@ import mlx.nn as nn
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.encoder import VisionEncoder
+from pippin.engines.language.vision.encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,5 +17,5 @@ class LoadedModel:
     vocabulary: int  # logits for each token
     head: Head
     adapters: Adapters
-    vision: VisionEncoder | None
+    vision: Vision
     joins_prompts: bool  # several prompts can be computed in one pass

@@ -10,10 +10,10 @@ the model, if there is only one adapter.
 import json
 import logging
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,6 +21,7 @@ import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.core.safetensors import StoredArray, read_header
+from pippin.engines.language.kernels.ways import decoder_in
 
 log = logging.getLogger(__name__)
 
@@ -88,22 +89,6 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
             return y + ((x @ self.down[chosen]) @ self.up[chosen]).astype(y.dtype)
         rows = self.adapters.rows
         return y + ((x @ self.down[rows]) @ self.up[rows]).astype(y.dtype)
-
-
-@runtime_checkable
-class AddsItself(Protocol):
-    """A model whose linear layers are not MLX's, and which applies adapters to them itself."""
-
-    def linear_sizes(self, path: str) -> tuple[int, int] | None:
-        """The input and output sizes of a linear layer, by its path in mlx-lm's model; None if there is none."""
-        ...
-
-    def adapt(
-        self, path: str, chosen: Callable[[int], list[int] | None], down: mx.array, up: mx.array
-    ) -> None:
-        """Add the products with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on. `chosen` tells
-        the index of the adapter of each of so many sequences, or None if none has one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -185,9 +170,10 @@ def _install_low_rank(
         for path, linear in linears.items()
         if isinstance(linear, _Linear)  # the others were refused
     }
+    decoder = decoder_in(model)
     for path, (down, up) in pairs.items():
-        if isinstance(model, AddsItself):
-            model.adapt(path, adapters.of, down, up)
+        if decoder is not None:
+            decoder.adapt(path, adapters.of, down, up)
         else:
             _replace(model, path, AdaptedLinear(layers[path], adapters, down, up))
     return adapters
@@ -247,8 +233,8 @@ def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) ->
 
 def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_Linear | str":
     """The linear layer at a path, or what the model has there instead."""
-    if isinstance(model, AddsItself):
-        sizes = model.linear_sizes(path)
+    if (decoder := decoder_in(model)) is not None:
+        sizes = decoder.linear_sizes(path)
         missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
         return missing if sizes is None else _Linear(*sizes, mx.float32)
     match layers.get(path):

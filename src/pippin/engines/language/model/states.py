@@ -1,25 +1,15 @@
 """The hidden states that a pass of a model leaves: what heads that draft its next tokens start from."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.classes import Method, replace_method
+from pippin.engines.language.kernels.ways import decoder_in
 from pippin.engines.language.model.head import Head
-
-
-@runtime_checkable
-class CapturesItself(Protocol):
-    """A model that gives the states after some of its layers without being watched."""
-
-    captured: mx.array | None
-
-    def capture(self, layers: Sequence[int]) -> None:
-        """From now on each call leaves the states after these layers, which ascend, in `captured`, side by side."""
-        ...
 
 
 class HiddenStates:
@@ -31,7 +21,7 @@ class HiddenStates:
         self._head = head
         self._layers = layers
         self._after: dict[int, list[mx.array]] = {number: [] for number in layers or ()}
-        self._captures: CapturesItself | None = None  # the model
+        self._decoder = None if layers is None else decoder_in(model)  # which captures them itself
         if layers is None:
             head.watched = True
             return
@@ -46,9 +36,8 @@ class HiddenStates:
                 f"{len(theirs)}: choose the head that was made for this model."
             )
             raise ServerError("load_failed", message, "draft_model_path")
-        if isinstance(model, CapturesItself):
-            self._captures = model
-            model.capture(layers)
+        if self._decoder is not None:
+            self._decoder.capture(layers)
         else:
             for number in layers:
                 self._watch(theirs[number], number)
@@ -73,8 +62,8 @@ class HiddenStates:
         had so many sequences. Where these had fewer tokens than others, there are zeros behind."""
         if self._layers is None:
             return _put_together(self._head.seen, sequences)
-        if self._captures is not None:  # in one call
-            found, self._captures.captured = self._captures.captured, None
+        if self._decoder is not None:  # in one call
+            found, self._decoder.captured = self._decoder.captured, None
             assert found is not None  # the model has just run
             return found
         parts = [_put_together(self._after[number], sequences) for number in self._layers]

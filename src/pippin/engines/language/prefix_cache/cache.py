@@ -4,7 +4,7 @@
 callers: they decide who waits for whom, and where chunks end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pippin.core.models import CacheStats
@@ -34,6 +34,8 @@ class Match:
 
 class PrefixCache:
     """The tree in memory, and the disk below it."""
+
+    keeps = True
 
     def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
@@ -133,10 +135,18 @@ class PrefixCache:
             self.tree.drop_snapshot(before)
         return node if is_new else None
 
-    def write_some(self) -> None:
-        """Hand a few new blocks to the disk."""
-        if self._disk is not None:
-            self._disk.write_some()
+    def block_end(self, length: int) -> int:
+        """How many of the first `length` tokens of a sequence can be kept."""
+        return length // self.block_tokens * self.block_tokens
+
+    @property
+    def upkeep(self) -> list[Callable[[], None]]:
+        """What is to be called after each step: hands a few new blocks to the disk."""
+        return [] if self._disk is None else [self._disk.write_some]
+
+    def resize(self, limit: int) -> None:
+        """Set the bytes that blocks may take in memory from now on."""
+        self.tree.resize(limit)
 
     def clear(self, *, disk: bool) -> None:
         self.tree.clear()
@@ -180,3 +190,56 @@ class PrefixCache:
         size = self._layout.snapshot_bytes(snapshot, node.depth * self.block_tokens)
         if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
             self._disk.keep(node)
+
+
+class NoPrefixes:
+    """Stands where nothing is kept of prompts: each is computed whole."""
+
+    keeps = has_snapshots = has_state = False
+    block_tokens = 1
+
+    def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
+        pass
+
+    def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
+        return Match(asked=len(tokens), known=0, in_tree=0, blocks=[], snapshot=None)
+
+    def read_disk(self, key: bytes, tokens: Sequence[int]) -> DiskRead | None:
+        return None
+
+    def take(self, read: DiskRead) -> None:
+        pass
+
+    def restore(self, match: Match, cache: PromptCache) -> None:
+        pass
+
+    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
+        return 0
+
+    def keep_state(
+        self, key: bytes, tokens: Sequence[int], cache: PromptCache, before: Node | None
+    ) -> Node | None:
+        return None
+
+    def block_end(self, length: int) -> int:
+        return 0
+
+    @property
+    def upkeep(self) -> list[Callable[[], None]]:
+        return []
+
+    def resize(self, limit: int) -> None:
+        pass
+
+    def clear(self, *, disk: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def stats(self) -> CacheStats:
+        return CacheStats()
+
+
+Prefixes = PrefixCache | NoPrefixes
+"""What an engine has for a prefix cache."""

@@ -10,9 +10,8 @@ from itertools import takewhile
 from pippin.engines.language.prefix_cache.tree import Node
 
 RUN = 3  # tokens that identify a place
-TOKEN_BYTES = (
-    200  # of a place, its run, and their share of a table, as measured; keys and values take kilobytes
-)
+# A place, its run, and their share of a table, as measured; keys and values take kilobytes.
+TOKEN_BYTES = 200
 BEYOND_TOKENS = 1 << 31  # the tree numbers tokens of media from here on: they cannot be proposed
 
 

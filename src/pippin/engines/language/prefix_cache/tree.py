@@ -312,34 +312,71 @@ Block = tuple[mx.array, ...]
 Snapshot = tuple[kinds.Snapshot, ...]
 """The state of each layer that cannot be cut."""
 
-HostCopy = Callable[[Sequence[Sequence[mx.array]], Sequence[Sequence[mx.array]]], None]
-"""Takes, for each shape, the stacks in the order of their tokens, and for each stacked array the array [1, heads,
-capacity, size] into which the host writes it, from the first token on."""
-
 
 @dataclass(frozen=True)
-class _Stack:
+class Stack:
     """Arrays of one shape: for each its layer, and its number among the layer's arrays that are cut."""
 
     kind: CacheKind
     members: list[tuple[int, int]]
 
 
+Fill = Callable[[Sequence[Stack], Sequence[Any], Sequence[Sequence[mx.array]], int], None]
+"""Gives the caches of all layers what was cut of their first so many tokens. For each array of a block there are its
+pieces, in the order of their tokens; a packed stack has three."""
+
+
+def fill_joined(
+    stacks: Sequence[Stack], layers: Sequence[Any], parts: Sequence[Sequence[mx.array]], tokens: int
+) -> None:
+    """Let the device join the blocks into keys and values of each layer.
+
+    Whole stacks are joined before layers are taken out of them: thousands of copies, one for each block and layer,
+    would take twice as long.
+    """
+    joined = iter([mx.concatenate(list(pieces), axis=2) for pieces in parts])
+    found: dict[int, list[mx.array]] = {}
+    kinds: dict[int, CacheKind] = {}
+    for stack in stacks:
+        whole = _unpacked(joined, stack.kind.block_form)
+        # Of one layer, members come in the order of their numbers.
+        for place, (layer, _) in enumerate(stack.members):
+            kinds[layer] = stack.kind
+            found.setdefault(layer, []).append(whole[place : place + 1])
+    for layer, arrays in found.items():
+        kinds[layer].fill(layers[layer], arrays)
+
+
+def _packed(stack: mx.array, form: tuple[int, int] | None) -> list[mx.array]:
+    """A stack [arrays, heads, tokens, size] as blocks keep it: packed words, scales and biases, or as it is."""
+    if form is None:
+        return [stack]
+    bits, group_size = form
+    return list(mx.quantize(stack, group_size=group_size, bits=bits))
+
+
+def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.array:
+    """The stack again, from the next of these parts."""
+    if form is None:
+        return next(parts)
+    bits, group_size = form
+    return mx.dequantize(next(parts), next(parts), next(parts), group_size, bits)
+
+
 class BlockLayout:
     """Cuts the caches of a model's sequences into blocks, and joins them again."""
 
-    def __init__(self, layout: CacheLayout, *, host_copy: HostCopy | None = None) -> None:
-        """`host_copy` writes blocks into arrays on the host, if the host can."""
+    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined) -> None:
         self._kinds = layout.kinds
-        stacks: dict[object, _Stack] = {}
+        stacks: dict[object, Stack] = {}
         for layer, kind in enumerate(self._kinds):
             for number, shape in enumerate(kind.token_arrays):
-                stacks.setdefault((kind, shape), _Stack(kind, [])).members.append((layer, number))
+                stacks.setdefault((kind, shape), Stack(kind, [])).members.append((layer, number))
         self._stacks = list(stacks.values())
-        self._host_copy = host_copy if all(stack.kind.host_fills for stack in self._stacks) else None
+        self._fill = fill
         self.reckoned: tuple[CacheKind, ...] | None = None  # the whole model's kinds, if ranks split it
         self.has_blocks = bool(self._stacks)
-        self.has_state = any(not kind.looks_back for kind in self._kinds)
+        self.has_state = any(kind.replays for kind in self._kinds)
         self.has_snapshots = any(kind.snapshots for kind in self._kinds)
 
     def block_bytes(self, block: Block, tokens: int) -> int:
@@ -361,7 +398,7 @@ class BlockLayout:
         parts = []
         for stack in self._stacks:
             whole = mx.stack([arrays[layer][number][0, :, start:stop] for layer, number in stack.members])
-            parts += stack.kind.packed(whole)
+            parts += _packed(whole, stack.kind.block_form)
         blocks = [
             tuple(mx.contiguous(part[:, :, place : place + size]) for part in parts)
             for place in range(0, stop - start, size)
@@ -383,49 +420,11 @@ class BlockLayout:
         """Fill a sequence's new cache with what was kept of its first `tokens`, which may end within the last block."""
         layers = list(leaves(cache))
         parts = list(zip(*_up_to(blocks, tokens), strict=True))
-        if self._host_copy is None:
-            self._fill(layers, parts)
-        else:
-            self._fill_by_host(self._host_copy, layers, parts, tokens)
+        self._fill(self._stacks, layers, parts, tokens)
         states = iter(snapshot or ())
         for kind, leaf in zip(self._kinds, layers, strict=True):
             if kind.snapshots:
                 kind.restore(leaf, next(states), tokens)
-
-    def _fill(self, layers: Sequence[object], parts: Sequence[Sequence[mx.array]]) -> None:
-        """Let the device join the blocks into keys and values of each layer.
-
-        Whole stacks are joined before layers are taken out of them: thousands of copies, one for each block and layer,
-        would take twice as long.
-        """
-        joined = iter([mx.concatenate(list(pieces), axis=2) for pieces in parts])
-        found: dict[tuple[int, int], mx.array] = {}
-        for stack in self._stacks:
-            own = [next(joined) for _ in range(stack.kind.packed_arrays)]
-            for place, member in enumerate(stack.members):
-                found[member] = stack.kind.unpacked([part[place : place + 1] for part in own])
-        for layer, (kind, leaf) in enumerate(zip(self._kinds, layers, strict=True)):
-            if kind.token_arrays:
-                kind.fill(leaf, [found[layer, number] for number in range(len(kind.token_arrays))])
-
-    def _fill_by_host(
-        self,
-        host_copy: HostCopy,
-        layers: Sequence[object],
-        parts: Sequence[Sequence[mx.array]],
-        tokens: int,
-    ) -> None:
-        """Like `_fill`, but the host writes each block directly to its place."""
-        cut = {
-            layer: (kind, leaf)
-            for layer, (kind, leaf) in enumerate(zip(self._kinds, layers, strict=True))
-            if kind.token_arrays
-        }
-        opened = {layer: kind.open_to_host(leaf) for layer, (kind, leaf) in cut.items()}
-        targets = [[opened[layer][number] for layer, number in stack.members] for stack in self._stacks]
-        host_copy(parts, targets)
-        for kind, leaf in cut.values():
-            kind.filled_by_host(leaf, tokens)
 
 
 def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:

@@ -126,7 +126,7 @@ class Converter:
     def _assistant(self, entry: dict[str, Any], message: Message, ids: CallIds) -> Messages:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         thoughts = "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
-        if thoughts:
+        if thoughts or self.traits.empty_reasoning:
             shielded = self.literals.shield(thoughts, trusted=True)
             entry.update(dict.fromkeys(self.traits.reasoning_fields, shielded))
             if self.traits.thinking_parts:

@@ -265,23 +265,37 @@ class LanguagePreparer:
         reasoning: "ReasoningPlan",
     ) -> CompiledGrammar | None:
         """The grammar that the output format, `tool_choice` and strict tools ask for, or None if they ask for none."""
-        wanted, calls = request.output_format, None
+        wanted = request.output_format
         required = request.tool_choice.mode == "required"
-        if tool_format is not None and offered:
-            if required:
-                wanted = None
-            if required or wanted is not None or any(tool.strict for tool in offered):
+        called = tool_format is not None and bool(offered)
+        if called and required:
+            wanted = None
+        constrained = called and (required or wanted is not None or any(tool.strict for tool in offered))
+        if wanted is None and not constrained:
+            return None
+        param = "response_format" if wanted is not None else "tools"
+        thinks = reasoning.opened or reasoning.may_open
+
+        def compiled(tools: tuple[Tool, ...]) -> CompiledGrammar:
+            calls = None
+            if constrained and tool_format is not None:
                 calls = tool_format.grammar(
-                    offered,
+                    tools,
                     required=required or wanted is not None,
                     parallel=request.parallel_tool_calls,
                     special=self._grammars.special_id,
                 )
-        if wanted is None and calls is None:
-            return None
-        param = "response_format" if wanted is not None else "tools"
-        thinks = reasoning.opened or reasoning.may_open
-        return self._grammars.compile(wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param)
+            return self._grammars.compile(
+                wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param
+            )
+
+        try:
+            return compiled(offered)
+        except ServerError:
+            enforceable = tuple(map(self._grammars.enforceable, offered)) if constrained else offered
+            if enforceable == offered:
+                raise
+        return compiled(enforceable)
 
     def open_renderer(self, media: TextOnly) -> PromptRenderer:
         """A renderer of prompts with these media. Raises `ServerError("load_failed")` for a broken chat template."""

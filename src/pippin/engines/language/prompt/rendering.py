@@ -22,6 +22,7 @@ from pippin.core.conversation import (
 from pippin.core.errors import ServerError
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.language.prompt import infill
+from pippin.engines.language.prompt.forms import Forms, Render
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
@@ -74,12 +75,12 @@ class PromptRenderer:
         self._tokenizer = tokenizer
         self.media = media
         self._defaults = defaults
-        self._templates: dict[str, tuple[ChatTemplate, Converter]] = {}
+        self._templates: dict[str, tuple[ChatTemplate, Converter, Forms]] = {}
         for name, source in sources.items():
             template = ChatTemplate(source, tokenizer.special_names)
             style = media.style(template)
             converter = Converter(probe(template, history), history, tokenizer.literals, style)
-            self._templates[name] = (template, converter)
+            self._templates[name] = (template, converter, Forms(self._skeleton_of(template, converter)))
 
     def sample(self, modality: Modality, count: int = 1) -> str:
         """A rendered user message with media and a word. Raises `ServerError`."""
@@ -96,7 +97,7 @@ class PromptRenderer:
     @property
     def offers_tools(self) -> bool:
         """Whether one of the templates writes the tools on offer."""
-        return any(converter.traits.tools for _, converter in self._templates.values())
+        return any(converter.traits.tools for _, converter, _ in self._templates.values())
 
     @property
     def turn_end(self) -> str:
@@ -186,27 +187,22 @@ class PromptRenderer:
         *,
         generation: bool,
     ) -> str:
-        template, converter = self._template_for(tools)
+        template, converter, forms = self._template_for(tools)
+        messages = forms.of(messages, tools=bool(tools), generation=generation)
         variables = {**self._variables(request), "add_generation_prompt": generation}
-        if tools and converter.traits.tools:
-            variables["tools"] = converter.offer(tools)
-        elif converter.traits.no_tools:
-            variables["tools"] = None
-        converted = converter.convert(messages, tools)
-        try:
-            return template.render(converted, variables)
-        except TemplateTooCostly as error:
-            raise ServerError(
-                "invalid_request", f"The chat template gave up on these messages: {error}.", "messages"
-            ) from error
-        except TemplateRefusal as error:
-            raise ServerError(
-                "invalid_request",
-                f"The model's chat template can't render these messages: {error}",
-                "messages",
-            ) from error
+        return rendered(template, converter, messages, tools, variables)
 
-    def _template_for(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Converter]:
+    def _skeleton_of(self, template: ChatTemplate, converter: Converter) -> Render:
+        """Renders skeletons of conversations, which have no media."""
+        converter = replace(converter, media=None)
+
+        def render(messages: tuple[Message, ...], tools: tuple[Tool, ...], generation: bool) -> str:
+            variables = {**self._defaults, "add_generation_prompt": generation}
+            return rendered(template, converter, messages, tools, variables)
+
+        return render
+
+    def _template_for(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Converter, Forms]:
         found = self._templates.get("tool_use") if tools else None
         found = found or self._templates.get("default")
         if found is None:
@@ -235,6 +231,31 @@ class PromptRenderer:
         if request.thinking.effort is not None:
             variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
         return variables
+
+
+def rendered(
+    template: ChatTemplate,
+    converter: Converter,
+    messages: tuple[Message, ...],
+    tools: tuple[Tool, ...],
+    variables: dict[str, Any],
+) -> str:
+    """The text that a template makes of a conversation. Raises `ServerError` if it refuses it."""
+    if tools and converter.traits.tools:
+        variables["tools"] = converter.offer(tools)
+    elif converter.traits.no_tools:
+        variables["tools"] = None
+    converted = converter.convert(messages, tools)
+    try:
+        return template.render(converted, variables)
+    except TemplateTooCostly as error:
+        raise ServerError(
+            "invalid_request", f"The chat template gave up on these messages: {error}.", "messages"
+        ) from error
+    except TemplateRefusal as error:
+        raise ServerError(
+            "invalid_request", f"The model's chat template can't render these messages: {error}", "messages"
+        ) from error
 
 
 def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def state_of(engine: LanguageEngine) -> tuple[int, ...]:
     scheduler, prefixes = engine.scheduler, engine.prefixes
     lengths = sum(each.length for each in scheduler.running)
     computed = sum(each.computed for each in scheduler.prefilling)
-    held = 0 if prefixes is None else len(prefixes.tree)
+    held = prefixes.stats().entries
     counts = len(scheduler.waiting), len(scheduler.prefilling), len(scheduler.running)
     return *counts, lengths, computed, held
 
@@ -90,8 +90,8 @@ class ToldSample(Sampled):
 
     telling: Telling | None = None
 
-    def read(self, tokenizer: Tokenizer, wanted: Any) -> list[SampledToken]:
-        chosen = super().read(tokenizer, wanted)
+    def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
+        chosen = super().read(tokenizer)
         if self.telling is not None:
             self.telling.send(Tokens([each.token for each in chosen]))
         return chosen

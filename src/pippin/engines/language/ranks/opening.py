@@ -16,7 +16,7 @@ from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.kinds.base import CacheKind
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
 from pippin.engines.language.prompt.preparer import LanguagePreparer
@@ -68,7 +68,7 @@ def open_rank(
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
     own = Ready(
         shares=share_memory(plan, options, found.engine.counters.weight_bytes),
-        keeps_prefixes=found.engine.prefixes is not None,
+        keeps_prefixes=found.engine.prefixes.keeps,
         kinds=[written(kind) for kind in found.engine.batch.groups.layout.kinds],
     )
     shares = agree(link, rank, found.engine, own)
@@ -149,8 +149,7 @@ def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) ->
         link.tell(encode(agreed))
     kinds = [read(kind) for kind in agreed.kinds]
     engine.batch.groups.layout.reckon_as(kinds)
-    if engine.prefixes is not None:
-        engine.prefixes.reckon_as(kinds)
+    engine.prefixes.reckon_as(kinds)
     engine.resize(agreed.shares)
     return agreed.shares
 

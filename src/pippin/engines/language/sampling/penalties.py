@@ -34,7 +34,7 @@ class History:
         return cls(mx.zeros((0, CAPACITY_STEP), mx.int32), none, none)
 
     def joined(self, tokens: Sequence[int], generated: int, vocabulary: int | None) -> "History":
-        """With one more row of `tokens`, the last `generated` of which are no prompt.
+        """A history with one more row of `tokens`, the last `generated` of which are no prompt.
 
         Tokens from `vocabulary` on are left out: their penalty would be written beyond the logits.
         """
@@ -55,14 +55,14 @@ class History:
         return History(self.tokens[mx.array(rows)], self.lengths[rows], self.prompts[rows])
 
     def extended(self, tokens: mx.array) -> "History":
-        """With one more token [R] for each row."""
+        """A history with one more token [R] for each row."""
         wide = self._wider(int(self.lengths.max(initial=0)) + 1)
         places = mx.array(self.lengths[:, None])
         updated = mx.put_along_axis(wide.tokens, places, tokens[:, None].astype(mx.int32), axis=1)
         return History(updated, self.lengths + 1, self.prompts)
 
     def appended(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> "History":
-        """With the first `counts` [R] of `tokens` [R, T] for each row."""
+        """A history with the first `counts` [R] of `tokens` [R, T] for each row."""
         longer = self
         for column in range(tokens.shape[1]):
             added = self.lengths + np.minimum(counts, column + 1)
@@ -91,7 +91,7 @@ class Bias:
 
     @classmethod
     def of(cls, entries: list[tuple[int, int, float]]) -> "Bias":
-        """From entries of row, token and value."""
+        """Made of entries of row, token and value."""
         rows, tokens, values = zip(*entries, strict=True)
         return cls(np.array(rows, np.int32), np.array(tokens, np.int32), np.array(values, np.float32))
 

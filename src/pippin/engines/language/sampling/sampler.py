@@ -52,32 +52,33 @@ class SampledToken:
 class Sampled:
     """One token for each row, still on the device.
 
-    `scored` lists the rows that asked for logprobs, in ascending order; the arrays beside it have one entry for each
-    of them.
+    `scored` has the rows that asked for logprobs, in ascending order, and their counts of alternatives; the arrays
+    beside it have one entry for each of them.
     """
 
     tokens: mx.array  # [B] int32
-    scored: tuple[int, ...] = ()
+    scored: tuple[tuple[int, int], ...] = ()
     logprobs: mx.array | None = None  # [len(scored)] float32
     top_ids: mx.array | None = None  # [len(scored), K] int32, best first
     top_logprobs: mx.array | None = None  # [len(scored), K] float32
 
     def arrays(self) -> list[mx.array]:
         """What to hand to `mx.async_eval`."""
+        if not self.scored:
+            return [self.tokens]
         found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
         return [array for array in found if array is not None]
 
-    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[SampledToken]:
-        """The values on the host; waits for the device. `wanted` is each row's count of alternatives, or None."""
+    def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
+        """The values on the host; waits for the device."""
         tokens: list[int] = np.array(self.tokens).tolist()
-        choices = [SampledToken(token) for token in tokens]
+        choices = list(map(SampledToken, tokens))
         if self.logprobs is None:
             return choices
         logprobs: list[float] = np.array(self.logprobs).tolist()
         ids: list[list[int]] = [] if self.top_ids is None else np.array(self.top_ids).tolist()
         tops: list[list[float]] = [] if self.top_logprobs is None else np.array(self.top_logprobs).tolist()
-        for place, row in enumerate(self.scored):
-            count = wanted[row]
+        for place, (row, count) in enumerate(self.scored):
             top: tuple[TopToken, ...] = ()
             if count:
                 pairs = zip(ids[place][:count], tops[place][:count], strict=True)
@@ -86,18 +87,17 @@ class Sampled:
         return choices
 
 
-def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> Sampled:
-    """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: a count of alternatives each, or None."""
-    rows = [row for row, count in enumerate(wanted) if count is not None]
-    if not rows:
+def score(logits: mx.array, tokens: mx.array, scored: tuple[tuple[int, int], ...]) -> Sampled:
+    """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: `scored` as in `Sampled`."""
+    if not scored:
         return Sampled(tokens)
-    scored = tuple(rows)
+    rows = [row for row, _ in scored]
     whole = rows == list(range(logits.shape[0]))
     asked = (logits if whole else logits[mx.array(rows)]).astype(mx.float32)
     chosen = tokens if whole else tokens[mx.array(rows)]
     norm = mx.logsumexp(asked, axis=-1, keepdims=True)
     logprobs = (mx.take_along_axis(asked, chosen[:, None], axis=-1) - norm)[:, 0]
-    count = min(max(wanted[row] or 0 for row in rows), asked.shape[-1])
+    count = min(max(count for _, count in scored), asked.shape[-1])
     if not count:
         return Sampled(tokens, scored, logprobs)
     ids, values = best(asked, count)
@@ -138,7 +138,7 @@ class _Plan:
     tracked: list[int]
     penalties: Penalties | None
     bias: Bias | None
-    wanted: tuple[int | None, ...]
+    scored: tuple[tuple[int, int], ...]  # as in `Sampled`
     seeds: NDArray[np.uint64]
 
 
@@ -242,15 +242,15 @@ class BatchSampler:
         edited = self._edited(plan, logits, history, masks, masked_rows)
         whole = plan.short or plan.wide
         if whole is None:
-            return score(logits, self._likeliest(edited), plan.wanted)
+            return score(logits, self._likeliest(edited), plan.scored)
         positions = self._positions + np.uint64(ahead)
         if len(whole.rows) == len(self._rows):
-            return score(logits, self._drawn(plan, whole, edited, positions), plan.wanted)
+            return score(logits, self._drawn(plan, whole, edited, positions), plan.scored)
         tokens = self._likeliest(edited) if plan.greedy else mx.zeros(len(self._rows), mx.int32)
         for group in (plan.short, plan.wide):
             if group is not None:
                 tokens[mx.array(group.rows)] = self._drawn(plan, group, edited, positions)
-        return score(logits, tokens, plan.wanted)
+        return score(logits, tokens, plan.scored)
 
     def _likeliest(self, logits: mx.array) -> mx.array:
         """The best token [B] of each row. Where sorting is slow, numpy finds it in a tenth of MLX's time."""
@@ -338,7 +338,7 @@ class BatchSampler:
             tracked=tracked,
             penalties=Penalties.of(samplings, self._breakers(samplings)) if tracked else None,
             bias=Bias.of(bias) if bias else None,
-            wanted=tuple(row.logprobs for row in rows),
+            scored=tuple((place, row.logprobs) for place, row in enumerate(rows) if row.logprobs is not None),
             seeds=np.array([row.seed for row in rows], np.uint64),
         )
 

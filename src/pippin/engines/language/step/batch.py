@@ -1,6 +1,6 @@
 """The sequences that decode together: one pass through the model, and one draw for all of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -29,23 +29,21 @@ class Batch:
         groups: CacheGroups,
         model: LoadedModel,
         sampler: BatchSampler,
-        *,
-        overlaps: bool = True,
-        heads: Follower | None = None,
+        followers: Sequence[Follower] = (),
     ) -> None:
-        """`overlaps`: the device computes a pass while the host goes on. `heads` are told what states passes leave."""
+        """`followers` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order
         self.groups = groups
-        self.overlaps = overlaps
         self.built = False  # the next pass is under way
-        self.heads = heads
+        self.followers = followers
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = sampler
         self._judge = Judge(sampler, model.tokenizer, self._mask_words)
-        self._drawn: Sampled | None = None
-        self._unread: list[Running] = []  # for whom the last draw was, until it is read
+        self._nothing_drawn = Sampled(mx.zeros((0,), mx.int32))
+        self._drawn = self._nothing_drawn
+        self._drawn_for: list[Running] = []  # until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
         self._logits: list[mx.array] = []
         self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
@@ -85,17 +83,22 @@ class Batch:
     def forward(self) -> None:
         """Build the next pass, and have the device compute it."""
         self.groups.compact()
-        given = [each for each in self.running if each.next_token is not None]
-        inputs = [] if self._drawn is None else [self._drawn.tokens]
-        drawn = inputs[0].size if inputs else 0
+        drawn = self._drawn.tokens.size
+        given: list[int] = []  # tokens that the last draw does not hold
+        for each in self.running:
+            if each.next_token is not None:
+                each.source = drawn + len(given)
+                given.append(each.next_token)
+                each.next_token = None
+        inputs = [self._drawn.tokens] if drawn else []
         if given:
-            inputs.append(mx.array([each.next_token for each in given], dtype=mx.int32))
-            for index, each in enumerate(given):
-                each.source, each.next_token = drawn + index, None
+            inputs.append(mx.array(given, dtype=mx.int32))
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, 1))
+        states: list[mx.array] = []
+        for told in self.followers:
+            states += told.kept(dict.fromkeys(self.running, 1))
         mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
     def _pass(self, tokens: mx.array) -> list[mx.array]:
@@ -106,11 +109,13 @@ class Batch:
         for group, slots in self._by_group():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
-            self._choose_adapters(group, slots)
+            if self._adapters.names:
+                self._choose_adapters(group, slots)
             results.append(group.forward(_pick(tokens, sources)))
-            if self.heads is not None:
-                self.heads.passed(group)
-            self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
+            for told in self.followers:
+                told.passed(group)
+            for slot, each in slots.items():
+                self._logits_at[each] = start + slot - group.low
             start += group.high - group.low
         return results
 
@@ -129,25 +134,27 @@ class Batch:
         return self.groups.fit(limit, count)
 
     def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
-        if self._adapters.names:
-            numbers = range(group.low, group.high)
-            self._adapters.choose(
-                [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
-            )
+        numbers = range(group.low, group.high)
+        self._adapters.choose(
+            [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
+        )
 
     def _in_order(self, parts: list[mx.array]) -> mx.array:
         """What was computed for each sequence, in the sampler's order."""
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
-        return _pick(whole, [self._logits_at[each] for each in self.running])
+        return _pick(whole, list(map(self._logits_at.__getitem__, self.running)))
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
-        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        masked: list[int] = []
+        for index, each in enumerate(self.running):
+            if each.sequence.decoder.needs_mask:
+                masked.append(index)
         masks = self._masks(masked) if masked else None
         self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
-        self._unread = list(self.running)
+        self._drawn_for = list(self.running)
         for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
@@ -160,13 +167,9 @@ class Batch:
         return masks
 
     def read(self) -> list[tuple[Running, SampledToken]]:
-        """The last draw on the host, of the sequences that are still here; each draw is read once."""
-        if self._drawn is None or not self._unread:
-            return []
-        drawn_for, self._unread = self._unread, []
-        sampled = self._drawn.read(self._tokenizer, [each.sequence.logprobs for each in drawn_for])
-        here = set(self.running)
-        return [pair for pair in zip(drawn_for, sampled, strict=True) if pair[0] in here]
+        """The last draw on the host, with the sequences that it was for."""
+        drawn_for, self._drawn_for = self._drawn_for, []
+        return list(zip(drawn_for, self._drawn.read(self._tokenizer), strict=True))
 
     def check(self, proposals: list[Proposal]) -> list[list[SampledToken]]:
         """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
@@ -180,8 +183,8 @@ class Batch:
             each.source = index
         logits = self._in_order(self._pass(padded(tokens, chains)))
         found = self._judge.choose(self.running, logits, chains)
-        if self.heads is not None:
-            self.heads.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
+        for told in self.followers:
+            told.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
         self._commit(found, tokens.shape[1])
         return found
 
@@ -193,13 +196,14 @@ class Batch:
             each.next_token = sampled[-1].token
         self._rewind({each: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
-        self._drawn, self._unread = None, []
+        self._drawn, self._drawn_for = self._nothing_drawn, []
         self._logits_at = {}
 
     def _rewind(self, counts: Mapping[Running, int]) -> None:
         """Each sequence forgets its last so many tokens. Layers may be computed again for that, with their adapters."""
         for group, slots in self._by_group():
-            self._choose_adapters(group, slots)
+            if self._adapters.names:
+                self._choose_adapters(group, slots)
             group.rewind({slot: counts[each] for slot, each in slots.items()})
 
 

@@ -1,8 +1,9 @@
 """What steps took: the expected cost of the next one, and the counts and rates that operators see."""
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,13 @@ class StepCost:
     The kind of a step is whether it decoded and whether it prefilled.
     """
 
-    _steps: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
+    _steps: dict[tuple[bool, bool], deque[Step]] = field(default_factory=lambda: defaultdict(_last_steps))
     _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
     _unfitted: int = 0  # steps since the last fit
 
     def observe(self, step: Step) -> None:
         """Learn from a step."""
-        steps = self._steps.setdefault((step.sequences > 0, step.tokens > 0), _last_steps())
+        steps = self._steps[step.sequences > 0, step.tokens > 0]
         if len(steps) >= ENOUGH:
             step = replace(step, seconds=min(step.seconds, OUTLIER * self._expected(step, STALE)))
         steps.append(step)
@@ -80,7 +81,7 @@ class StepCost:
 
     def _fitted(self, stale: int = 0) -> NDArray[np.float64]:
         if self._unfitted > stale:
-            self._parts = _fit([step for steps in self._steps.values() for step in steps])
+            self._parts = _fit(list(chain.from_iterable(self._steps.values())))
             self._unfitted = 0
         return self._parts
 

@@ -40,7 +40,8 @@ class StopFinder:
     def feed(self, text: str, tokens: tuple[Token, ...] = ()) -> Shown:
         """Add text and the tokens that begin with it; return what may be sent now."""
         end = self._shown + len(self._held)
-        self._waiting.extend((end, token) for token in tokens)
+        for token in tokens:
+            self._waiting.append((end, token))
         if not self._stops:
             return self._release(text)
         self._held += text

@@ -1,7 +1,7 @@
 """The life of a request: submitted, admitted, started, told of its tokens, preempted, finished, remembered."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho
@@ -9,7 +9,7 @@ from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.prefill import Prefill
@@ -22,8 +22,6 @@ from pippin.engines.language.step.sequences import (
     Waiting,
     identity_of,
 )
-from pippin.engines.language.step.speculation.proposers import Proposal
-from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.vision.encoder import MediaInputs
 from pippin.engines.language.vision.media import PromptMedia
@@ -38,8 +36,7 @@ class Lifecycle:
         scheduler: Scheduler,
         prefill: Prefill,
         batch: Batch,
-        prefixes: PrefixCache | None,
-        speculation: Speculation | None,
+        prefixes: Prefixes,
         *,
         stream_interval: int,
         steering: Steering = ALONE,
@@ -55,7 +52,7 @@ class Lifecycle:
         self._prefill = prefill
         self._batch = batch
         self._prefixes = prefixes
-        self._speculation = speculation
+        self.on_leave: list[Callable[[Sequence], None]] = []  # told of each sequence that leaves the batch
         self._live: dict[str, Request] = {}
         self._arrivals = 0
         # Sequences that have left the batch and are not in the prefix cache yet: key, tokens, cache.
@@ -103,7 +100,6 @@ class Lifecycle:
     def _open_media(self, job: LanguageJob) -> MediaInputs | None:
         if job.media is None:
             return None
-        assert self._model.vision is not None  # media are prepared for models that take them
         assert isinstance(job.media, PromptMedia)
         return self._model.vision.open(job.prompt, job.media)
 
@@ -147,8 +143,8 @@ class Lifecycle:
         for running in started:
             slot = prompt.slot or self._batch.groups.reserve(self._scheduler.slot_request(running), limit)
             self._batch.join(running, slot, prompt.cache, prompt.logits)
-            if self._speculation is not None and self._speculation.heads is not None:
-                self._speculation.heads.started(running, prompt)
+            for each in self._batch.followers:
+                each.started(running, prompt)
         self._prefill.discard(prompt, joined=True)
 
     # In the batch
@@ -178,19 +174,9 @@ class Lifecycle:
             self._tell(request, sequence.unsent)
             sequence.unsent, sequence.unsent_tokens = [], 0
 
-    def accept_checked(self, running: Running, proposal: Proposal, chosen: list[SampledToken]) -> None:
-        """Take the tokens that the model chose when it checked a proposal, which has all of `chosen` but the last."""
-        sequence = running.sequence
-        sequence.draft_tokens += len(proposal.tokens)
-        sequence.accepted_tokens += len(chosen) - 1
-        if self._speculation is not None:
-            self._speculation.judged(sequence, proposal, [each.token for each in chosen])
-        for sampled in chosen:
-            if sequence.stage is running:  # false after its last token, or if the request has failed
-                self.accept(running, sampled)
-
     def _tell(self, request: Request, events: Iterable[Event]) -> None:
-        self.events.extend((request.job.id, event) for event in events)
+        for event in events:
+            self.events.append((request.job.id, event))
 
     # Ends
 
@@ -212,7 +198,7 @@ class Lifecycle:
     def expire(self, now: float, patience: float | None) -> None:
         """End requests that exceed their own timeout, and those that have waited in the queue for longer than
         `patience` seconds."""
-        for request in self.live:
+        for request in list(self._live.values()):
             waited = now - request.job.created
             limit = request.job.request.timeout
             if limit is not None and waited > limit:
@@ -229,10 +215,9 @@ class Lifecycle:
     def _leave(self, gone: list[Running]) -> None:
         """Take sequences out of the batch, whether they have ended or not."""
         self._batch.leave(gone)
-        if (speculation := self._speculation) is not None:
+        for told in self.on_leave:
             for running in gone:
-                if speculation.always or running.sequence.request.job.prediction:
-                    speculation.forget(running.sequence)
+                told(running.sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         """End a sequence that has left the batch, and its request if it was the last one."""
@@ -269,8 +254,6 @@ class Lifecycle:
                     self.suspend(victim)
                 case Running():
                     self._cut(victim.sequence)
-        if (alone := self._scheduler.overgrown()) is not None:
-            self._cut(alone.sequence)
 
     def suspend(self, running: Running) -> None:
         """Preempt a sequence: its tokens become a prompt, most of which the prefix cache keeps, and it resumes."""
@@ -324,33 +307,30 @@ class Lifecycle:
     def _remember(self, running: Running) -> None:
         """Note a sequence that is about to leave, for conversations that continue from its end. `keep_left` copies it
         later, so that its client need not wait for the copy."""
-        if self._prefixes is None:
-            return
         sequence, slot = running.sequence, running.slot
         length = min(slot.length, len(sequence.tokens))
-        stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
-        if stop and self._earliest(running, length, self._prefixes) <= stop:
+        stop = self._prefixes.block_end(length)
+        if stop and self._earliest(running, length) <= stop:
             job = sequence.request.job
             self._left.append((job.key, identity_of(job, sequence.tokens[:stop]), slot.view(stop)))
 
-    def _earliest(self, running: Running, length: int, prefixes: PrefixCache) -> int:
+    def _earliest(self, running: Running, length: int) -> int:
         """The first position from which a sequence's cache can be restored."""
-        if prefixes.has_state or not running.slot.looks_back:
+        if self._prefixes.has_state:
             return length  # state exists for the very end only
-        if prefixes.has_snapshots:
+        if self._prefixes.has_snapshots:
             return running.joined  # a sliding window came with what it needs to resume from there
         return 0
 
     def keep_left(self) -> None:
         """Copy sequences that have left the batch into the prefix cache."""
         left, self._left = self._left, []
-        if self._prefixes is not None:
-            for key, tokens, cache in left:
-                self._prefixes.keep(key, tokens, cache)
+        for key, tokens, cache in left:
+            self._prefixes.keep(key, tokens, cache)
 
     def keep_states(self) -> None:
         """Keep recurrent state, which cannot be rewound, whenever a sequence passes the end of a block."""
-        if self._prefixes is None or not self._prefixes.has_state:
+        if not self._prefixes.has_state:
             return
         size = self._prefixes.block_tokens
         for running in self._batch.running:

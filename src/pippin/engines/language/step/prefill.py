@@ -10,7 +10,7 @@ from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
 from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
@@ -28,14 +28,14 @@ class Prefill:
         model: LoadedModel,
         scheduler: Scheduler,
         groups: CacheGroups,
-        prefixes: PrefixCache | None,
-        heads: Follower | None = None,
+        prefixes: Prefixes,
+        followers: Sequence[Follower] = (),
     ) -> None:
         self._model = model
         self._scheduler = scheduler
         self._groups = groups
         self._prefixes = prefixes
-        self._heads = heads
+        self._followers = followers
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
         """The prompt to work on now, or None if all must wait. It has a cache filled from the prefix cache."""
@@ -52,8 +52,8 @@ class Prefill:
         """
         if prompt.slot is not None and not joined:
             self._groups.leave([prompt.slot])
-        if self._heads is not None:
-            self._heads.prompt_dropped(prompt)
+        for each in self._followers:
+            each.prompt_dropped(prompt)
         prompt.cache = prompt.logits = prompt.slot = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
@@ -85,19 +85,19 @@ class Prefill:
         """Give the prompt a cache with its known tokens. False if it should wait for the disk, or for a prompt that
         computes the prefix that both share."""
         # All of its own tokens are to be scored, so none counts as known.
-        prefixes = None if _is_scored(prompt) else self._prefixes
-        if prefixes is not None and (
-            self._waits_for_another(prompt, prefixes) or _waits_for_disk(prompt, prefixes)
-        ):
+        prefixes = NoPrefixes() if _is_scored(prompt) else self._prefixes
+        if self._waits_for_another(prompt, prefixes) or _waits_for_disk(prompt, prefixes):
             self._scheduler.pause(prompt)
             return False
         prompt.cache = self._new_cache(prompt)
-        known = 0 if prefixes is None else self._restore(prompt, prompt.cache, prefixes)
+        known = self._restore(prompt, prompt.cache, prefixes)
         self._scheduler.begin(prompt, known, in_slot=prompt.slot is not None)
         return True
 
-    def _waits_for_another(self, prompt: Prefilling, prefixes: PrefixCache) -> bool:
+    def _waits_for_another(self, prompt: Prefilling, prefixes: Prefixes) -> bool:
         """Whether a prompt under way will soon have computed more of this one than the prefix cache has."""
+        if not prefixes.keeps:
+            return False
         key, identity = prompt.request.job.key, prompt.waiting.identity
         known = prefixes.match(key, identity).known
         for other in self._scheduler.prefilling:
@@ -126,7 +126,7 @@ class Prefill:
         prompt.slot = self._groups.reserve(request, self._scheduler.for_running())
         return self._groups.prompt_cache(prompt.slot)
 
-    def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: PrefixCache) -> int:
+    def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: Prefixes) -> int:
         """Copy the prompt's known tokens from the prefix cache; return how many there are."""
         request = prompt.request
         # The last token is always computed, because its logits are drawn from.
@@ -143,11 +143,9 @@ class Prefill:
 
     def _keep(self, prompt: Prefilling) -> None:
         """Store the computed part of a prompt in the prefix cache."""
-        if self._prefixes is None or prompt.cache is None:
-            return
         request = prompt.request
         tokens = prompt.waiting.identity[: prompt.computed]
-        stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
+        stored = self._prefixes.keep(request.job.key, tokens, prompt.cache or [], request.job.pins)
         if request.prefilled is None and stored:
             # A part of the first stored block may have been known already.
             partly = 0 if request.stored_tokens else request.cached_tokens % self._prefixes.block_tokens
@@ -156,8 +154,7 @@ class Prefill:
     def _count(self, prompt: Prefilling, most: int) -> int:
         """How many tokens the prompt's next chunk has."""
         computed = prompt.computed
-        if (longest := self._scheduler.limits.longest_chunk) is not None:
-            most = min(most, longest(computed))
+        most = min(most, self._scheduler.limits.longest_chunk(computed))
         ahead = [end - computed for end in prompt.chunk_ends if end > computed]
         remaining = min([prompt.remaining, *ahead])
         # A small rest would cost a whole pass too, so the chunk is stretched to take it.
@@ -165,7 +162,7 @@ class Prefill:
         # If the head cannot compute logits of one position alone, the last token is computed by itself.
         last_alone = not self._model.head.works and count == prompt.remaining > 1
         end = prompt.request.chunk_end(computed + count - last_alone, computed)
-        if self._prefixes is not None and self._prefixes.has_snapshots and count < prompt.remaining:
+        if self._prefixes.has_snapshots and count < prompt.remaining:
             # States of layers that cannot be cut are kept only at ends of blocks: a cancelled prompt can resume from
             # there.
             aligned = prompt.request.block_end(end, self._prefixes.block_tokens)
@@ -200,8 +197,8 @@ class Prefill:
         with self._model.head.only(last):
             logits = self._model.head.last(self._forward(prompts, counts), last)
         arrays: list[mx.array] = []
-        if self._heads is not None:
-            arrays += self._heads.prompts_passed(prompts, counts)
+        for each in self._followers:
+            arrays += each.prompts_passed(prompts, counts)
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
             arrays += arrays_of(prompt.cache or [])
             if count == prompt.remaining:
@@ -244,8 +241,8 @@ class Prefill:
             start = prompt.computed + done
             piece = prompt.request.chunk_end(start + min(count - done, SCORED_CHUNK), start) - start
             logits = self._forward([prompt], [piece], done)[0].astype(mx.float32)
-            if self._heads is not None:
-                mx.eval(self._heads.prompts_passed([prompt], [piece], done))
+            for each in self._followers:
+                mx.eval(each.prompts_passed([prompt], [piece], done))
             done += piece
             if start + piece == prompt.length:
                 prompt.logits = logits[-1:]
@@ -279,7 +276,7 @@ def _is_scored(prompt: Prefilling) -> bool:
     return prompt.request.scores_prompt and prompt.request.prefilled is None
 
 
-def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
+def _waits_for_disk(prompt: Prefilling, prefixes: Prefixes) -> bool:
     """Fetch blocks of the prompt from the disk; return whether the read is still under way."""
     if not prompt.asked_disk:
         prompt.asked_disk = True

@@ -36,12 +36,12 @@ class StepLimits:
     sequence_bytes: Callable[[int], int]  # of one sequence, by its capacity in tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache, by its tokens
     memory: int  # bytes for running sequences and prompts under way
-    # The longest chunk, by the tokens before it; None where only `prefill_chunk` bounds it.
-    longest_chunk: Callable[[int], int] | None = None
+    # The longest chunk, by the tokens before it, where not only `prefill_chunk` bounds it.
+    longest_chunk: Callable[[int], int] = lambda before: LONGEST
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # a lone sequence's prompt is computed in its slot
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of such a prompt, besides its slot
-    draft_bytes: Callable[[int], int] | None = None  # of what a drafter keeps for a sequence
+    draft_bytes: Callable[[int], int] = lambda tokens: 0  # of what a drafter keeps for a sequence
 
 
 class Scheduler:
@@ -222,8 +222,9 @@ class Scheduler:
 
     def victim(self) -> Prefilling | Running | None:
         """The one to preempt when the memory is outgrown: lowest priority, then youngest. Prompts under way, whose work
-        would be lost, are chosen only if no sequence runs, which happens only after the memory has shrunk."""
-        if len(self.prefilling) + len(self.running) < 2 or self.charged <= self.limits.memory:
+        would be lost, are chosen only if no sequence runs, which happens only after the memory has shrunk; and never
+        one that is alone."""
+        if (not self.running and len(self.prefilling) < 2) or self.charged <= self.limits.memory:
             return None
         candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
 
@@ -252,12 +253,6 @@ class Scheduler:
         prompts: list[Waiting | Prefilling] = [*self.waiting, *self.prefilling]
         return [each for each in prompts if not self.fits_alone(each.length, each.count)]
 
-    def overgrown(self) -> Running | None:
-        """The only sequence left, if it has outgrown the memory by itself."""
-        if self.prefilling or len(self.running) != 1 or self.charged <= self.limits.memory:
-            return None
-        return self.running[0]
-
     @property
     def charged(self) -> int:
         """Bytes that prompts under way and running sequences need, each with one token more."""
@@ -268,9 +263,12 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-        ascending = sorted(self.running, key=lambda each: each.length)
-        longest = {each.length_class: each.length + 1 for each in ascending}
-        return left - sum(self._draft_bytes(longest[each.length_class]) for each in self.running)
+        longest: dict[int, int] = {}
+        for each in self.running:
+            longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
+        for each in self.running:
+            left -= self._draft_bytes(longest[each.length_class])
+        return left
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded."""
@@ -296,10 +294,9 @@ class Scheduler:
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
             reckoned.append((each, padded_as))
-        one = {
-            name: limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
-            for name, tokens in longest.items()
-        }
+        one: dict[int, int] = {}
+        for name, tokens in longest.items():
+            one[name] = limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
         size = 0
         for each, padded_as in reckoned:
             own = each.count * one[padded_as]
@@ -314,8 +311,6 @@ class Scheduler:
 
     def _draft_bytes(self, tokens: int) -> int:
         limits = self.limits
-        if limits.draft_bytes is None:
-            return 0
         return limits.draft_bytes(tokens + limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, length: int, count: int) -> int:

@@ -6,15 +6,15 @@ from typing import Literal
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.core.models import EngineStats, RequestStatus
 from pippin.engines.language.model.experts import expert_stats
-from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling, Request
-from pippin.engines.language.vision.encoder import VisionEncoder
+from pippin.engines.language.vision.encoder import Vision
 
 
 def engine_stats(
@@ -23,8 +23,8 @@ def engine_stats(
     lifecycle: Lifecycle,
     batch: Batch,
     model: nn.Module,
-    prefixes: PrefixCache | None,
-    vision: VisionEncoder | None,
+    prefixes: Prefixes,
+    vision: Vision,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(
@@ -45,11 +45,11 @@ def engine_stats(
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
         draft_seconds=counters.draft_seconds,
-        media_encoded=0 if vision is None else vision.encoded,
-        media_reused=0 if vision is None else vision.reused,
+        media_encoded=vision.encoded,
+        media_reused=vision.reused,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
-        cache=CacheStats() if prefixes is None else prefixes.stats(),
+        cache=prefixes.stats(),
         experts=expert_stats(model),
         requests=tuple(request_status(request, now) for request in lifecycle.live),
     )

@@ -19,9 +19,8 @@ class Steering:
     """The inputs of an engine that runs alone."""
 
     now: Callable[[], float] = time.monotonic  # asked once, when a step begins
-    budget: Callable[[int], int] = (
-        int  # of the prompt tokens that the scheduler would compute, how many it is
-    )
+    # The prompt tokens to compute, of those that the scheduler would compute.
+    budget: Callable[[int], int] = int
     decoder: Callable[[LanguageJob, int, Tokenizer], SequenceDecoder] = SequenceDecoder  # of a choice
     sampler: Callable[[Tokenizer, bool], BatchSampler] = BatchSampler  # the flag: the device sorts slowly
 

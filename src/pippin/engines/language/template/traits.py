@@ -31,6 +31,7 @@ class Traits:
     calls_beside_text: bool = True  # a message with both calls and text
     arguments: Literal["object", "json"] = "object"  # arguments of calls: an object, or its JSON
     empty_content: str | None = ""  # the content of a message that is calls alone
+    empty_reasoning: bool = False  # the template fails for an earlier turn without its reasoning
     reasoning_fields: tuple[str, ...] = ()  # the fields of a message whose reasoning the template reads
     thinking_parts: bool = False  # reasoning as a part of the content (Mistral's)
     turn_end: str = ""  # what the template writes after an assistant's words
@@ -46,6 +47,10 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         rendered = _try(template, messages, variables)
         return rendered is not None and all(word in rendered for word in words)
 
+    def in_order(messages: Messages, *words: str) -> bool:
+        places = [(_try(template, messages, {}) or "").find(word) for word in words]
+        return places == sorted(places) and places[0] >= 0
+
     content: Literal["text", "parts"] = "text"
     if not says([_user("QXA")], "QXA"):
         content = "parts"
@@ -60,10 +65,14 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
     called = _calling(empty, _arguments(arguments), call_id)
     tools = says([user], "qxtool", "QXD", tools=[offer])
+    fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
     return Traits(
         content=content,
         system=takes_system,
-        late_system=takes_system and says([user, assistant, second, other], "QXA", "QXC", "QXT", "QXB"),
+        late_system=takes_system
+        and in_order([user, assistant, second, other], "QXA", "QXC", "QXT", "QXB")
+        and in_order([system, user, assistant, second, other], "QXA", "QXC", "QXT", "QXB")
+        and says([system, user, assistant, second, other], "QXS"),
         several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
         developer="developer" in template.source
         and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
@@ -78,7 +87,9 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         or says([user, _calling(text("QXC"), _arguments(arguments), call_id)], "qxkey", tools=[offer]),
         arguments=arguments,
         empty_content=empty,
-        reasoning_fields=tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field)),
+        empty_reasoning=not says([user, assistant, other], "QXC")
+        and says([user, {**assistant, **dict.fromkeys(fields, "")}, other], "QXC"),
+        reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
         turn_end=_turn_end(_try(template, [user, assistant], {})),

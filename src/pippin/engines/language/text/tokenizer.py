@@ -23,9 +23,8 @@ from pippin.engines.language.text.fast_forms import open_fast_form
 # (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is first tokenized in
 # pieces, until these exceed the limit; the rest is then never read.
 PIECE: Final = 64 << 10  # characters
-LIKELY: Final = (
-    6  # characters for each token of an ordinary text, at most: a shorter text is tokenized at once
-)
+# Characters for each token of an ordinary text, at most: a shorter text is tokenized at once.
+LIKELY: Final = 6
 AT_A_CUT: Final = 16  # tokens that a cut within a word may add
 SHORTEST: Final = 4096  # characters
 OF_A_WORD: Final = 128

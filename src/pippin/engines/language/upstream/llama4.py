@@ -26,7 +26,7 @@ def through_layers(model: Any, hidden: mx.array, cache: PromptCache) -> mx.array
 
 
 def scaled_attention(attention: Any, x: mx.array, mask: Any, cache: Any) -> mx.array:
-    """Of a layer that sees all tokens: it does not rotate queries, and scales them by their positions."""
+    """The attention of a layer that sees all tokens: queries are not rotated, but scaled by their positions."""
     sequences, count, _ = x.shape
 
     def heads(projected: mx.array, number: int) -> mx.array:

@@ -11,8 +11,12 @@ import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
 from pippin.engines.language.classes import become
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
+SHARED = "rope_utils"
+"""The module of mlx-lm that its architectures share, and that has mends."""
 
 
 def _nothing(module: nn.Module) -> None:
@@ -99,15 +103,36 @@ def apply(found: tuple[Mend, ...], model: nn.Module) -> None:
         loaded.get(type(module), _nothing)(module)
 
 
-def classes_of(config: dict[str, Any]) -> tuple[Any, Any]:
-    """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`."""
+def classes_of(config: Config) -> tuple[Any, Any]:
+    """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`, as what
+    makes the model does where its class cannot do what the configuration says."""
     model_class, arguments = _get_classes(config)
-    made = {each.original: each.made for each in _mends_of(model_class)}
+    made = {each.original: each.made for each in (*_mends_of(model_class), *mends("mlx_lm", SHARED))}
+    whole = spelled_out(config)
+    text = whole.get("text_config") or {}
+    nested = bool(rotary_tables(text))
+
+    def make_other(changed: Config) -> nn.Module:
+        model: nn.Module = model_class(
+            arguments.from_dict({**whole, "text_config": changed} if nested else changed)
+        )
+        return model
 
     def make(given: Any) -> nn.Module:
         model = model_class(given)
+        complete(model, text if nested else whole, make_other)
         for module in model.modules():
             made.get(type(module), _nothing_before)(module, config)
         return model
 
-    return make, arguments
+    return make, Arguments(arguments)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """mlx-lm's class of a model's arguments, from configurations in all spellings."""
+
+    kind: Any
+
+    def from_dict(self, config: Config) -> Any:
+        return self.kind.from_dict(spelled_out(config))

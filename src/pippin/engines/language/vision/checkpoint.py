@@ -10,6 +10,7 @@ from typing import Any
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.upstream import reading
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
@@ -75,7 +76,7 @@ def family_of(config: dict[str, Any]) -> str | None:
 def configuration_of(family: str, config: dict[str, Any]) -> Any:
     """The configuration of a checkpoint as mlx-vlm's package of this name reads it; None for one that it can't read."""
     try:
-        return _package(family).ModelConfig.from_dict(dict(config))
+        return _package(family).ModelConfig.from_dict(reading.for_mlx_vlm(config))
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
 
@@ -123,12 +124,11 @@ def is_vision(folder: Path) -> bool:
 
 def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
     """mlx-lm's `load_model` for a model of mlx-vlm. Raises what mlx-vlm's own `load_model` raises."""
-    import mlx_vlm.utils
     from mlx_vlm.generate.diffusion import is_diffusion_model
 
     # mlx-vlm's function has no such argument. The caller has refused a folder with code that is not trusted.
     settings.pop("trust_remote_code", None)
-    model = mlx_vlm.utils.load_model(folder, **settings)
+    model = reading.load_model(folder, **settings)
     if is_diffusion_model(model):
         raise ServerError(
             "load_failed",
@@ -141,11 +141,10 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
 
 def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
     """Like `load_model`, for a diffusion language model, which stays mlx-vlm's own."""
-    import mlx_vlm.utils
     from mlx_vlm.generate.diffusion import is_diffusion_model
 
     settings.pop("trust_remote_code", None)
-    model = mlx_vlm.utils.load_model(folder, **settings)
+    model = reading.load_model(folder, **settings)
     if not is_diffusion_model(model):
         raise ServerError(
             "load_failed", f"mlx-vlm does not run {folder.name!r} as a diffusion language model."

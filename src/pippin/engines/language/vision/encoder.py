@@ -4,7 +4,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import mlx.nn as nn
 
+from pippin.core.errors import ServerError
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import (
     FAILURES,
@@ -57,6 +59,40 @@ class VisionEncoder:
         return MediaInputs(
             self, media, self.model.positions(tokens, media), media.spans(self.model.bidirectional)
         )
+
+    def clear(self) -> None:
+        """Forget the features of all media."""
+        self.cache.clear()
+
+
+class NoEncoder:
+    """Stands where a model takes text alone."""
+
+    encoded = reused = 0
+
+    def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "MediaInputs":
+        """Raises `ServerError`: nothing that is prepared for such a model has media."""
+        message = "This model was loaded for text only, and 'messages' holds more: leave it out."
+        raise ServerError("unsupported", message, "messages")
+
+    def clear(self) -> None:
+        pass
+
+
+Vision = VisionEncoder | NoEncoder
+"""What an engine has for media in prompts."""
+
+
+FEATURES_SHARE = 32
+"""The features of media take at most the model's memory divided by this."""
+
+
+def open_encoder(model: nn.Module, limit: int, memory: int) -> Vision:
+    """The encoder of a model. One that takes media keeps the features of `limit` media; `memory` is
+    the bytes of the model and all that it keeps."""
+    if not isinstance(model, VisionModel):
+        return NoEncoder()
+    return VisionEncoder(model, limit, memory // FEATURES_SHARE)
 
 
 @dataclass(eq=False)

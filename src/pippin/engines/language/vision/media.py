@@ -30,9 +30,8 @@ class Medium:
     tokens: tuple[int, ...]  # the tokens of that text
     placeholders: tuple[int, ...]  # indices into `tokens` of the tokens that its features replace
     arrays: dict[str, Any]  # numpy arrays by the names of the model's arguments
-    has_token_types: bool = (
-        False  # the processor returns `mm_token_type_ids`, by which models choose their mask
-    )
+    # The processor returns `mm_token_type_ids`, by which models choose their mask.
+    has_token_types: bool = False
     prompt: tuple[int, ...] | None = None
     """For joint media: the whole prompt, one token for each embedding that the model makes from `tokens`."""
 

@@ -293,6 +293,11 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return ChunkInputs(embeddings=embeddings, positions=positions, extra=extra, spans=spans)
 
 
+def inner_of(model: nn.Module) -> nn.Module:
+    """The library's own model of a loaded one."""
+    return model.inner if isinstance(model, VisionModel) else model
+
+
 def on_device(value: Any) -> Any:
     """A numpy array of a processor, or a list of them, as MLX arrays."""
     match value:

@@ -19,15 +19,22 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
-from pippin.engines.language import loading
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.architectures import any_architecture
-from tests.engines.language.bench import PLAN, Bench, Eager, judge_others_of_one_that_leaves, run_all
+from tests.engines.language.bench import (
+    PLAN,
+    Bench,
+    Eager,
+    judge_others_of_one_that_leaves,
+    run_all,
+    speculation_of,
+)
 from tests.engines.language.drafting import PHRASE, Prompts
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.vision import any_family
@@ -182,8 +189,7 @@ def test_sequences_that_leave_are_suspended_and_come_change_nothing(
 
 
 def drafter_of(bench: Bench) -> Any:
-    assert bench.engine.speculation is not None
-    proposer: Any = bench.engine.speculation.proposer
+    proposer: Any = speculation_of(bench.engine).proposer
     return proposer.other
 
 
@@ -202,8 +208,8 @@ def test_sequences_that_were_not_asked_for_long_are_read_again(
     folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have more that is new then than a pass over all reads, and more than a chunk."""
-    monkeypatch.setattr(loading, "Pace", InTurns)
-    monkeypatch.setattr(loading, "MOST_NEW", 4)
+    monkeypatch.setattr(drafting, "Pace", InTurns)
+    monkeypatch.setattr(drafting, "MOST_NEW", 4)
     plan = msgspec.structs.replace(PLAN, prefill_chunk=8)
     bench = bench_of(folders(architecture), folders(architecture), plan=plan)
     prompts = prompts_of(4, 50)
@@ -284,7 +290,7 @@ def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whole layers but for the recurrent ones. Texts of more than a chunk are read there, too."""
-    monkeypatch.setattr(loading, "MOST_NEW", 4)
+    monkeypatch.setattr(drafting, "MOST_NEW", 4)
     folder = folders(architecture)
     plan = msgspec.structs.replace(PLAN, kernels=True, prefill_chunk=16)
     options = ModelOptions(draft_model_path=str(folder), cache_block_tokens=8, num_draft_tokens=4)

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import mlx.core as mx
-from msgspec import Struct
 
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
@@ -41,22 +40,6 @@ class TokenArray:
 
     def zeros(self, slots: int, capacity: int) -> mx.array:
         return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
-
-
-class InPlace(Struct, frozen=True, kw_only=True, gc=False):
-    """Where kernels write `count` tokens of each of some sequences in one layer, and read what each has.
-
-    `arrays` are keys and values [slots, heads, capacity, size], or six of them where they are quantised (`form`: bits
-    and group size): packed words, scales and biases of keys, and those of values. The sequences lie in the slots from
-    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity.
-    """
-
-    arrays: list[mx.array]
-    starts: list[int]
-    count: int
-    low: int = 0
-    shift: int = 0
-    form: tuple[int, int] | None = None
 
 
 class BatchedCache(ABC):
@@ -93,13 +76,13 @@ class BatchedCache(ABC):
         """The state of all sequences now, for `restore`: what does not follow from their lengths. None for keys and
         values, which nobody reads behind the end of a sequence. The returned value must not change later. It must not
         refer to an array that the next steps write into in place, which MLX would copy then. Called only where the kind
-        `checkpoints`, and after `rewind` of the last step, if there is one."""
+        `rewinds`, and after `rewind` of the last step, if there is one."""
         return None
 
     def restore(self, checkpoint: Any) -> None:
         """Return all sequences to their state at `checkpoint`, however many steps came since. They are in the same
         slots as then, and the steps since had no more tokens, with padding and rewound ones, than the table's slack.
-        Called only where the kind `checkpoints`, before the table of slots is told. The checkpoint can be restored
+        Called only where the kind `rewinds`, before the table of slots is told. The checkpoint can be restored
         again."""
 
     def grow(self, slots: int, capacity: int) -> None:
@@ -130,31 +113,13 @@ class CacheKind(ABC):
     """Names of classes of mlx-vlm that keep the same as those, beside those of the same name."""
 
     rewinds: ClassVar[bool] = False
-    """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
-    checkpoints: ClassVar[bool] = False
-    """Whether batched sequences can return to their state some steps ago: `BatchedCache.restore`."""
+    """Whether batched sequences can forget tokens: some of their last step, which proposals need, or all since some
+    steps ago (`BatchedCache.restore`)."""
     replays: ClassVar[bool] = False
-    """Whether that is done by calling the layer's modules again: see `replay.py`."""
-    trims: ClassVar[bool] = False
-    """Whether mlx-lm's own cache can forget its last tokens, however long it is."""
-    in_slots: ClassVar[bool] = False
-    """Whether prompts are computed where their sequence will decode: `in_slot` gives what the model then sees."""
+    """Whether that is done by calling the layer's modules again, for there is no state but the newest: see
+    `replay.py`."""
     joins: ClassVar[bool] = False
     """Whether prompts of different lengths can be computed together: `joined` gives what the model then sees."""
-    looks_back: ClassVar[bool] = False
-    """Whether `BatchedCache.view` can stop before the end of a sequence."""
-    packed_arrays: ClassVar[int] = 1
-    """Arrays that `packed` gives."""
-    host_fills: ClassVar[bool] = False
-    """Whether the host can write blocks into a prompt's cache, between `open_to_host` and `filled_by_host`."""
-
-    @classmethod
-    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """Where kernels write the next tokens [sequences, count] of a cache of a class that is served, which counts
-        them as there from now on. `token` is the shape of a layer's keys, and of its values. What the kind itself
-        gives a model in place of such a cache (`batched`, `in_slot`, `joined`) has this as a method, without
-        `cache`."""
-        raise NotImplementedError
 
     @property
     def batches(self) -> bool:
@@ -167,14 +132,11 @@ class CacheKind(ABC):
         """The kind of a layer, from its cache of a prompt that the model has run."""
 
     @classmethod
-    def like(cls, cache: Any) -> Any:
-        """A new cache of a class that is served, for a layer that mlx-vlm made its twin of that class for."""
+    def like(cls, cache: Any, beside: Sequence[Any]) -> Any:
+        """A new cache of a class that is served, for a layer that mlx-vlm made its twin of that class for; the twin
+        itself if it is not served among the caches `beside` it in the layer, of which there are none where it is
+        alone."""
         return cls.serves[0]()
-
-    @classmethod
-    def serves_beside(cls, caches: Sequence[Any]) -> bool:
-        """Whether it serves a twin that is among these caches of a layer, of which there are none where it is alone."""
-        return True
 
     @abstractmethod
     def slot_bytes(self, capacity: int, slack: int) -> int:
@@ -191,6 +153,11 @@ class CacheKind(ABC):
     def batched(self, slots: SlotTable) -> BatchedCache:
         """An empty cache of all slots of a table."""
 
+    @property
+    def in_slots(self) -> bool:
+        """Whether prompts are computed where their sequence will decode: `in_slot` gives what the model then sees."""
+        return False
+
     def in_slot(self, batched: Any, slot: Slot) -> Any:
         """What a prompt's cache is to the model while it is computed in its slot. `slot` may move meanwhile."""
         raise NotImplementedError
@@ -203,11 +170,6 @@ class CacheKind(ABC):
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheKind":
         """The kind that keeps the same in few bits; itself where there is none."""
         return self
-
-    @property
-    def quantized_sizes(self) -> tuple[int, ...]:
-        """Sizes of the vectors that `quantized` would quantise."""
-        return ()
 
     # What the prefix cache keeps of a prompt's cache. Arrays for each token are cut into blocks; what cannot be cut is
     # copied whole, as a snapshot of how it stands after a block.
@@ -222,28 +184,17 @@ class CacheKind(ABC):
         """Whether sequences need a snapshot to go on from."""
         return not self.token_arrays
 
+    @property
+    def block_form(self) -> tuple[int, int] | None:
+        """Bits and group size of the form in which blocks are kept; None where they are kept as they are cut."""
+        return None
+
     def cut(self, cache: Any) -> list[mx.array]:
         """The arrays that are cut, [1, heads, capacity, size] each."""
         return []
 
-    def packed(self, stack: mx.array) -> list[mx.array]:
-        """As blocks keep a stack [arrays, heads, tokens, size] of what is cut."""
-        return [stack]
-
-    def unpacked(self, parts: Sequence[mx.array]) -> mx.array:
-        """The stack again."""
-        return parts[0]
-
     def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
         """Give a new cache what was cut, [1, heads, tokens, size] each."""
-        raise NotImplementedError
-
-    def open_to_host(self, cache: Any) -> list[mx.array]:
-        """Take memory for what was cut in a new cache that was presized, for the host to write into."""
-        raise NotImplementedError
-
-    def filled_by_host(self, cache: Any, tokens: int) -> None:
-        """The host has written so many tokens there."""
         raise NotImplementedError
 
     def snapshot(self, cache: Any) -> Snapshot:

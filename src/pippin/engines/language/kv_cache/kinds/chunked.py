@@ -1,15 +1,15 @@
 """Chunked attention: the text is cut into chunks of one length, and a token sees those before it in its own chunk."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import mlx.core as mx
 from mlx_lm.models.cache import ChunkedKVCache
 
-from pippin.engines.language.kv_cache.kinds.base import Snapshot, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import TokenArray
 from pippin.engines.language.kv_cache.kinds.keys_and_values import Mask
-from pippin.engines.language.kv_cache.kinds.local import BatchedLocal, LocalKind
-from pippin.engines.language.kv_cache.slots import SlotTable
+from pippin.engines.language.kv_cache.kinds.local import LocalKind
 
 
 class ChunkCache(ChunkedKVCache):  # type: ignore[misc] # mlx-lm has no types
@@ -57,6 +57,8 @@ def seen(keys: mx.array, queries: mx.array, span: int, chunk: int) -> mx.array:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkedKind(LocalKind):
+    """A ring that a whole chunk fits into has room for all that a token sees, wherever its chunk began."""
+
     serves = (ChunkCache,)
     twins = ("ChunkedKVCache",)
 
@@ -65,45 +67,30 @@ class ChunkedKind(LocalKind):
         return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values), span=cache.chunk_size)
 
     @classmethod
-    def like(cls, cache: Any) -> ChunkCache:
+    def like(cls, cache: Any, beside: Sequence[Any]) -> ChunkCache:
         return ChunkCache(cache.chunk_size)
 
     def presize(self, cache: Any, tokens: int) -> None:
         cache.step = 1  # each chunk of a prompt makes room for its own tokens: those before are copied anyhow
 
-    def batched(self, slots: SlotTable) -> "BatchedChunks":
-        return BatchedChunks(slots, self.span)
+    def seen(self, keys: mx.array, queries: mx.array, span: int) -> mx.array:
+        return seen(keys, queries, span, self.span)
 
-    def snapshot(self, cache: Any) -> Snapshot:
-        if cache.keys is None:
-            return None, None
-        start, stop = cache.first_kept - cache.start_position, cache.offset - cache.start_position
-        return tuple(mx.contiguous(array[:, :, start:stop]) for array in (cache.keys, cache.values))
+    def first_seen(self, stop: int) -> int:
+        """Where the chunk of the last token begins."""
+        return max(stop - 1, 0) // self.span * self.span
 
-    def restore(self, cache: Any, snapshot: Snapshot, tokens: int) -> None:
-        cache.keys, cache.values = (None if array is None else array[:] for array in snapshot)
-        cache.offset = tokens
-        cache.start_position = tokens - (0 if cache.keys is None else cache.keys.shape[2])
+    def new(self) -> ChunkCache:
+        return ChunkCache(self.span)
+
+    def ordered(self, cache: Any) -> Sequence[mx.array]:
+        found: Sequence[mx.array] = cache.keys_and_values()
+        return found
+
+    def put(self, cache: Any, arrays: Sequence[mx.array | None], stop: int) -> None:
+        cache.keys, cache.values = arrays
+        cache.offset = stop
+        cache.start_position = stop - (0 if cache.keys is None else cache.keys.shape[2])
 
 
 KIND = ChunkedKind
-
-
-class BatchedChunks(BatchedLocal):
-    """A ring that a whole chunk fits into has room for all that a token sees, wherever its chunk began."""
-
-    def _seen(self, keys: mx.array, queries: mx.array, span: int) -> mx.array:
-        return seen(keys, queries, span, self.span)
-
-    def store(self, slot: int, cache: Any) -> None:
-        if cache.keys is not None:
-            keys, values = cache.keys_and_values()
-            self._write_last(slot, keys, values, cache.offset)
-
-    def view(self, slot: int, stop: int) -> ChunkCache:
-        """The chunk of the last token before position `stop`, as far as that."""
-        cache = ChunkCache(self.span)
-        cache.start_position = max(stop - 1, 0) // self.span * self.span
-        cache.keys, cache.values = self._between(slot, cache.start_position, stop)
-        cache.offset = stop
-        return cache

@@ -1,18 +1,17 @@
-"""Keys and values of every token: what kinds of full attention share, whatever form their batch keeps them in."""
+"""Keys and values as models are given them: those of a batch, of a prompt in its slot, of prompts joined for a pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, TokenArray
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
 Mask = mx.array | str | None
 
-MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured on a CPU)
+MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured)
 
 
 def stored(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -40,73 +39,11 @@ class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return (found[0], found[0]) if values is keys else found
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeysAndValuesKind(CacheKind):
-    """Prompts have mlx-lm's `KVCache`; a batch has a `BatchedAttention`, or one of its own."""
-
-    serves: ClassVar[tuple[type, ...]] = ()
-    rewinds = checkpoints = trims = joins = looks_back = True
-
-    keys: TokenArray
-    values: TokenArray
-
-    @classmethod
-    def of(cls, cache: Any) -> Self:
-        return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values))
-
-    def slot_bytes(self, capacity: int, slack: int) -> int:
-        return self.prompt_bytes(capacity, 0)
-
-    def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return (self.keys.token_bytes + self.values.token_bytes) * capacity
-
-    def presize(self, cache: Any, tokens: int) -> None:
-        cache.step = tokens
-
-    def batched(self, slots: SlotTable) -> "BatchedAttention":
-        return BatchedAttention(slots)
-
-    @classmethod
-    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        rows, count = shape
-        start = cache.offset
-        if cache.keys is None or start + count > cache.keys.shape[2]:
-            # Two arrays: a cache that they fill takes them as its memory.
-            cache.update_and_fetch(token.zeros(rows, count), token.zeros(rows, count))
-        cache.offset = start + count
-        return [InPlace(arrays=[cache.keys, cache.values], starts=[start] * rows, count=count)]
-
-    def in_slot(self, batched: Any, slot: Slot) -> "AttentionInSlot":
-        return AttentionInSlot(batched, slot)
-
-    def joined(self, caches: Sequence[Any], counts: Sequence[int]) -> "JoinedAttention":
-        return JoinedAttention(caches, counts)
-
-    @property
-    def token_arrays(self) -> tuple[TokenArray, ...]:
-        return (self.keys, self.values) if self.values.size else (self.keys,)
-
-    def cut(self, cache: Any) -> list[mx.array]:
-        return [cache.keys, cache.values][: len(self.token_arrays)]
-
-    def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
-        keys, *values = arrays
-        cache.update_and_fetch(keys, *(values or [keys]))
-
-    def open_to_host(self, cache: Any) -> list[mx.array]:
-        # One token of zeros makes a cache take its memory, whether that is its own or a slot's.
-        cache.update_and_fetch(self.keys.zeros(1, 1), self.values.zeros(1, 1))
-        return self.cut(cache)
-
-    def filled_by_host(self, cache: Any, tokens: int) -> None:
-        cache.offset = tokens
-
-
 class BatchedAttention(BatchedCache):
     """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence."""
 
-    form: tuple[int, int] | None = None
-    """Bits and group size of what is quantised, None for what is stored as it comes."""
+    form: tuple[int, ...] = ()
+    """Bits of keys, bits of values and group size where they are quantised; empty where they are kept as they come."""
 
     def __init__(self, slots: SlotTable) -> None:
         super().__init__(slots)
@@ -216,7 +153,7 @@ class BatchedAttention(BatchedCache):
                 start = self._at(length)
                 buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
         elif slots.count == 1:
-            # Twice as quick on a CPU as an assignment by index, and no copy as long as it is of the whole buffer.
+            # Twice as quick as an assignment by index, and no copy as long as it is of the whole buffer.
             new = slots.over_all_slots(new)
             indexes = mx.broadcast_to(self._at(slots.next_indexes), new.shape)
             buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
@@ -231,19 +168,6 @@ class BatchedAttention(BatchedCache):
         if not self.buffers:
             slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
             self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
-
-    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`. The group's table of slots counts the tokens."""
-        slots = self.slots
-        arrays = self.held(token)
-        lengths = slots.lengths[slots.low : slots.high]
-        return [InPlace(arrays=arrays, starts=lengths, count=shape[1], low=slots.low, form=self.form)]
-
-    def held(self, token: TokenArray) -> list[mx.array]:
-        """The buffers of all slots, which the first step makes."""
-        if not self.buffers:
-            self._allot(self._encoded(token.zeros(1, 1), token.zeros(1, 1)))
-        return self.buffers
 
     # What its group asks for.
 
@@ -299,8 +223,8 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     need not be copied when the sequence begins to decode."""
 
     def __init__(self, batched: BatchedAttention, slot: Slot) -> None:
-        self._batched = batched
-        self._slot = slot
+        self.batched = batched
+        self.slot = slot
         self._tokens = 0
 
     @property
@@ -311,7 +235,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     def offset(self, tokens: int) -> None:
         # The table knows, too: steps that compute the slot in passing must write behind the prompt.
         self._tokens = tokens
-        self._batched.slots.fill(self._slot.index, tokens)
+        self.batched.slots.fill(self.slot.index, tokens)
 
     @property
     def keys(self) -> mx.array | None:
@@ -319,7 +243,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        """As of `BatchedAttention`. All of a prompt's caches are computed after each chunk, whatever depends on it."""
+        """Models put the same keys here. All of a prompt's caches are computed after each chunk anyway."""
 
     @property
     def values(self) -> mx.array | None:
@@ -327,21 +251,14 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
     @values.setter
     def values(self, values: mx.array) -> None:
-        """As of `BatchedAttention`."""
+        """Zeros, which nobody reads."""
 
     def _part(self, number: int) -> mx.array | None:
-        buffers, index = self._batched.buffers, self._slot.index
+        buffers, index = self.batched.buffers, self.slot.index
         return buffers[number][index : index + 1] if buffers else None
 
-    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`."""
-        start, count = self._tokens, shape[1]
-        arrays = self._batched.held(token)
-        self.offset = start + count
-        return [InPlace(arrays=arrays, starts=[start], count=count, low=self._slot.index)]
-
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self._batched.write(self._slot.index, *stored(keys, values), self._tokens)
+        self.batched.write(self.slot.index, *stored(keys, values), self._tokens)
         self.offset = self._tokens + keys.shape[2]
         found = self.keys_and_values()
         return (found[0], found[0]) if values is keys else found
@@ -360,13 +277,13 @@ class JoinedAttention:
 
     @property
     def keys(self) -> mx.array:
-        """For models that have something computed after it, which all of a pass is."""
+        """The first prompt's keys, for models that compute something after them: then all of a pass is computed."""
         found: mx.array = self.caches[0].keys
         return found
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        """As of `AttentionInSlot`."""
+        """Models put what is there already."""
 
     @property
     def values(self) -> mx.array:
@@ -375,20 +292,11 @@ class JoinedAttention:
 
     @values.setter
     def values(self, values: mx.array) -> None:
-        """As of `AttentionInSlot`."""
+        """Models put what is there already."""
 
     @property
     def offset(self) -> mx.array:
         return self._starts + mx.array(list(self.counts), dtype=mx.int32) if self._written else self._starts
-
-    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """As `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
-        found: list[InPlace] = []
-        for cache, count in zip(self.caches, self.counts, strict=True):
-            own = (1, count)
-            in_slot = isinstance(cache, AttentionInSlot)
-            found += cache.opened(token, own) if in_slot else KeysAndValuesKind.opened(cache, token, own)
-        return found
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Give each cache its own tokens; all keys and values, [prompts, heads, longest, size]."""

@@ -1,22 +1,45 @@
 """Keys and values of the last tokens alone: what kinds of local attention share, whichever of those a token sees."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from pippin.engines.language.kv_cache.kinds.base import CacheKind, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import CacheKind, Snapshot, TokenArray
 from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention, Mask
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalKind(CacheKind):
-    rewinds = checkpoints = looks_back = True
+    rewinds = True
 
     keys: TokenArray
     values: TokenArray
     span: int  # tokens that a token attends to at most, itself among them
+
+    @abstractmethod
+    def seen(self, keys: mx.array, queries: mx.array, span: int) -> mx.array:
+        """Whether tokens with the indexes `queries` see earlier ones with the indexes `keys`, no more than `span`
+        away."""
+
+    @abstractmethod
+    def first_seen(self, stop: int) -> int:
+        """The index of the first token that is kept of a sequence of `stop` tokens."""
+
+    @abstractmethod
+    def new(self) -> Any:
+        """An empty cache of mlx-lm's for one sequence."""
+
+    @abstractmethod
+    def ordered(self, cache: Any) -> Sequence[mx.array]:
+        """Keys and values in a sequence's own cache, the oldest token first: at least those that are kept."""
+
+    @abstractmethod
+    def put(self, cache: Any, arrays: Sequence[mx.array | None], stop: int) -> None:
+        """Give a new cache the keys and values of the last tokens before position `stop`, or None for none."""
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return (self.keys.token_bytes + self.values.token_bytes) * min(capacity, self.span + slack)
@@ -24,21 +47,34 @@ class LocalKind(CacheKind):
     def prompt_bytes(self, capacity: int, chunk: int) -> int:
         return self.slot_bytes(capacity, chunk)  # the newest chunk lies beside what it attends to
 
+    def batched(self, slots: SlotTable) -> "BatchedRing":
+        return BatchedRing(slots, self)
 
-class BatchedLocal(BatchedAttention):
+    def snapshot(self, cache: Any) -> Snapshot:
+        if cache.keys is None:
+            return None, None
+        kept = cache.offset - self.first_seen(cache.offset)
+        return tuple(mx.contiguous(array[:, :, array.shape[2] - kept :]) for array in self.ordered(cache))
+
+    def restore(self, cache: Any, snapshot: Snapshot, tokens: int) -> None:
+        self.put(cache, [None if array is None else array[:] for array in snapshot], tokens)
+
+
+class BatchedRing(BatchedAttention):
     """Keys and values as a ring: the token with index p lies at p modulo the ring's size.
 
-    The ring has the table's slack beside the span, so that as many tokens can be added at once, and forgotten again.
+    The ring has the table's slack beside the span, so that as many tokens can be added at once, and forgotten again. A
+    sequence can be viewed as of that many tokens before its end.
     """
 
-    def __init__(self, slots: SlotTable, span: int) -> None:
+    def __init__(self, slots: SlotTable, kind: LocalKind) -> None:
         super().__init__(slots)
-        self.span = span
-        self.ring = span + slots.slack
+        self._kind = kind
+        self.ring = kind.span + slots.slack
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
-        span = self.span if window_size is None else min(window_size, self.span)
-        if self.slots.level and not return_array and self._sees_all(N, span):
+        span = self._kind.span if window_size is None else min(window_size, self._kind.span)
+        if self.slots.level and not return_array and self.slots.longest + self.slots.count <= span:
             return None if N == 1 else "causal"
         positions = self._positions(N)
         last = positions[:, -1:]
@@ -46,16 +82,8 @@ class BatchedLocal(BatchedAttention):
         ages = (last - mx.arange(self._reach())) % self.ring
         keys = (last - ages)[:, None]
         queries = positions[..., None]
-        mask = (keys >= 0) & (keys <= queries) & self._seen(keys, queries, span)
+        mask = (keys >= 0) & (keys <= queries) & self._kind.seen(keys, queries, span)
         return mask[:, None]
-
-    def _sees_all(self, count: int, span: int) -> bool:
-        """Whether each of the next `count` tokens sees all before it, in sequences of one length."""
-        return self.slots.longest + self.slots.count <= span
-
-    def _seen(self, keys: mx.array, queries: mx.array, span: int) -> mx.array:
-        """Whether tokens with the indexes `queries` see earlier ones with the indexes `keys`."""
-        raise NotImplementedError
 
     def _reach(self) -> int:
         return min(super()._reach(), self.ring)
@@ -69,17 +97,20 @@ class BatchedLocal(BatchedAttention):
     def _in_pieces(self) -> bool:
         return self.slots.count == 1 and super()._in_pieces()
 
-    def _write_last(self, slot: int, keys: mx.array, values: mx.array, stop: int) -> None:
-        """Into a slot, keys and values [1, heads, n, size] of the last n tokens before position `stop`."""
+    def store(self, slot: int, cache: Any) -> None:
+        if cache.keys is None:
+            return
+        keys, values = self._kind.ordered(cache)
         kept = min(keys.shape[2], self.ring)
         keys, values = keys[:, :, keys.shape[2] - kept :], values[:, :, values.shape[2] - kept :]
-        start = (stop - kept) % self.ring
+        start = (cache.offset - kept) % self.ring
         head = min(kept, self.ring - start)
         self.write(slot, keys[:, :, :head], values[:, :, :head], start)
         if head < kept:
             self.write(slot, keys[:, :, head:], values[:, :, head:], 0)
 
-    def _between(self, slot: int, start: int, stop: int) -> list[mx.array]:
-        """Copies of a sequence's keys and values at these positions, [1, heads, stop - start, size] each."""
-        places = mx.arange(start, stop) % self.ring
-        return [buffer[slot : slot + 1][:, :, places] for buffer in self.buffers]
+    def view(self, slot: int, stop: int) -> Any:
+        places = mx.arange(self._kind.first_seen(stop), stop) % self.ring
+        cache = self._kind.new()
+        self._kind.put(cache, [buffer[slot : slot + 1][:, :, places] for buffer in self.buffers], stop)
+        return cache

@@ -7,7 +7,7 @@ forgets between two calls: answers would depend on how a prompt was cut. Here th
 entry is computed again, so that all ways to cut a text give what one pass over all of it does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -98,7 +98,7 @@ class PoolingCache:
 @dataclass(frozen=True, kw_only=True)
 class PoolingKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (PoolingCache,)
-    rewinds = checkpoints = looks_back = True
+    rewinds = True
 
     ratio: int
     overlap: int
@@ -117,13 +117,11 @@ class PoolingKind(CacheKind):
         )
 
     @classmethod
-    def like(cls, cache: Any) -> PoolingCache:
-        return PoolingCache(cache.ratio, overlap_of(cache.ratio))
-
-    @classmethod
-    def serves_beside(cls, caches: Sequence[Any]) -> bool:
+    def like(cls, cache: Any, beside: Sequence[Any]) -> Any:
         # GLM 5 Next has caches of its own (`upstream/mlx_vlm`): it pools keys in another way, beside full attention.
-        return any(type(each).__name__ == RotatingKVCache.__name__ for each in caches)
+        if not any(type(each).__name__ == RotatingKVCache.__name__ for each in beside):
+            return cache
+        return PoolingCache(cache.ratio, overlap_of(cache.ratio))
 
     @property
     def entry(self) -> TokenArray:
@@ -192,7 +190,7 @@ class BatchedPooling(BatchedCache):
     def accumulate_windows(
         self, kv: mx.array, gate: mx.array, offset: Any
     ) -> tuple[mx.array, mx.array, mx.array | int]:
-        """As `PoolingCache`. Slots that can make fewer entries than another get some that `update_and_fetch` drops."""
+        """See `PoolingCache`. Slots that can make fewer entries than another get some that `update_and_fetch` drops."""
         slots, ratio, count = self.slots, self._kind.ratio, kv.shape[1]
         if self._step != slots.step:
             self._step, self._added = slots.step, 0
@@ -279,9 +277,6 @@ class BatchedPooling(BatchedCache):
             ring[slot, 0, places] = array[0]
         if entries is not None and entries.shape[1] and self._entries is not None:
             self._entries[slot, 0, : entries.shape[1]] = entries[0]
-
-    def rewind(self, tokens: Mapping[int, int]) -> None:
-        """Lengths tell all."""
 
     def view(self, slot: int, stop: int) -> PoolingCache:
         cache = PoolingCache(self._kind.ratio, self._overlap)

@@ -4,7 +4,7 @@ Nothing is lost with it: where it does not have all tokens, the model projects t
 it while it is computed, and neither batches nor the prefix cache keep it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -48,7 +48,7 @@ class ProjectedCache:
 @dataclass(frozen=True, kw_only=True)
 class ProjectedKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (ProjectedCache,)
-    rewinds = checkpoints = looks_back = True
+    rewinds = True
 
     token_bytes: int
 
@@ -57,7 +57,7 @@ class ProjectedKind(CacheKind):
         return cls(token_bytes=cache.token_bytes)
 
     @classmethod
-    def like(cls, cache: ProjectedCache) -> ProjectedCache:
+    def like(cls, cache: ProjectedCache, beside: Sequence[Any]) -> ProjectedCache:
         return ProjectedCache(cache.token_bytes)
 
     @property
@@ -81,7 +81,7 @@ KIND = ProjectedKind
 
 
 class BatchedProjected(BatchedCache):
-    """Nothing, whatever is done to it."""
+    """Holds nothing: the model projects the latent vectors again."""
 
     def size(self) -> int:
         """Never as many tokens as there are, so that the model asks no more."""
@@ -95,9 +95,6 @@ class BatchedProjected(BatchedCache):
 
     def view(self, slot: int, stop: int) -> ProjectedCache:
         return ProjectedCache()
-
-    def rewind(self, tokens: Mapping[int, int]) -> None:
-        pass
 
     def pack(self, kept: Sequence[int], capacity: int) -> None:
         pass

@@ -34,7 +34,7 @@ class PromptState(StateUpdates, ArraysCache):  # type: ignore[misc] # mlx-lm has
 @dataclass(frozen=True, kw_only=True)
 class StateKind(CacheKind):
     serves = (ArraysCache, PromptState)
-    rewinds = checkpoints = replays = True
+    rewinds = replays = True
 
     count: int  # arrays
     bytes: int  # of all of them, of one sequence
@@ -45,7 +45,7 @@ class StateKind(CacheKind):
         return cls(count=len(cache.cache), bytes=sum(array.nbytes for array in held))
 
     @classmethod
-    def like(cls, cache: Any) -> PromptState:
+    def like(cls, cache: Any, beside: Sequence[Any]) -> PromptState:
         return PromptState(len(cache.cache))
 
     def slot_bytes(self, capacity: int, slack: int) -> int:

@@ -25,7 +25,7 @@ class _End(NamedTuple):
     state: mx.array
 
 
-class _Followed(NamedTuple):
+class _Kept(NamedTuple):
     """A sequence in the batch, and the state [1, 1, size] after the newest token that it keeps."""
 
     running: Running
@@ -44,7 +44,7 @@ class Assistants:
         self.rests = False  # without effect: an assistant reads no prompts
         self._prompts: dict[Prefilling, _End] = {}
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
-        self._followed: dict[Sequence, _Followed] = {}
+        self._followed: dict[Sequence, _Kept] = {}
 
     # Notifications of the model's passes: see `Follower`
 
@@ -60,7 +60,7 @@ class Assistants:
     def started(self, running: Running, prompt: Prefilling) -> None:
         end = self._prompts.get(prompt)
         if end is not None and end.tokens == prompt.length:
-            self._followed[running.sequence] = _Followed(running, end.state)
+            self._followed[running.sequence] = _Kept(running, end.state)
 
     def passed(self, group: SlotGroup) -> None:
         self._passed[group] = self.states.take(group.row(group.high))
@@ -72,7 +72,7 @@ class Assistants:
             if running.sequence in self._followed:
                 group = running.slot.group
                 found.append(_state(passed[group], group.row(running.slot.index), count))
-                self._followed[running.sequence] = _Followed(running, found[-1])
+                self._followed[running.sequence] = _Kept(running, found[-1])
         return found
 
     # Proposals: see `Proposer`

@@ -15,9 +15,8 @@ REMEMBERED = 256  # steps of each kind
 OF_LATE = 32  # newest steps
 UNDISTURBED = 0.9  # quantile of the cores that steps of a kind keep busy: that of an undisturbed step
 ONE_CORE = 0.9  # cores: a step that keeps fewer busy has waited for a core, since it computes all the time
-HINDERED = (
-    0.85  # of the cores that steps could keep busy: if a tenth of the steps keeps fewer, others want them
-)
+# Share of the cores that steps could keep busy: if a tenth of the steps keeps fewer, other programs want them.
+HINDERED = 0.85
 
 
 class Instant(NamedTuple):

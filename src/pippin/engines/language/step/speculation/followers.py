@@ -35,8 +35,10 @@ class Follower(Proposer, Protocol):
         ...
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
-        """Of the tokens of the last pass, each sequence keeps the first so many, at least one. Returns the arrays that
-        are to be evaluated."""
+        """Keep so many of the first tokens of the last pass for each sequence, at least one.
+
+        Returns the arrays that are to be evaluated.
+        """
         ...
 
     def forget(self, sequence: Sequence) -> None: ...

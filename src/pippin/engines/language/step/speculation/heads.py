@@ -170,7 +170,7 @@ class Heads:
         self._passed[group] = self.states.take(group.row(group.high))
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
-        """Of what has `passed` each sequence keeps the first so many tokens. Gives the states."""
+        """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
         passed, self._passed = self._passed, {}
         for running, count in counts.items():
             followed, group = self._followed.get(running.sequence), running.slot.group

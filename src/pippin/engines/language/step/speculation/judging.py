@@ -35,8 +35,7 @@ class Judge:
         masked, masks = self._masks(running, proposals, width)
         each_place = [] if masks is None else list(masks)
         drawn = self._sampler.sample_ahead(logits, tokens, each_place, [masked] * len(each_place))
-        wanted = [each.sequence.logprobs for each in running]
-        sampled = [each.read(self._tokenizer, wanted) for each in drawn]
+        sampled = [each.read(self._tokenizer) for each in drawn]
         found = []
         for index, proposed in enumerate(proposals):
             chosen = [each[index] for each in sampled]

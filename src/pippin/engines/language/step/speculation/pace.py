@@ -31,9 +31,8 @@ TOO_RARE = 0.05  # proposals with a smaller chance of being reached and right ar
 FARTHEST = 1 << 10  # tokens
 SMOOTHING = 0.1
 WORTH = 1.02  # times the tokens a second of plain steps: proposals that give less are not worth it
-WORTH_IN_DEBT = (
-    1.1  # the same while the budget is overdrawn, which it may be by as much as may be lost at once
-)
+# The same while the budget is overdrawn, which it may be by as much as may be lost at once.
+WORTH_IN_DEBT = 1.1
 ALLOWANCE = 0.02  # share of the time that may be lost
 LEAST_INTEREST = 1 / 8  # of that share: what is left of it after many trials in vain
 SAVINGS = 0.04  # seconds that may be lost at once
@@ -53,7 +52,7 @@ class Acceptance:
     _judged: float = 0.0
 
     def observe(self, proposed: int, accepted: int) -> None:
-        """Of `proposed` tokens the first `accepted` were right; those after the first wrong one were not judged."""
+        """Learn that `accepted` of `proposed` tokens were right; those after a wrong one were not judged."""
         if proposed:
             self._agreed = self._agreed * FADING + accepted
             self._judged = self._judged * FADING + accepted + (accepted < proposed)
@@ -187,7 +186,7 @@ class _Ratios:
 
 
 def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
-    """By width, made ascending: a pass over fewer tokens that seems to take longer than one over more was held up."""
+    """The ratios, ascending by width: a pass that seems to take longer than one over more tokens was held up."""
     known = sorted(ratios.items(), reverse=True)
     least = accumulate((ratio for _, ratio in known), min)
     return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
@@ -430,7 +429,7 @@ class Pace:
             self._hits += SMOOTHING * (1 - self._hits)
 
     def _spend(self, seconds: float, lost: float) -> None:
-        """Of the seconds of a step, `lost` were lost compared with plain steps; less than 0 where some were won."""
+        """Take from the budget what a step `lost` of its seconds beside plain steps; less than 0 where it won some."""
         self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
 
     @property

@@ -34,7 +34,7 @@ class Proposer(Protocol):
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weights that it has beside the model's."""
+        """Bytes of the weights that it has beside the model's."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Proposer(Protocol):
         ...
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        """For each sequence up to so many tokens that may follow, all of whose tokens are known."""
+        """Up to so many tokens that may follow each sequence, all of whose tokens are known."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -55,7 +55,7 @@ class Proposer(Protocol):
         ...
 
     def sequence_bytes(self, capacity: int) -> int:
-        """Of what is kept for a sequence, with capacity for so many tokens."""
+        """Bytes of what is kept for a sequence, with capacity for so many tokens."""
         ...
 
 
@@ -136,7 +136,7 @@ def _agreement(tokens: Many[int], end: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _Proposed:
     """A place that was proposed from, and how many tokens the sequence had then."""
 
     place: Place
@@ -155,7 +155,7 @@ class Lookup:
         self._in_text = in_text
         self._remembered = remembered
         self._places: dict[Sequence, _Places] = {}
-        self._followed: dict[Sequence, _Followed] = {}
+        self._followed: dict[Sequence, _Proposed] = {}
         self._predictions: dict[Sequence, _Prediction] = {}
 
     def is_ready(self, sequence: Sequence) -> bool:
@@ -190,7 +190,7 @@ class Lookup:
         common, best = max(rated, key=lambda each: each[0], default=(0, None))
         if best is None or common <= agreed:
             return NOTHING
-        self._followed[sequence] = _Followed(best, len(tokens))
+        self._followed[sequence] = _Proposed(best, len(tokens))
         return Proposal(best.following(most), common)
 
     def _predicted(self, sequence: Sequence, most: int) -> Proposal:

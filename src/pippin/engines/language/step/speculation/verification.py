@@ -1,6 +1,7 @@
 """Decides when the model checks proposed tokens, and how many for each sequence."""
 
 from bisect import bisect_right
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -34,10 +35,11 @@ def _hope(grounds: Grounds) -> float:
 
 @dataclass(frozen=True)
 class Judged:
-    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all."""
+    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all. Nothing
+    of either where there was no such pass."""
 
-    proposals: list[Proposal]
-    tokens: int
+    proposals: Many[Proposal] = ()
+    tokens: int = 0
 
     @property
     def lengths(self) -> list[int]:
@@ -55,19 +57,19 @@ class Speculation:
         most: int,
         block: int | None = None,
         always: bool = True,
-        heads: Follower | None = None,
+        followers: Many[Follower] = (),
         clock: StepClock | None = None,
     ) -> None:
         """`most`: most tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, at
         which the state of a sequence is to be remembered. `always`: sequences without a prediction may have proposals
-        too. `heads`: the source of proposals that is told of the model's states. `clock` measures steps."""
+        too. `followers`: sources of proposals that are told of the model's states. `clock` measures steps."""
         self.proposer = proposer
         self.clock = clock or StepClock()
         self.always = always
-        self.heads = heads
+        self.followers = followers
         self.pace = pace
         self._rested = 0  # steps since it was last asked whether proposals pay, while they do not
-        self._most = most
+        self.most = most
         self._block = block
         # The acceptance of each sequence and the prior of a new one: by grounds, then of all proposals.
         self._seen: dict[Sequence, dict[Grounds, Acceptance]] = {}
@@ -86,7 +88,7 @@ class Speculation:
         self._rested = (self._rested + 1) % LOOKS_WHILE_RESTING if self.pace.rests else 0
         if self._rested:
             return False
-        rooms = [self._most if each else 0 for each in ready]
+        rooms = [self.most if each else 0 for each in ready]
         return any(self.pace.lengths(self._chances(running), rooms))
 
     def proposals(self, running: list[Running]) -> list[Proposal]:
@@ -120,7 +122,7 @@ class Speculation:
 
     def _room(self, running: Running) -> int:
         """Tokens that can be proposed for a sequence."""
-        room = min(self._most, running.growth - 1)
+        room = min(self.most, running.growth - 1)
         if self._block is not None:
             room = min(room, self._block - 1 - running.slot.length % self._block)
         return max(room, 0)
@@ -152,18 +154,18 @@ class Speculation:
         overall.observe(proposed, accepted)
         self._prior += SMOOTHING * (overall.chance - self._prior)
 
-    def learn(self, began: Instant, sequences: int, judged: Judged | None, *, looked: bool) -> None:
+    def learn(self, began: Instant, sequences: int, judged: Judged, *, looked: bool) -> None:
         """A step that only decoded began at `began` and is done. `looked`: it looked for proposals."""
-        computed = sequences if judged is None else self.pace.computed(judged.lengths)
+        computed = self.pace.computed(judged.lengths) if judged.proposals else sequences
         seconds = self.clock.seconds((sequences, computed), began)
-        if judged is not None:
+        if judged.proposals:
             self.pace.observe(sequences, computed, seconds, judged.tokens)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
             self.pace.observe(sequences, sequences, seconds, sequences)
-        if self.heads is not None:
-            self.heads.rests = self.pace.rests
+        for each in self.followers:
+            each.rests = self.pace.rests
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that has left the batch."""

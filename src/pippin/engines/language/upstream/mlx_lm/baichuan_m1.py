@@ -25,7 +25,7 @@ class LastPair(nn.Module):  # type: ignore[misc] # mlx has no types for it
         self._of_last = attention.pair_of_last  # no module, whose weights would be found twice
 
     def __call__(self, x: mx.array, state: Any, found: Pair, count: int) -> None:
-        """Of the tokens in `x` [sequences, tokens, hidden]; `found` is what those of all `count` tokens left."""
+        """Keep what the tokens in `x` [sequences, tokens, hidden] left; `found` is what all `count` tokens left."""
         for place, array in enumerate(found if x.shape[1] == count else self._of_last(x)):
             state[place] = array
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pippin.api.sqlite import SQLite, open_file, open_memory
-from pippin.api.storage.response_store import (
+from pippin.api.stored_responses.response_store import (
     SCHEMA,
     OwnedHistory,
     ResponseStore,

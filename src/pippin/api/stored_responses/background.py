@@ -9,7 +9,6 @@ from pippin.api.answers.answer import Answer
 from pippin.api.dialects.responses.answer import ResponseAnswer
 from pippin.api.dialects.responses.encode import ResponsesEncoder
 from pippin.api.dialects.shared.frames import COMMENT, DONE
-from pippin.api.http.body import LargeWork
 from pippin.core.errors import ErrorReport
 
 FINISHED_KEPT: Final = 64
@@ -26,11 +25,10 @@ class BackgroundResponse:
         self,
         answer: Answer,
         encoder: ResponsesEncoder,
-        silence: float,
-        large: LargeWork,
         saved: Callable[[ResponseAnswer], None],
     ) -> None:
-        """`saved` is called on a thread with the response object, before the run begins and when it has ended."""
+        """`encoder`: that of the answer. `saved` is called on a thread with the response object, before the run begins
+        and when it has ended."""
         self._answer = answer
         self._encoder = encoder
         self._saved = saved
@@ -38,7 +36,7 @@ class BackgroundResponse:
         self._events: list[bytes] = []
         self._changed = asyncio.Event()
         self._add(encoder.queued())
-        self._task = asyncio.create_task(self._run(silence, large), name="background response")
+        self._task = asyncio.create_task(self._run(), name="background response")
 
     @property
     def response(self) -> ResponseAnswer:
@@ -72,10 +70,10 @@ class BackgroundResponse:
             self._answer.end(CANCELLED)
             await asyncio.wait({self._task})
 
-    async def _run(self, silence: float, large: LargeWork) -> None:
+    async def _run(self) -> None:
         try:
             await asyncio.to_thread(self._saved, self.response)
-            async for piece in self._answer.pieces(self._encoder, silence, large):
+            async for piece in self._answer.pieces():
                 if piece != COMMENT:
                     self._add(piece)
             if self._cancelled:

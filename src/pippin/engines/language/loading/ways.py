@@ -4,6 +4,8 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
+import mlx.nn as nn
+
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
@@ -20,12 +22,17 @@ log = logging.getLogger(__name__)
 class Way:
     """How a model runs, and how its media become part of prompts."""
 
-    model: VisionModel | AutoregressiveModel
+    model: nn.Module  # in the engine's batches
     media: TextOnly
+    alone: AutoregressiveModel | None = None  # by mlx-vlm's own loop instead
 
 
-def choose_way(model: VisionModel, preparer: LanguagePreparer) -> Way | None:
-    """None if the model does not run at all."""
+def way_of(model: nn.Module, preparer: LanguagePreparer) -> Way | None:
+    """How a loaded model runs; None if it does not run at all."""
+    return _tried(model, preparer) if isinstance(model, VisionModel) else Way(model, TEXT_ONLY)
+
+
+def _tried(model: VisionModel, preparer: LanguagePreparer) -> Way | None:
     in_batches = runs(model)
     media = preparer.media.tested(partial(is_faithful, model)) if in_batches else TEXT_ONLY
     if in_batches and (media.modalities or not preparer.may_take_media):
@@ -39,11 +46,11 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer) -> Way | None:
             joined = found.joined(preparer.open_renderer(found), partial(find_tokens, model, alone.logprobs))
             if joined.modalities:
                 return Way(model, joined)
-        return Way(alone, found)
+        return Way(model, found, alone)
     if in_batches:
         log.warning("the model is served for text only: none of its media are taken by the installed mlx-vlm")
         return Way(model, media)
-    return Way(alone, TEXT_ONLY) if alone.computes_text() else None
+    return Way(model, TEXT_ONLY, alone) if alone.computes_text() else None
 
 
 def _batches(model: VisionModel) -> bool:

@@ -13,7 +13,7 @@ from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.storage.response_store import OwnedHistory, StoredResponse
+from pippin.api.stored_responses.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished
@@ -80,7 +80,7 @@ class SavingEncoder:
 
     def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
         self.inner = encoder
-        self._save = save
+        self.keep = save
         self._unsaved = False
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
@@ -113,7 +113,7 @@ class SavingEncoder:
         """
         if self._unsaved:
             self._unsaved = False
-            await asyncio.to_thread(lambda: self._save(self.inner.response()))
+            await asyncio.to_thread(lambda: self.keep(self.inner.response()))
 
 
 def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo, *, keep_all: bool = False) -> Save:

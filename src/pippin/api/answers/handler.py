@@ -1,0 +1,349 @@
+"""Answers requests to models: the one path of every dialect and kind, streamed and whole."""
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
+from pippin.api.access.keys import Allowance
+from pippin.api.access.limits import Limits
+from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
+from pippin.api.answers.media import MediaResolver
+from pippin.api.dialects.base import (
+    AnyDialect,
+    DecodeContext,
+    Decoded,
+    History,
+    RunInfo,
+    StreamEncoder,
+)
+from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.body import (
+    LARGE,
+    Presence,
+    read_json_body,
+)
+from pippin.api.http.forms import Form, read_form
+from pippin.api.telemetry.observer import Observer
+from pippin.config.errors import nearest
+from pippin.config.options.server import ServerOptions
+from pippin.core.conversation import Reasoning, Text, ToolCall
+from pippin.core.errors import ServerError, renamed
+from pippin.core.events import Counted, Event
+from pippin.core.models import ModelKind
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import CountTokens, Generate, Task
+from pippin.service import Service
+from pippin.service.tools.offers import Equipped, ToolOffers
+
+log = logging.getLogger(__name__)
+
+Read = TypeVar("Read")
+
+MCP_SERVERS: Final = "x-mcp-servers"
+"""Header that names MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
+
+BACKGROUND: Final = -(2**31)
+"""Priority of a batch's lines, below any that a client can ask for."""
+
+REMEMBERED: Final = 256  # unknown fields
+FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
+"""What a misspelt field can look like. Other keys may be a client's content, which must not be logged."""
+
+
+class UnknownFields:
+    """Logs each field that no contract knows, once, so that misspelt fields can be found."""
+
+    def __init__(self) -> None:
+        self._named: set[tuple[str, str]] = set()
+
+    def note(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+        """Log each of `names` that was not logged before; `known` are the names that may have been meant."""
+        for given in names:
+            place, dot, last = given.rpartition(".")
+            name = place + dot + (last if FIELD.fullmatch(last) else "?")
+            if (operation, name) in self._named or len(self._named) >= REMEMBERED:
+                continue
+            self._named.add((operation, name))
+            hint = "" if "." in name else nearest(name, known)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
+
+
+class Handler:
+    """Reads a request, and begins what it asks of a model: a generation, another task, or a count of tokens.
+
+    An `Operation` can also be prepared here, for an `Answer` that is read elsewhere: on a WebSocket, in the background.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        options: ServerOptions,
+        observer: Observer,
+        limits: Limits,
+        media: MediaResolver,
+        tools: ToolOffers,
+    ) -> None:
+        self._service = service
+        self._options = options
+        self._limits = limits
+        self._media = media
+        self._tools = tools
+        self._unknown = UnknownFields()
+        self.answers = RunningAnswers(service, options, observer, limits)
+        self.large = self.answers.large
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Apply changed options to new requests."""
+        self._options = options
+        self.answers.adopt(options)
+        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
+
+    async def generate(
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
+    ) -> Response:
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for each failure that has a status code.
+
+        `body`: the body, if the request was already counted and read.
+        """
+        exchange = exchange_of(request.scope)
+        operation = await self.prepare(request, exchange, dialect, history=history, body=body)
+        return await self.answers.reply(request, exchange, operation)
+
+    async def task(
+        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
+    ) -> list[Event]:
+        """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
+        exchange = exchange_of(request.scope)
+        if not admitted:
+            self._limits.admit(exchange)
+        prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
+        answer = Answer(prepared, exchange, Presence(request.receive), self.answers)
+        try:
+            return await answer.events()
+        finally:
+            await answer.close()
+
+    async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
+        """The number of prompt tokens of the request in a body."""
+        exchange = exchange_of(request.scope)
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        [wanted] = (await self._decode(request, exchange, dialect, body, history)).requests
+        task = CountTokens((await self._complete(wanted, request.headers, exchange)).request)
+        name = f"{dialect.name}_count"
+        [*_, counted] = await self.task(request, task, model=wanted.model, operation=name)
+        assert isinstance(counted, Counted)
+        return counted.tokens
+
+    async def prepare(
+        self,
+        request: Request,
+        exchange: Exchange,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
+    ) -> Operation:
+        """The operation that a body asks for. Raises `ServerError`.
+
+        `body`: the body, if the request was already counted and read.
+        """
+        if body is None:
+            self._limits.admit(exchange)
+            body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        decoded = await self._decode(request, exchange, dialect, body, history)
+        operation = await self._operation(
+            dialect.name, decoded.requests, request.headers, exchange, stream=decoded.stream
+        )
+        if history is None:
+            encoder = dialect.encoder(decoded, operation.run)
+        else:
+            encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
+        return replace(operation, encoder=encoder, media=dialect.media)
+
+    async def prepare_generation(
+        self,
+        exchange: Exchange,
+        wanted: GenerationRequest,
+        headers: Headers,
+        *,
+        operation: str,
+        stream: bool = False,
+    ) -> Operation:
+        """The operation of a generation that did not come as a body; whoever asks reads its events. It counts against
+        the client's limits. Raises `ServerError`."""
+        self._limits.admit(exchange)
+        return await self._operation(operation, (wanted,), headers, exchange, stream=stream)
+
+    async def prepare_task(
+        self,
+        exchange: Exchange,
+        task: Task,
+        *,
+        model: str,
+        operation: str,
+        encoder: StreamEncoder | None = None,
+        media: str = EVENTS,
+        stream: bool = False,
+    ) -> Operation:
+        """The operation of a task other than generation, which is not counted. Raises `ServerError`."""
+        run = await self._run_info(model, exchange, task.model_kind)
+        return Operation(
+            name=operation,
+            model=run.model,
+            tasks=[task],
+            starter=self._service,
+            run=run,
+            encoder=encoder,
+            media=media,
+            stream=stream or encoder is not None,
+        )
+
+    def admit(self, exchange: Exchange) -> None:
+        """Count a request against its caller's limits. Raises `ServerError`."""
+        self._limits.admit(exchange)
+
+    async def json_of(
+        self, request: Request, decode: Callable[[bytes], Read], *, counted: bool = True
+    ) -> Read:
+        """The decoded body of a request. If `counted`, it counts against its caller's limits before it is read; `task`
+        counts it otherwise, or it runs no model."""
+        if counted:
+            self._limits.admit(exchange_of(request.scope))
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        return await self.large.do(len(body), decode, body)
+
+    async def form_of(self, request: Request) -> Form:
+        """The form of a request to a model, which may hold files. It counts against its caller's limits."""
+        self._limits.admit(exchange_of(request.scope))
+        return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
+
+    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
+        """Log fields that no contract knows."""
+        self._unknown.note(operation, names)
+
+    async def _decode(
+        self,
+        request: Request,
+        exchange: Exchange,
+        dialect: AnyDialect,
+        body: bytes,
+        history: History | None,
+    ) -> Decoded[Any]:
+        """Decode a body with the dialect, on a thread if it is large.
+
+        Unknown fields and the dialect's warnings are logged. Raises `ServerError`.
+        """
+        context = DecodeContext(
+            headers=dict(request.headers),
+            query=dict(request.query_params),
+            history=history,
+            stream_usage=self._options.stream_usage == "always",
+        )
+        if history is not None and len(body) <= LARGE:  # the stored history may be large
+            decoded = await asyncio.to_thread(dialect.decode, body, context)
+        else:
+            decoded = await self.large.do(len(body), dialect.decode, body, context)
+        self._unknown.note(dialect.name, decoded.ignored, dialect.contract.names)
+        for warning in decoded.warnings:
+            log.warning("%s id=%s", warning, exchange.id)
+        return decoded
+
+    async def _operation(
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        headers: Headers,
+        exchange: Exchange,
+        *,
+        stream: bool,
+    ) -> Operation:
+        """The operation of these requests, which come from one body, without an encoder. Raises `ServerError`."""
+        equipped = [await self._complete(wanted, headers, exchange) for wanted in requests]
+        offers = any(each.offered for each in equipped)
+        first = requests[0]
+        return Operation(
+            name=name,
+            model=first.model,
+            tasks=[Generate(each.request) for each in equipped],
+            starter=self._tools.starter(self._service, equipped) if offers else self._service,
+            run=await self._run_info(first.model, exchange, Generate.model_kind),
+            stream=stream,
+            timeout=first.timeout,
+        )
+
+    async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
+        """Like `run_info`; unless `allow_downloads` is set, users' keys may not name a model that is not here."""
+        run = await run_info(self._service, model, exchange, kind)
+        is_user = exchange.key is not None and not exchange.manages
+        if not run.known and is_user and self._options.allow_downloads is None:
+            await self._service.find(model, kind)  # raises the reason; starting the model would download it
+        return run
+
+    async def _complete(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
+        """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
+        try:
+            equipped = await self._equipped(wanted, headers, exchange)
+            resolved = await self._resolved(equipped.request, headers, exchange)
+        except ServerError as error:
+            raise ServerError.of(renamed(error.report, wanted.names)) from error
+        return replace(equipped, request=resolved)
+
+    async def _equipped(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
+        named = mcp_servers_of(headers)
+        if not (named or wanted.toolsets or self._tools.unasked):
+            return Equipped(wanted)
+        return await self._tools.equip(wanted, named, allowed=exchange.may_use_tools)
+
+    async def _resolved(
+        self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
+    ) -> GenerationRequest:
+        """The request to run: salted, with its media as bytes, and of lowest priority if it is a line of a batch."""
+        salted = _salted(wanted, headers, exchange)
+        if exchange.background:
+            salted = msgspec.structs.replace(salted, priority=BACKGROUND)
+        parts = (part for message in salted.messages or () for part in message.parts)
+        if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
+            return salted
+        return await self._media.resolve(salted)
+
+
+def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
+    """The endpoint of a dialect's address."""
+
+    async def generate(request: Request) -> Response:
+        return await handler.generate(request, dialect)
+
+    return generate
+
+
+def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
+    """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
+    salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
+    if exchange.cache_salt:
+        salts.append(exchange.cache_salt)
+    if not any(salts):
+        return wanted
+    joined = "\0".join([wanted.cache_salt or "", *salts])
+    return msgspec.structs.replace(
+        wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
+    )
+
+
+def mcp_servers_of(headers: Headers) -> list[str]:
+    """The MCP servers that the client names in a header."""
+    return [name for part in headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]

@@ -1,0 +1,112 @@
+"""A model's configuration in all spellings that the libraries read.
+
+transformers 5 writes the settings of rotary positions into `rope_parameters`, or into one such table for each type of
+layer. Most classes of mlx-lm and mlx-vlm read the older fields beside it, and take their defaults where these are
+missing. Here each configuration gets the older fields, and others that it has under another name; a class takes those
+that it knows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+Config = dict[str, Any]
+
+BESIDE = ("rope_theta", "partial_rotary_factor")
+"""Settings of `rope_parameters` that stand beside `rope_scaling` in the older spelling, and not in it."""
+
+BASES = {
+    "full_attention": ("rope_theta", "global_rope_theta", "rotary_emb_base"),
+    "sliding_attention": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
+    "main": ("rope_theta",),
+    "compress": ("compress_rope_theta",),
+}
+"""The older fields for the base of a type of layer."""
+
+ORIGINAL = "original_max_position_embeddings"
+FROM_LENGTH = ("llama3", "yarn", "longrope")
+"""Scalings that are told by the length of the texts that a model was trained with first."""
+
+
+def spelled_out(config: Mapping[str, Any]) -> Config:
+    """The configuration, and those of its parts, with rotary settings in the older fields as well.
+
+    Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
+    """
+    found = {**_other_names(config), **{name: _spelled_out_part(name, each) for name, each in config.items()}}
+    tables = rotary_tables(config)
+    if not tables:
+        return found
+    for kind, table in tables.items():
+        found |= dict.fromkeys(BASES.get(kind, ()), table["rope_theta"]) if "rope_theta" in table else {}
+    main = tables.get("full_attention") or tables.get("compress")
+    return found if main is None else found | _fields(main, config)
+
+
+def _spelled_out_part(name: str, value: Any) -> Any:
+    return spelled_out(value) if name.endswith("config") and isinstance(value, dict) else value
+
+
+def _other_names(config: Mapping[str, Any]) -> Config:
+    """Fields under the other names that transformers knows them by. It writes one of the two."""
+    kind = config.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        return {}
+    names = getattr(CONFIG_MAPPING[kind], "attribute_map", {})
+    # Some map the size of a head to that of its part which is turned: other classes read the whole size there.
+    return {other: config[name] for other, name in names.items() if name in config and other != "head_dim"}
+
+
+def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
+    """The rotary settings by type of layer, `full_attention` alone where all layers have the same; empty for a
+    configuration that has none in a table. Types whose layers have no positions are left out."""
+    scaling, parameters = (_table(config.get(name)) for name in ("rope_scaling", "rope_parameters"))
+    by_type = {name: dict(value) for name, value in parameters.items() if isinstance(value, dict)}
+    if by_type:
+        if "full_attention" in by_type:
+            by_type["full_attention"] |= scaling
+        return by_type
+    main = scaling or parameters
+    if not main:
+        return {}
+    theta = {name: value for name, value in parameters.items() if name in BESIDE}
+    return {"full_attention": {**theta, **main}}
+
+
+def _table(value: Any) -> Config:
+    return value if isinstance(value, dict) else {}
+
+
+def scaling_of(table: Mapping[str, Any], config: Mapping[str, Any]) -> Config:
+    """What `rope_scaling` has for one table of a configuration; empty for positions that are not scaled."""
+    scaling = {name: value for name, value in table.items() if name not in BESIDE}
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    scaling = {"type": kind, "rope_type": kind, **scaling}
+    if kind in FROM_LENGTH:
+        original = config.get(ORIGINAL) or scaling.get(ORIGINAL) or config.get("max_position_embeddings")
+        scaling |= {ORIGINAL: original} if original else {}
+    return {} if kind == "default" and len(scaling) == 2 else scaling
+
+
+def _fields(table: Config, config: Mapping[str, Any]) -> Config:
+    """The older fields for a table of a configuration, but for its base."""
+    scaling = scaling_of(table, config)
+    found: Config = {"rope_scaling": scaling or None}
+    if ORIGINAL in scaling:
+        found[ORIGINAL] = scaling[ORIGINAL]
+    if (part := table.get("partial_rotary_factor")) is not None:
+        found |= {"partial_rotary_factor": part, "rotary_pct": part}
+        size = head_size(config)
+        if size is not None and "rotary_dim" not in config:
+            found["rotary_dim"] = int(size * part)
+    return found
+
+
+def head_size(config: Mapping[str, Any]) -> int | None:
+    """The size of one head, if the configuration tells it."""
+    size, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    told = config.get("head_dim")
+    if told is None and isinstance(size, int) and isinstance(heads, int) and heads:
+        told = size // heads
+    return told if isinstance(told, int) else None

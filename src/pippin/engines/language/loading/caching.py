@@ -1,0 +1,111 @@
+"""How the sequences of a model run together, what is kept of their prompts, and how much a step takes on."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.core.errors import ServerError
+from pippin.engines.device import DevicePlan, kernels_read_cache
+from pippin.engines.language.kernels.places import fill_in_place
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from pippin.engines.language.loading.asked import Asked
+from pippin.engines.language.model.lora import Adapters, adapters_in
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
+from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
+from pippin.engines.language.prefix_cache.text import RememberedText
+from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
+from pippin.engines.language.step.prefill import MOST_STRETCH
+from pippin.engines.language.step.scheduler import StepLimits
+
+log = logging.getLogger(__name__)
+
+
+def find_batching(asked: Asked, adapters: Adapters) -> Batching:
+    """How sequences of the model run together. Raises `ServerError("load_failed")`."""
+    batching = choose_batching(asked.model, asked.options)
+    if adapters.names and batching.shape is None:
+        message = (
+            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
+        )
+        raise ServerError("load_failed", message, "adapters")
+    return batching
+
+
+def open_prefixes(
+    asked: Asked, batching: Batching, remembered: RememberedText | None, limit: int
+) -> Prefixes:
+    """The prefix cache with a limit of so many bytes."""
+    options = asked.options
+    if not (options.prefix_cache and batching.shape is not None and limit):
+        return NoPrefixes()
+    leaves = options.prompt_cache_size
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=remembered)
+    blocks = BlockLayout(batching.shape.layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
+    return PrefixCache(tree, blocks, _open_disk(asked))
+
+
+def _open_disk(asked: Asked) -> DiskCache | None:
+    """What of the prefix cache is kept on the disk. Raises `ServerError("load_failed")`."""
+    options = asked.options
+    if options.cache_dir is None or asked.folder is None:
+        return None
+    bits = _written(cache_bits(options))
+    details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+    if options.moe_top_k is not None:
+        details += f" {options.moe_top_k} experts"
+    try:
+        return DiskCache(
+            Path(options.cache_dir).expanduser(),
+            fingerprint(asked.folder, details, *_adapter_prints(options)),
+            int(options.cache_disk_max_gb * 1e9),
+        )
+    except OSError as error:
+        raise ServerError(
+            "load_failed",
+            f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
+            "cache_dir",
+        ) from error
+
+
+def _written(bits: tuple[int | None, int | None]) -> str:
+    """Bits of keys and values as the disk's fingerprint has them: one number where they are alike."""
+    return str(bits[0]) if bits[0] == bits[1] else f"{bits[0]}/{bits[1]}"
+
+
+def _adapter_prints(options: ModelOptions) -> list[str]:
+    folders = {**adapters_in(options.adapter_dir), **options.adapters, "": options.adapter_path or ""}
+    return [
+        f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
+    ]
+
+
+def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
+    """`memory`: bytes for running sequences and prompts under way."""
+    options, plan = asked.options, asked.plan
+    chunk = int(plan.prefill_chunk * MOST_STRETCH)
+    prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
+    aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
+    return StepLimits(
+        max_sequences=options.max_num_seqs,
+        queue_size=options.queue_size,
+        prefill_chunk=plan.prefill_chunk,
+        longest_chunk=plan.longest_chunk,
+        target_gap=options.target_gap_ms / 1e3,
+        sequence_bytes=batching.slot_bytes,
+        prompt_bytes=prompt_bytes,
+        memory=memory,
+        slack=batching.slack,
+        prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
+        aside_bytes=aside_bytes,
+    )
+
+
+def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
+    """Tell the operator where bits of the KV cache keep the kernels for CPUs away, which is many times slower."""
+    if plan.shares_cores and options.cpu_kernels == "auto" and not kernels_read_cache(options):
+        log.warning(
+            "the model runs in float32, without the kernels for CPUs: they read keys and values of 4 or 8 bits, alike, "
+            "scaled in groups; take kv_bits 4 or 8, or none"
+        )

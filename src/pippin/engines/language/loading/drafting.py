@@ -1,0 +1,197 @@
+"""Speculation as the options ask for it: what proposes tokens, and what decides whether that pays."""
+
+import logging
+import time
+from collections.abc import Sequence as Many
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import mlx.nn as nn
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.engines.language.drafters import loading as drafters
+from pippin.engines.language.kv_cache.groups import BatchShape
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
+from pippin.engines.language.loading.asked import Asked
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.states import HiddenStates
+from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.prefix_cache.text import RememberedText
+from pippin.engines.language.step.speculation.assistants import Assistants
+from pippin.engines.language.step.speculation.clock import StepClock
+from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
+from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.speculation.heads import Heads
+from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+def open_speculation(
+    asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
+) -> Speculation | None:
+    """What judges proposals: those of the options, and predictions of clients if the model can take tokens back at
+    all. Raises `ServerError("load_failed")` if the options cannot be had."""
+    options = asked.options
+    named = drafter_of(options, asked.folder)
+    wanted = options.prompt_lookup or named is not None
+    if not batching.rewinds:
+        if not wanted:
+            return None
+        raise _no_proposals(_drafting_option(options, named), batching)
+    proposer, followers = _open_proposer(named, asked, head, batching, remembered)
+    return Speculation(
+        proposer,
+        _pace_of(asked),
+        most=options.num_draft_tokens,
+        block=_state_block(asked, batching),
+        always=wanted,
+        followers=followers,
+        clock=_clock_of(asked),
+    )
+
+
+def _pace_of(asked: Asked) -> Pace:
+    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
+    return Pace(asked.options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs)
+
+
+def _clock_of(asked: Asked) -> StepClock:
+    cores = time.process_time if asked.plan.shares_cores else None
+    return StepClock(cores=cores, threads=asked.kernel_threads or 1)
+
+
+def _state_block(asked: Asked, batching: Batching) -> int | None:
+    """The tokens of a block at whose ends the prefix cache keeps states; None if it keeps none."""
+    keeps_prefixes = asked.options.prefix_cache and batching.shape is not None
+    has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
+    return asked.options.cache_block_tokens if has_state else None
+
+
+def _open_proposer(
+    named: Path | None, asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
+) -> tuple[Proposer, Many[Follower]]:
+    """What proposes tokens, and what of it follows the model's passes."""
+    lookup = Lookup(in_text=asked.options.prompt_lookup, remembered=remembered)
+    if named is None:
+        return lookup, ()
+    with drafters.refusals_name(_drafting_option(asked.options, named)):
+        drafter, followers = _open_drafter(named, asked, head, batching)
+    return Either(lookup, drafter), followers
+
+
+def _drafting_option(options: ModelOptions, named: Path | None) -> str:
+    """The option that asks for proposals."""
+    return "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
+
+
+def _no_proposals(option: str, batching: Batching) -> ServerError:
+    """The refusal for a model whose sequences cannot take tokens back."""
+    reason = "the caches of this model cannot take tokens back"
+    if batching.shape is None:
+        reason = (
+            "no trial showed that a step of several tokens gives with this model what they give one by one"
+        )
+    return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
+
+
+def _open_drafter(
+    named: Path, asked: Asked, head: Head, batching: Batching
+) -> tuple[Proposer, Many[Follower]]:
+    """What drafts, and the same again where it follows the model's passes."""
+    options = asked.options
+    kind = drafters.find_kind(named, own=options.mtp)
+    check_draft_kind(named, kind, options.draft_kind)
+    if kind == "model":
+        return open_draft_model(named, asked), ()
+    follower = _open_follower(named, kind, asked, head, batching)
+    return follower, (follower,)
+
+
+def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
+    """The folder of the drafter that is asked for. Raises `ServerError("load_failed")` where two are."""
+    if options.mtp and options.draft_model_path is not None:
+        message = (
+            "mtp drafts with the head in the model's own checkpoint, draft_model_path with another: give one."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    if options.mtp:
+        return folder
+    return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:
+    """Raises `ServerError("load_failed")` where the operator wants a head of another kind than the folder holds.
+    For mlx-vlm assistants and heads behind the last layer are `mtp` too."""
+    if wanted not in (None, "mtp" if kind in ("assistant", "layer") else kind):
+        is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
+        message = (
+            f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
+        )
+        raise ServerError("load_failed", message, "draft_kind")
+
+
+def _open_follower(
+    folder: Path,
+    kind: drafters.HeadKind | Literal["assistant"],
+    asked: Asked,
+    head: Head,
+    batching: Batching,
+) -> Follower:
+    model, plan, words = asked.model, asked.plan, batching.vocabulary
+    if kind == "assistant":
+        assistant = drafters.open_assistant(folder, model, words, plan)
+        log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
+        return Assistants(assistant, HiddenStates(model, head, None))
+    drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
+    layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
+    if not _takes_back(drafter, layout):
+        message = (
+            f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
+        )
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
+    states = HiddenStates(model, head, drafter.layers_read)
+    return Heads(drafter, layout, states, most=asked.options.num_draft_tokens)
+
+
+def _takes_back(drafter: nn.Module, layout: CacheLayout) -> bool:
+    if not (layout.rewinds and layout.batches):
+        return False
+    replays = any(each.replays for each in layout.kinds)
+    return not replays or can_rewind(drafter, BatchShape(layout=layout))
+
+
+def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
+    """Raises `ServerError("load_failed")` for one that cannot run in batches and take tokens back."""
+    draft = _load_draft(folder, asked)
+    batching = choose_batching(draft, ModelOptions())
+    shape = batching.shape
+    if shape is None or not batching.rewinds:
+        lack = "take tokens back" if shape is not None else "be batched"
+        message = f"The draft model {folder.name!r} cannot be used: its caches cannot {lack}. Choose another."
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s", folder.name)
+    slack = max(MOST_NEW, asked.options.num_draft_tokens + 1)
+    shape = replace(shape, slack=slack, prompts_in_slots=False)
+    head = Head(draft, batching.vocabulary)
+    return DraftModel(draft, shape, head, chunk=asked.plan.prefill_chunk)
+
+
+def _load_draft(folder: Path, asked: Asked) -> nn.Module:
+    """The draft model, which reads the same tokens as the model that it drafts for."""
+    info = ModelInfo(id=folder.name, kind="language", path=str(folder))
+    reading = Reading(trust_remote_code=asked.options.trust_remote_code)
+    use = None if asked.kernel_threads is None else KernelUse(threads=asked.kernel_threads)
+    draft, _ = load_weights(info, asked.plan, asked.progress, reading, use=use)
+    if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
+        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
+        raise ServerError("load_failed", message, drafters.OPTION)
+    return draft

@@ -1,0 +1,167 @@
+"""Makes a ready engine of a model folder: weights, batches, caches, speculation, warm-up."""
+
+import logging
+import os
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from functools import partial
+from pathlib import Path
+
+import mlx.nn as nn
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.decoding import convert
+from pippin.core.models import WorkerSpec
+from pippin.engines.base import LoadProgress
+from pippin.engines.cpu.sharing import blas_watch
+from pippin.engines.device import (
+    DevicePlan,
+    MemoryShares,
+    configure,
+    decide,
+    find_facts,
+    share_memory,
+)
+from pippin.engines.language.kernels import ways as kernels
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.probe import Batching
+from pippin.engines.language.library.engine import LibraryEngine
+from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
+from pippin.engines.language.loading.asked import Asked, AskedWeights
+from pippin.engines.language.loading.caching import (
+    find_batching,
+    limits_of,
+    open_prefixes,
+    warn_of_slow_cache,
+)
+from pippin.engines.language.loading.drafting import drafter_of, open_speculation
+from pippin.engines.language.loading.weights import load_model
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.loaded import LoadedModel
+from pippin.engines.language.model.lora import adapters_in, install
+from pippin.engines.language.model.weights import drop_unused_arrays, weight_bytes
+from pippin.engines.language.prefix_cache.text import RememberedText
+from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.decoding import Decoding, OpenDecoding, SpeculativeDecoding
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.steering import ALONE, Steering
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.encoder import open_encoder
+from pippin.engines.language.warm_prompts import warm
+
+log = logging.getLogger(__name__)
+
+
+def open_engine(
+    spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
+) -> LanguageEngine | LibraryEngine:
+    """Raises `ServerError("load_failed")`."""
+    if preparer.diffusion is not None:
+        return open_diffusion_engine(spec, preparer, preparer.diffusion, progress)
+    options = convert(spec.options, ModelOptions)
+    plan = decide(find_facts(), options, spec.memory_bytes)
+    warn_of_slow_cache(plan, options)
+    configure(plan)
+    threads, folder = spec.threads or os.cpu_count() or 1, Path(spec.info.path or "")
+    weights = AskedWeights(
+        info=spec.info, options=options, plan=plan, kernel_threads=threads, progress=progress
+    )
+    way = load_model(weights, preparer)
+    preparer.loaded(way.media)
+    if way.alone is not None:
+        return open_autoregressive_engine(way.alone, preparer, options, plan)
+    engine = build_engine(
+        way.model,
+        preparer.tokenizer,
+        options,
+        plan,
+        folder=folder,
+        progress=progress,
+        kernel_threads=threads,
+    )
+    drafts = drafter_of(options, folder) is not None
+    if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
+        engine.upkeep.append(blas_watch(spec.threads))
+    drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
+    _warm(engine, preparer, spec.info.id, options)
+    return engine
+
+
+def _warm(engine: LanguageEngine, preparer: LanguagePreparer, name: str, options: ModelOptions) -> None:
+    if options.warm_prompts is not None:
+        count = warm(engine, preparer, name, Path(options.warm_prompts))
+        log.info("computed %d warm prompts", count)
+
+
+def build_engine(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    options: ModelOptions,
+    plan: DevicePlan,
+    *,
+    folder: Path | None = None,
+    progress: LoadProgress = lambda done, total, message: None,
+    kernel_threads: int | None = None,
+    steering: Steering = ALONE,
+) -> LanguageEngine:
+    """An engine around a loaded model, see `Asked`. One that is steered from elsewhere checks no proposals."""
+    asked = Asked(
+        model=model,
+        tokenizer=tokenizer,
+        options=options,
+        plan=plan,
+        folder=folder,
+        kernel_threads=kernel_threads,
+        progress=progress,
+    )
+    adapters = install(model, options.adapter_path, options.adapters, adapters_in(options.adapter_dir))
+    batching = find_batching(asked, adapters)
+    loaded = LoadedModel(
+        module=model,
+        tokenizer=tokenizer,
+        vocabulary=batching.vocabulary,
+        head=Head(model, batching.vocabulary),
+        adapters=adapters,
+        vision=open_encoder(model, options.vision_cache_size, plan.memory_limit),
+        joins_prompts=batching.joint_prompts,
+    )
+    return _around(loaded, asked, batching, steering)
+
+
+def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Steering) -> LanguageEngine:
+    """The engine around a model whose batches are known."""
+    options, plan, alone = asked.options, asked.plan, steering is ALONE
+    looks_back = options.prompt_lookup and options.prefix_cache and alone
+    remembered = RememberedText() if looks_back else None
+    speculation = open_speculation(asked, loaded.head, batching, remembered) if alone else None
+    size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
+    shares = share_memory(plan, options, size)
+    limits = limits_of(asked, batching, shares.sequences)
+    followers: Many[Follower] = ()
+    decoding: OpenDecoding = Decoding
+    if speculation is not None:
+        followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
+        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
+    groups = CacheGroups(batching.layout, batching.new_group)
+    sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
+    engine = LanguageEngine(
+        loaded,
+        options=options,
+        limits=limits,
+        share=_shares(plan, options, size),
+        batch=Batch(groups, loaded, sampler, followers),
+        prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
+        decoding=decoding,
+        steering=steering,
+        overlaps=plan.overlaps,
+    )
+    engine.counters.weight_bytes = size
+    return engine
+
+
+def _shares(plan: DevicePlan, options: ModelOptions, size: int) -> Callable[[int], MemoryShares]:
+    """How the model's bytes are divided when they change."""
+    return lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size)

@@ -1,0 +1,442 @@
+"""Brings a conversation into a form that the chat template writes without losing anything.
+
+The APIs allow more than many templates do: a user turn behind a tool's result, calls made in parallel, a result whose
+call was cut out of the history, a conversation that the assistant begins. Whether a template writes a conversation is
+tried on its skeleton: the same turns, each text a word that occurs nowhere else. If words are missing in what the
+template makes of it, or out of order, other forms of the conversation are tried, the smallest changes first.
+
+A skeleton depends only on the kinds of turns and parts, so what was found is kept for later conversations of that
+kind. A conversation that the template writes as it is stays as it is.
+"""
+
+import hashlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
+from pippin.core.errors import ServerError
+
+Conversation = tuple[Message, ...]
+Form = Callable[[Conversation], Conversation]
+Render = Callable[[Conversation, tuple[Tool, ...], bool], str]
+"""Renders a conversation with tools on offer, and with the beginning of an answer if the flag says so. Raises
+`ServerError` where the template refuses it."""
+
+MOST_FORMS: Final = 3
+"""Most changes that are combined."""
+MOST_KEPT: Final = 512
+"""Most kinds of conversations whose forms are kept."""
+LONG: Final = 500
+"""Conversations of more turns are tried with one change at a time."""
+
+
+def one_call_a_turn(messages: Conversation) -> Conversation:
+    """Parallel calls as turns of one call, each followed by its result."""
+    split: list[Message] = []
+    moved: set[int] = set()
+    for index, message in enumerate(messages):
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        if message.role != "assistant" or len(calls) < 2:
+            kept = tuple(part for part in message.parts if id(part) not in moved)
+            split += [replace(message, parts=kept)] if kept or not message.parts else []
+            continue
+        beside = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+        results = _results_of(messages[index + 1 :])
+        for call in calls:
+            split.append(replace(message, parts=(*beside, call)))
+            beside = ()
+            if (result := results.get(call.id)) is not None:
+                moved.add(id(result))
+                split.append(Message("tool", (result,)))
+    return tuple(split)
+
+
+def text_before_calls(messages: Conversation) -> Conversation:
+    """The text of a turn with calls as a turn of its own; its thoughts stay with the calls."""
+    split: list[Message] = []
+    for message in messages:
+        texts = tuple(part for part in message.parts if isinstance(part, Text))
+        if texts and any(isinstance(part, ToolCall) for part in message.parts):
+            split.append(replace(message, parts=texts))
+            split.append(replace(message, parts=tuple(part for part in message.parts if part not in texts)))
+        else:
+            split.append(message)
+    return tuple(split)
+
+
+def without_thoughts(messages: Conversation) -> Conversation:
+    """Turns without their thoughts, which most templates leave out of earlier turns themselves."""
+    return tuple(
+        replace(message, parts=tuple(part for part in message.parts if not isinstance(part, Reasoning)))
+        for message in messages
+    )
+
+
+def orphans_as_text(messages: Conversation) -> Conversation:
+    """Results whose call is not in the conversation, as text of the user."""
+    called: set[str] = set()
+    changed: list[Message] = []
+    for message in messages:
+        called |= {part.id for part in message.parts if isinstance(part, ToolCall)}
+        orphans = [
+            part for part in message.parts if isinstance(part, ToolResult) and part.call_id not in called
+        ]
+        if orphans:
+            parts = tuple(_as_text(part) if part in orphans else part for part in message.parts)
+            changed += _by_role(message, parts)
+        else:
+            changed.append(message)
+    return tuple(changed)
+
+
+def calls_as_text(messages: Conversation) -> Conversation:
+    """Calls and results as text, for a template that can't write them in this conversation."""
+    changed: list[Message] = []
+    for message in messages:
+        parts = tuple(_as_text(part) for part in message.parts)
+        changed += _by_role(message, parts) if message.role == "tool" else [replace(message, parts=parts)]
+    return tuple(changed)
+
+
+def answered_results(messages: Conversation) -> Conversation:
+    """An empty turn of the assistant between a tool's result and a turn of the user."""
+    spread: list[Message] = []
+    for message in _results_apart(messages):
+        if spread and _has_result(spread[-1]) and _speaks(message, "user"):
+            spread.append(Message("assistant", (Text(""),)))
+        spread.append(message)
+    return tuple(spread) if len(spread) > len(messages) else messages
+
+
+def user_first(messages: Conversation) -> Conversation:
+    """An empty turn of the user before an assistant that speaks first."""
+    spoken = [message for message in messages if message.role not in ("system", "developer")]
+    if not spoken or spoken[0].role == "user":
+        return messages
+    first = messages.index(spoken[0])
+    return (*messages[:first], Message("user", (Text(""),)), *messages[first:])
+
+
+def asked(messages: Conversation) -> Conversation:
+    """An empty turn of the user behind a conversation that has none."""
+    if any(_speaks(message, "user") for message in messages):
+        return messages
+    return (*messages, Message("user", (Text(""),)))
+
+
+def system_as_user(messages: Conversation) -> Conversation:
+    """The system as the user, in a conversation without a user."""
+    if any(_speaks(message, "user") for message in messages):
+        return messages
+    return tuple(
+        replace(message, role="user") if message.role in ("system", "developer") else message
+        for message in messages
+    )
+
+
+def one_system(messages: Conversation) -> Conversation:
+    """All that the system says in one message at the start."""
+    said = [message for message in messages if message.role in ("system", "developer")]
+    if len(said) < 2:
+        return messages
+    parts = tuple(part for message in said for part in message.parts)
+    return (replace(said[0], parts=parts), *(message for message in messages if message not in said))
+
+
+def system_in_turn(messages: Conversation) -> Conversation:
+    """What the system says at the start at the head of the user's first turn."""
+    first = next((n for n, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
+    said = tuple(part for message in messages[:first] for part in message.parts)
+    if not said or messages[first].role != "user":
+        return messages
+    return (replace(messages[first], parts=(*said, *messages[first].parts)), *messages[first + 1 :])
+
+
+def merged_turns(messages: Conversation) -> Conversation:
+    """Turns of one speaker in a row as one turn."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if last is not None and last.role == message.role and message.role in ("user", "assistant"):
+            merged[-1] = replace(last, parts=(*last.parts, *message.parts), pin=last.pin or message.pin)
+        else:
+            merged.append(message)
+    return tuple(merged)
+
+
+def question_in_result(messages: Conversation) -> Conversation:
+    """The user's text behind a tool's result as the end of that result."""
+    changed: list[Message] = []
+    for message in _results_apart(messages):
+        if changed and _has_result(changed[-1]) and message.role == "user" and _only_text(message):
+            last = changed[-1]
+            result = last.parts[-1]
+            assert isinstance(result, ToolResult)
+            result = replace(result, parts=(*result.parts, *message.parts))
+            changed[-1] = replace(last, parts=(*last.parts[:-1], result), pin=message.pin)
+        else:
+            changed.append(message)
+    return tuple(changed)
+
+
+def without_empty_turns(messages: Conversation) -> Conversation:
+    """Turns that say nothing left out, unless nothing else is said."""
+    kept = tuple(message for message in messages if any(_says_something(part) for part in message.parts))
+    return kept or messages
+
+
+FORMS: Final[tuple[Form, ...]] = (
+    text_before_calls,
+    one_call_a_turn,
+    orphans_as_text,
+    answered_results,
+    merged_turns,
+    user_first,
+    asked,
+    without_empty_turns,
+    one_system,
+    system_as_user,
+    question_in_result,
+    system_in_turn,
+    without_thoughts,
+)
+"""In the order in which they are tried: those that change less come first. `calls_as_text` comes behind all of them."""
+
+
+class Forms:
+    """The forms of conversations for one chat template. Several threads may use it at once."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._kept: OrderedDict[bytes, tuple[Form, ...]] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, messages: Conversation, *, tools: bool, generation: bool = True) -> Conversation:
+        """The conversation in the first form that the template writes whole; `generation`: an answer follows.
+
+        Raises `ServerError` that names the first turn which no form can express.
+        """
+        return _changed(messages, self.needed(messages, tools=tools, generation=generation))
+
+    def needed(self, messages: Conversation, *, tools: bool, generation: bool = True) -> tuple[Form, ...]:
+        """The changes that a conversation of this kind needs. Raises `ServerError` as `of` does."""
+        skeleton = Skeleton(messages, tools=tools, generation=generation)
+        key = skeleton.digest()
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = self._find(skeleton)
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+    def _find(self, skeleton: "Skeleton") -> tuple[Form, ...]:
+        with self._lock:
+            known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
+        for forms in itertools.chain([()], known, _combinations(skeleton.messages)):
+            if self._missing(skeleton, forms) is None:
+                return forms
+        raise self._refusal(skeleton)
+
+    def _missing(self, skeleton: "Skeleton", forms: tuple[Form, ...]) -> str | None:
+        """The first word that is not written, or not in its order; the template's own words if it refuses."""
+        try:
+            text = self._render(_changed(skeleton.messages, forms), skeleton.tools, skeleton.generation)
+        except ServerError as error:
+            return str(error.__cause__ or error)
+        return skeleton.missing(text)
+
+    def _refusal(self, skeleton: "Skeleton") -> ServerError:
+        """The refusal of the first turn with which no change alone helps."""
+        low, high = 1, len(skeleton.messages)
+        while low < high:
+            middle = (low + high) // 2
+            if self._expressible(skeleton.first(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        reason = self._missing(skeleton.first(low), ()) or ""
+        why = f" ({reason})" if reason and not skeleton.has(reason) else ""
+        return ServerError(
+            "invalid_request",
+            f"The model's chat template can't express 'messages[{low - 1}]' at this place of the conversation{why}. "
+            "Leave the turn out, or choose another model.",
+            f"messages[{low - 1}]",
+        )
+
+    def _expressible(self, skeleton: "Skeleton") -> bool:
+        alone = [(), *((form,) for form in (*FORMS, calls_as_text))]
+        return any(self._missing(skeleton, forms) is None for forms in alone)
+
+
+class Skeleton:
+    """A conversation whose texts are words that occur nowhere else, so that what became of each can be seen."""
+
+    def __init__(self, messages: Conversation, *, tools: bool, generation: bool) -> None:
+        self.generation = generation
+        self._offers = tools
+        self._count = itertools.count()
+        self._opening: list[
+            str
+        ] = []  # words of the system before the first turn: templates have places for them
+        self._said: list[str] = []  # words of turns, in their order
+        self._results: list[tuple[str, str]] = []  # words of results, each with the word of its call
+        self._calls: dict[str, str] = {}  # ids of calls, and the name of the last call with that id
+        self._names = ["qxt"]
+        self._turns = False  # somebody but the system has spoken
+        self.messages = tuple(self._message(message) for message in messages)
+        properties = {"qxk": {"type": "string", "description": "QXP"}}
+        schema = {"type": "object", "properties": properties}
+        self.tools = tuple(Tool(name, "QXD", schema) for name in self._names) if tools else ()
+
+    def digest(self) -> bytes:
+        """What is the same for conversations of the same kind alone."""
+        kind = msgspec.msgpack.encode((self.messages, self._offers, self.generation))
+        return hashlib.blake2b(kind, digest_size=16).digest()
+
+    def first(self, turns: int) -> "Skeleton":
+        """The skeleton of the first turns."""
+        return Skeleton(self.messages[:turns], tools=self._offers, generation=self.generation)
+
+    def has(self, word: str) -> bool:
+        return word in (*self._opening, *self._said) or any(word in pair for pair in self._results)
+
+    def missing(self, text: str) -> str | None:
+        """The first word that is not in the text, or not behind those before it."""
+        for word in self._opening:
+            if word not in text:
+                return word
+        for words in (self._said, [word for word, _ in self._results]):
+            place = 0
+            for word in words:
+                place = text.find(word, place)
+                if place < 0:
+                    return word
+        for word, call in self._results:
+            if call and text.rfind(word) < text.find(call):
+                return word
+        return None
+
+    def _word(self) -> str:
+        return f"QX{next(self._count)}Z"
+
+    def _message(self, message: Message) -> Message:
+        self._turns = self._turns or message.role not in ("system", "developer")
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        parts = {id(part): self._part(part, message) for part in message.parts if part not in calls}
+        parts |= {id(call): self._call(call) for call in calls}
+        name = message.name if message.role == "tool" else None
+        return Message(message.role, tuple(parts[id(part)] for part in message.parts), name and "qxname")
+
+    def _part(self, part: Part, message: Message) -> Part:
+        match part:
+            case Text(text):
+                if not text.strip():
+                    return Text("")
+                word = self._word()
+                opens = message.role in ("system", "developer") and not self._turns
+                (self._opening if opens else self._said).append(word)
+                return Text(word)
+            case Reasoning():
+                return Reasoning("QXH")
+            case ToolResult():
+                said = [text for text in part.parts if isinstance(text, Text) and text.text.strip()]
+                word = self._word() if said else ""
+                if word:
+                    self._results.append((word, self._calls.get(part.call_id, "")))
+                id_ = self._calls.get(part.call_id, "qxorphan")
+                return ToolResult(_call_id(id_), (Text(word),) if word else (), part.name and id_)
+            case _:  # media: a word shows that their turn is written
+                word = self._word()
+                self._said.append(word)
+                return Text(word)
+
+    def _call(self, call: ToolCall) -> ToolCall:
+        word = self._word()
+        name = self._calls[call.id] = f"qxf{word[2:-1]}z"
+        self._names.append(name)
+        self._said += [name, word]
+        return ToolCall(_call_id(name), name, f'{{"qxk": "{word}"}}')
+
+
+def _call_id(name: str) -> str:
+    return f"call{name[2:]:0>5}"
+
+
+def _combinations(messages: Conversation) -> Iterator[tuple[Form, ...]]:
+    """Each change that makes a difference to the conversation, then several of them."""
+    useful = [form for form in FORMS if form(messages) != messages]
+    most = MOST_FORMS if len(messages) <= LONG else 1
+    for last in ((), (calls_as_text,)):
+        for size in range(not last, min(len(useful), most) + 1):
+            yield from ((*forms, *last) for forms in itertools.combinations(useful, size))
+
+
+def _changed(messages: Conversation, forms: tuple[Form, ...]) -> Conversation:
+    for form in forms:
+        messages = form(messages)
+    return messages
+
+
+def _results_of(following: Conversation) -> dict[str, ToolResult]:
+    """The results that follow a turn with calls, up to the assistant's next turn. Clients use ids again."""
+    turns = itertools.takewhile(lambda message: message.role != "assistant", following)
+    return {part.call_id: part for message in turns for part in message.parts if isinstance(part, ToolResult)}
+
+
+def _has_result(message: Message) -> bool:
+    return bool(message.parts) and isinstance(message.parts[-1], ToolResult)
+
+
+def _speaks(message: Message, role: str) -> bool:
+    return message.role == role and not all(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _only_text(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, Text) for part in message.parts)
+
+
+def _says_something(part: Part) -> bool:
+    return not isinstance(part, Text | Reasoning) or bool(part.text.strip())
+
+
+def _results_apart(messages: Conversation) -> Conversation:
+    """Results in turns of their own, before what the user says in the same turn."""
+    apart: list[Message] = []
+    for message in messages:
+        results = tuple(part for part in message.parts if isinstance(part, ToolResult))
+        rest = tuple(part for part in message.parts if not isinstance(part, ToolResult))
+        apart += [replace(message, parts=parts) for parts in (results, rest) if parts] or [message]
+    return tuple(apart)
+
+
+def _as_text(part: Part) -> Part:
+    match part:
+        case ToolResult(_, parts):
+            text = "\n".join(each.text for each in parts if isinstance(each, Text))
+            return Text(f"<tool_response>\n{text}\n</tool_response>")
+        case ToolCall(_, name, arguments):
+            return Text(f'<tool_call>\n{{"name": "{name}", "arguments": {arguments or "{}"}}}\n</tool_call>')
+        case _:
+            return part
+
+
+def _by_role(message: Message, parts: tuple[Part, ...]) -> list[Message]:
+    """The parts of a tool's turn: results stay the tool's, texts become the user's."""
+    turns: list[Message] = []
+    for part in parts:
+        role = "tool" if isinstance(part, ToolResult) and message.role == "tool" else "user"
+        if turns and turns[-1].role == role:
+            turns[-1] = replace(turns[-1], parts=(*turns[-1].parts, part))
+        else:
+            turns.append(replace(message, role=role, parts=(part,)))
+    return turns

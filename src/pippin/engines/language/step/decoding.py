@@ -1,0 +1,180 @@
+"""Gives the running sequences their next tokens: one in each step, or several where proposals are checked.
+
+Which of the two classes an engine has is decided when its model is loaded. The loops of `engine.py` call `begin`, or
+`resume` if the pass was built in the step before, then `draw` and `read`; between them prompts are computed.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pippin.engines.language.sampling.sampler import SampledToken
+from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.cost import Counters
+from pippin.engines.language.step.lifecycle import Lifecycle
+from pippin.engines.language.step.scheduler import Scheduler
+from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation.clock import Instant
+from pippin.engines.language.step.speculation.proposers import Proposal
+from pippin.engines.language.step.speculation.verification import Judged, Speculation
+
+NOT_TIMED: Final = Instant(0.0, 0.0)
+NOTHING_JUDGED: Final = Judged()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How a step has begun."""
+
+    sequences: int  # that decode in it
+    began: Instant = NOT_TIMED
+    timed: bool = False  # its time tells whether proposals pay
+    looked: bool = False  # proposals were looked for
+    judged: Judged = NOTHING_JUDGED
+    checked: bool = False  # proposals were judged, so that the sequences have their tokens of this step
+
+
+class Decoding:
+    """A pass of the model over the last token of each sequence, and a draw for each."""
+
+    def __init__(self, batch: Batch, lifecycle: Lifecycle, scheduler: Scheduler, counters: Counters) -> None:
+        self.batch = batch
+        self.lifecycle = lifecycle
+        self.scheduler = scheduler
+        self.counters = counters
+
+    def fit(self) -> bool:
+        """Make room for the next pass as far as possible, and return whether it fits in the memory."""
+        return self.batch.fit(self.scheduler.for_running())
+
+    def begin(self) -> Turn:
+        """Begin a step for which no pass is under way."""
+        self.fit()
+        turn = self._turn()
+        if turn.sequences and not turn.checked:
+            self.batch.forward()
+        return turn
+
+    def resume(self, *, admitted: bool) -> Turn:
+        """Begin a step whose pass is under way. `admitted`: prompts have been, which take memory."""
+        if admitted:
+            self.fit()
+        return self._turn()
+
+    def _turn(self) -> Turn:
+        return Turn(len(self.batch.running))
+
+    def draw(self) -> None:
+        """Draw a token for each sequence, those that have joined since the pass was built among them."""
+        self.batch.sample()
+        self.lifecycle.keep_states()
+
+    def build_ahead(self) -> None:
+        """Build the pass of the next step. It takes the drawn tokens as its input on the device, so that the host need
+        not know them. It would be wasted if a sequence gets its last token now."""
+        if all(each.growth > 1 for each in self.batch.running) and self.fit():
+            self.batch.forward()
+
+    def read(self) -> None:
+        """Wait for the draw, and let the sequences take their tokens."""
+        for each, sampled in self.batch.read():
+            if each.sequence.stage is each:  # false if the token of another choice has failed the request
+                self.lifecycle.accept(each, sampled)
+
+    def learn(self, turn: Turn) -> None:
+        """A step that was timed has only decoded, and is done."""
+
+
+class SpeculativeDecoding(Decoding):
+    """The same where there is nothing to propose. Else the model checks proposals, several tokens of each sequence at
+    once, which gives each as many tokens as it agrees with and one more."""
+
+    def __init__(
+        self,
+        speculation: Speculation,
+        batch: Batch,
+        lifecycle: Lifecycle,
+        scheduler: Scheduler,
+        counters: Counters,
+    ) -> None:
+        super().__init__(batch, lifecycle, scheduler, counters)
+        self.speculation = speculation
+        # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
+        self._looks = False
+        lifecycle.on_leave.append(self._forget)
+
+    def fit(self) -> bool:
+        left = self.scheduler.for_running()
+        self._looks = self._looks and self.batch.fit(left, 1 + self.speculation.most)
+        return self._looks or self.batch.fit(left)
+
+    def _turn(self) -> Turn:
+        sequences = len(self.batch.running)
+        if not sequences or not self._may_propose():
+            return Turn(sequences)
+        turn = Turn(sequences, self.speculation.clock.now(), timed=True, looked=self._looks)
+        # Prompts that are computed join first: whoever waits for a first token is served before others get several.
+        if not self._looks or self.scheduler.done():
+            return turn
+        judged = self._check()
+        return replace(turn, judged=judged, checked=bool(judged.proposals))
+
+    def _may_propose(self) -> bool:
+        """Whether any sequence can have proposals: without options, those alone whose client predicts the answer."""
+        if self.speculation.always:
+            return True
+        for each in self.batch.running:  # noqa: SIM110 # in each step
+            if each.sequence.request.job.prediction:
+                return True
+        return False
+
+    def _check(self) -> Judged:
+        """Let the model check proposals, if there are any that may pay."""
+        running = list(self.batch.running)
+        began = time.monotonic()
+        proposals = self.speculation.proposals(running)
+        self.counters.draft_seconds += time.monotonic() - began
+        self._looks = any(each.tokens for each in proposals)
+        if not self._looks:
+            return NOTHING_JUDGED
+        chosen = self.batch.check(proposals)
+        for each, proposal, sampled in zip(running, proposals, chosen, strict=True):
+            self._accept(each, proposal, sampled)
+        self.lifecycle.keep_states()
+        self._looks = self.speculation.wanted(self.batch.running)
+        # Those that got their last token have left: their caches are copied before prompts look into the prefix cache.
+        self.lifecycle.keep_left()
+        return Judged(proposals, sum(map(len, chosen)))
+
+    def _accept(self, running: Running, proposal: Proposal, chosen: Many[SampledToken]) -> None:
+        """Let a sequence take the tokens that the model chose, all of which but the last were proposed."""
+        sequence = running.sequence
+        for counted in (sequence, self.counters):
+            counted.draft_tokens += len(proposal.tokens)
+            counted.accepted_tokens += len(chosen) - 1
+        self.speculation.judged(sequence, proposal, [each.token for each in chosen])
+        for sampled in chosen:
+            if sequence.stage is running:  # false after its last token, or if the request has failed
+                self.lifecycle.accept(running, sampled)
+
+    def draw(self) -> None:
+        super().draw()
+        self._looks = self._may_propose() and self.speculation.wanted(self.batch.running)
+
+    def build_ahead(self) -> None:
+        if not self._looks:
+            super().build_ahead()
+
+    def learn(self, turn: Turn) -> None:
+        self.speculation.learn(turn.began, turn.sequences, turn.judged, looked=turn.looked)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A sequence has left the batch."""
+        if self.speculation.always or sequence.request.job.prediction:
+            self.speculation.forget(sequence)
+
+
+OpenDecoding = Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding]
+"""Makes the decoding of an engine of its other parts."""

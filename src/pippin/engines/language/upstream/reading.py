@@ -1,0 +1,103 @@
+"""Models of mlx-vlm, made from configurations that are spelled out, and turned as these say."""
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream.rotary import complete
+
+READERS = (("mlx_vlm.utils", "load_config"), ("mlx_vlm.speculative.drafters", "_read_drafter_config"))
+"""mlx-vlm's functions that read a config.json, as its loaders call them. These take no configuration that was read."""
+
+TEXT_PARTS = ("text_config", "language_config", "llm_config")
+"""Where families have the configuration of their text model, if not beside its parts."""
+
+PARTS = ("text", "vision", "perceiver", "projector", "audio")
+
+
+@contextmanager
+def reading_spelled_out() -> Iterator[None]:
+    """Within this context mlx-vlm's loaders read configurations in all spellings."""
+    modules = [(sys.modules[module], name) for module, name in READERS if module in sys.modules]
+    own = [(module, name, getattr(module, name)) for module, name in modules]
+    for module, name, read in own:
+        setattr(module, name, _spelling_out(read))
+    try:
+        yield
+    finally:
+        for module, name, read in own:
+            setattr(module, name, read)
+
+
+def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
+    def spelling_out(*given: Any, **named: Any) -> Any:
+        found = read(*given, **named)
+        return for_mlx_vlm(found) if isinstance(found, dict) else found
+
+    return spelling_out
+
+
+def for_mlx_vlm(config: Config) -> Config:
+    """The configuration in all spellings, but for those that a family's class of its text model does not take: some
+    families give that class all fields."""
+    return _taken(spelled_out(config), config)
+
+
+def _taken(spelled: Config, config: Config) -> Config:
+    """What is spelled out of a configuration, without fields of its text model that are new and that nobody takes."""
+    import mlx_vlm.utils
+
+    text, own = spelled.get("text_config"), config.get("text_config")
+    if not isinstance(text, dict) or not isinstance(own, dict):
+        return spelled
+    try:
+        package, _ = mlx_vlm.utils.get_model_and_args(config)
+        fields = inspect.signature(package.TextConfig).parameters
+    except (KeyError, ValueError, ImportError, AttributeError):
+        return spelled
+    taken = {name: value for name, value in text.items() if name in fields or name in own}
+    if "rope_parameters" not in fields and "rope_theta" in fields:
+        taken.pop("rope_parameters", None)
+    return {**spelled, "text_config": taken}
+
+
+def load_model(folder: Path, **settings: Any) -> nn.Module:
+    """mlx-vlm's `load_model`. Raises what that does, and `ValueError` for rotary settings that its class leaves out."""
+    import mlx_vlm.utils
+
+    with reading_spelled_out():
+        model = mlx_vlm.utils.load_model(folder, **settings)
+    own = mlx_vlm.utils.load_config(folder)
+    config = spelled_out(own)
+    named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
+
+    def make(changed: Config) -> nn.Module:
+        return _language(_made(_taken(changed if named is None else {**config, named: changed}, own)))
+
+    complete(_language(model), config if named is None else config[named], make)
+    return model
+
+
+def _language(model: nn.Module) -> nn.Module:
+    found: nn.Module = getattr(model, "language_model", model)
+    return found
+
+
+def _made(config: Config) -> nn.Module:
+    """mlx-vlm's model of a configuration, as its `load_model` makes it, without weights."""
+    import mlx_vlm.utils
+
+    config = copy.deepcopy(config)
+    config.setdefault("text_config", config.pop("llm_config", {}))
+    config = {"vision_config": {}, "audio_config": {}, **config}
+    package, _ = mlx_vlm.utils.get_model_and_args(config)
+    made = mlx_vlm.utils.update_module_configs(package.ModelConfig.from_dict(config), package, config, PARTS)
+    model: nn.Module = package.Model(made)
+    return model

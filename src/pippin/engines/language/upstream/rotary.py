@@ -1,0 +1,146 @@
+"""Whether a model turns its queries and keys as its configuration says, and what is done where its class does not.
+
+Some classes of the libraries take a scaling of positions, or the part of a head that is turned, and leave it out. It is
+found by making the model again from a configuration without the setting: if its rotary modules are the same, the class
+does not read it. No weight is read for this.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.rope_utils import initialize_rope
+
+from pippin.engines.language.configuration import BESIDE, Config, head_size, rotary_tables, scaling_of
+
+NAMES = ("rope", "rotary")
+"""Parts of the names of classes that turn queries and keys."""
+
+OF_EVERY_MODULE = {"_no_grad", "_training"}
+
+PLAIN = (None, "default", "mrope", "dynamic")
+"""Types of `rope_scaling` that scale nothing. `dynamic` does so behind `max_position_embeddings` only, where the window
+ends."""
+
+Make = Callable[[Config], nn.Module]
+"""Makes a model by a configuration in one spelling."""
+
+
+def complete(model: nn.Module, config: Config, make: Make) -> None:
+    """Have a model without weights turn queries and keys as its configuration says, where its class leaves that out.
+
+    `config` is spelled out and has the rotary settings at its top. Raises `ValueError` where neither can be done.
+    """
+    tables = rotary_tables(config)
+    types = tables if len(tables) == 1 else config.get("layer_types") or tables
+    used = {kind: table for kind, table in tables.items() if kind in types}
+    _refuse_other_bases(model, used)
+    main = tables.get("full_attention", {})
+    scaling = scaling_of(main, config)
+    unscaled = {"rope_scaling": None, **_in_tables(config, {"rope_type": "default", "type": "default"})}
+    if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **unscaled}):
+        _scale(model, config, scaling, alone=len(tables) == 1)
+    part = main.get("partial_rotary_factor", 1.0)
+    whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
+    whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
+    if part != 1.0 and _leaves_out(model, make, {**config, **whole}):
+        _refuse_other_part(model, config, part)
+    _refuse_one_for_all(model, config, used)
+
+
+def _in_tables(config: Config, changes: Config) -> Config:
+    """`rope_parameters` with these changes in its table, or in those of all types of layers."""
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, dict):
+        return {}
+    by_type = {name: {**value, **changes} for name, value in parameters.items() if isinstance(value, dict)}
+    return {"rope_parameters": {**parameters, **(by_type or changes)}}
+
+
+def _leaves_out(model: nn.Module, make: Make, without: Config) -> bool:
+    try:
+        other = make(without)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False  # it needs the setting
+    return fingerprint(other) == fingerprint(model)
+
+
+def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) -> None:
+    """Put scaled modules in the places of plain ones."""
+    found = list(rotary_modules(model))
+    alike = alone and all(type(each) is nn.RoPE for _, _, each in found)
+    if not alike or len({each.base for _, _, each in found}) != 1:
+        raise ValueError(
+            f"rope_scaling of the type {scaling['rope_type']!r} is not read by the class of this architecture"
+        )
+    for parent, name, each in found:
+        scaled = initialize_rope(
+            each.dims, each.base, each.traditional, scaling, config.get("max_position_embeddings")
+        )
+        setattr(parent, name, scaled)
+
+
+def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
+    size = head_size(config)
+    turned = {
+        each.dims for _, _, each in rotary_modules(model) if isinstance(getattr(each, "dims", None), int)
+    }
+    if size is None or not turned or "qk_rope_head_dim" in config or int(size * part) in turned:
+        return
+    raise ValueError(
+        f"partial_rotary_factor {part} is not read by the class of this architecture, which turns "
+        f"{', '.join(map(str, sorted(turned)))} of {size} numbers of a head"
+    )
+
+
+def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config]) -> None:
+    """Raises `ValueError` for a base that no module has, if all modules are plain ones, which tell theirs."""
+    modules = [each for _, _, each in rotary_modules(model)]
+    if not modules or any(type(each) is not nn.RoPE for each in modules):
+        return
+    bases = {float(each.base) for each in modules}
+    for kind, table in tables.items():
+        theta = table.get("rope_theta")
+        if theta is not None and float(theta) not in bases:
+            raise ValueError(f"rope_theta {theta} of {kind} is not read by the class of this architecture")
+
+
+def _refuse_one_for_all(model: nn.Module, config: Config, tables: Mapping[str, Config]) -> None:
+    """Raises `ValueError` if types of layers are to turn in different ways, and all modules turn in the same."""
+    wanted = {repr(sorted(_essence(table, config).items())) for table in tables.values()}
+    found = {repr(each) for each in fingerprint(model)}
+    if len(wanted) > 1 and len(found) == 1:
+        raise ValueError(
+            f"rope_parameters for {' and '.join(tables)} are read as one by the class of this architecture"
+        )
+
+
+def _essence(table: Config, config: Config) -> Config:
+    return {**{name: table.get(name) for name in BESIDE}, **scaling_of(table, config)}
+
+
+def rotary_modules(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Each with the module that holds it, and its name there. Not all are modules of MLX."""
+    for _, parent in model.named_modules():
+        for name, value in [*vars(parent).items(), *parent.items()]:
+            if any(part in type(value).__name__.lower() for part in NAMES):
+                yield parent, name, value
+
+
+def fingerprint(model: nn.Module) -> list[Any]:
+    """What tells how the modules turn."""
+    return [_described(each) for _, _, each in rotary_modules(model)]
+
+
+def _described(each: Any) -> Any:
+    own = {**vars(each), **(dict(each.items()) if isinstance(each, nn.Module) else {})}
+    return type(each).__name__, {
+        name: _plain(value) for name, value in own.items() if name not in OF_EVERY_MODULE
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, mx.array):
+        return value.astype(mx.float32).tolist()
+    return value if isinstance(value, bool | int | float | str | list | tuple) else None

@@ -1,0 +1,75 @@
+"""Compressed bodies are decoded within their limit, and answers to HTTP/1.0 come without the chunked coding."""
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+
+from pippin.api.http.codings import Unchunked, coding_of, decoded
+from pippin.core.errors import ServerError
+
+BODY = b'{"model": "m", "messages": []}'
+
+
+def bare_deflate(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(body) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("coding", "packed"),
+    [
+        (None, BODY),
+        ("gzip", gzip.compress(BODY)),
+        ("deflate", zlib.compress(BODY)),
+        ("deflate", bare_deflate(BODY)),
+    ],
+)
+def test_a_body_is_decoded(coding: str | None, packed: bytes) -> None:
+    assert decoded(packed, coding, 1000) == BODY
+
+
+def test_a_coding_that_is_not_decoded_is_named() -> None:
+    for coding in ("br", "zstd", "gzip, br"):
+        with pytest.raises(ServerError, match=f"'{coding}'") as refused:
+            coding_of(Headers({"content-encoding": coding}))
+        assert refused.value.report.kind == "unsupported_media_type"
+    assert coding_of(Headers({"content-encoding": "identity"})) is None
+    assert coding_of(Headers({"content-encoding": "GZip"})) == "gzip"
+
+
+def test_a_small_body_that_unpacks_to_a_large_one_is_not_held() -> None:
+    assert decoded(gzip.compress(b"0" * 10_000_000), "gzip", 1000) is None
+    assert decoded(gzip.compress(b"0" * 1000), "gzip", 1000) == b"0" * 1000
+
+
+@pytest.mark.parametrize("packed", [b"no gzip at all", gzip.compress(BODY)[:-9], b""])
+def test_damaged_data_is_refused(packed: bytes) -> None:
+    with pytest.raises(ServerError, match="can't be decoded as gzip"):
+        decoded(packed, "gzip", 1000)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=5), st.data())
+def test_chunks_become_one_body_wherever_they_are_cut(chunks: list[bytes], data: st.DataObject) -> None:
+    wire = HEAD + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
+    written: list[bytes] = []
+    write = Unchunked(written.append)
+    for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
+        write(wire[start:end])
+    head, _, body = b"".join(written).partition(b"\r\n\r\n")
+    assert head == b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close"
+    assert body == b"".join(chunks)
+
+
+def test_an_answer_that_is_not_chunked_stays_as_it_is() -> None:
+    wire = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+    written: list[bytes] = []
+    Unchunked(written.append)(wire)
+    assert b"".join(written) == wire

@@ -1,0 +1,168 @@
+"""Whatever an API allows is in the prompt, in order, or refused by the name of its turn: for every fetched template."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.errors import ServerError
+from pippin.engines.language.prompt.forms import Forms
+from pippin.engines.language.prompt.rendering import rendered
+from tests.engines.language.prompt.histories import (
+    AGENT,
+    ASKED,
+    HISTORIES,
+    MORE,
+    SAID,
+    SYSTEM,
+    TOOLS,
+    Conversation,
+    says,
+)
+from tests.output.families import FAMILIES, Family, Renderer
+
+STRICT = (
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "gemma3_pythonic",
+    "google-gemma-4-31B-it",
+    "IFM-K2-Horizon",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+    "mistralai-Ministral-3-14B-Reasoning-2512",
+    "openai-gpt-oss-120b",
+    "Qwen3.5-4B",
+)
+NO_CONVERSATIONS = ("fireworks-ai-llama-3-firefunction-v2", "google-translategemma-4b-it")
+"""Templates that take no list of messages as the APIs have it."""
+
+
+class Template:
+    """A fetched template, and the forms that its conversations need."""
+
+    def __init__(self, family: Family) -> None:
+        self._renderer = Renderer(family)
+        self.forms = Forms(self.render)
+
+    def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool) -> str:
+        variables = {"add_generation_prompt": generation, "enable_thinking": True, "thinking": True}
+        return rendered(self._renderer.template, self._renderer.converter, messages, tools, variables)
+
+    def needed(self, name: str) -> tuple[str, ...]:
+        messages = HISTORIES[name]
+        forms = self.forms.needed(messages, tools=name in AGENT, generation=_answers(messages))
+        return tuple(form.__name__ for form in forms)
+
+    def prompt(self, name: str) -> str:
+        messages, tools = HISTORIES[name], TOOLS if name in AGENT else ()
+        generation = _answers(messages)
+        kept = self.forms.of(messages, tools=bool(tools), generation=generation)
+        return self.render(kept, tools, generation)
+
+
+def _answers(messages: Conversation) -> bool:
+    return messages[-1].role != "assistant"
+
+
+def words(messages: Conversation) -> list[str]:
+    """All that a conversation says: texts, names and arguments of calls, results."""
+    found: list[str] = []
+    for part in (part for message in messages for part in message.parts):
+        match part:
+            case Text(text):
+                found.append(text.strip())
+            case ToolCall(_, name, arguments):
+                found += [name, *json.loads(arguments or "{}").values()]
+            case ToolResult(_, parts):
+                found += [each.text for each in parts if isinstance(each, Text)]
+    return [word for word in found if word]
+
+
+def lost(name: str, prompt: str) -> list[str]:
+    return [
+        word for word in words(HISTORIES[name]) if word not in prompt and json.dumps(word)[1:-1] not in prompt
+    ]
+
+
+def family(file: str) -> Family:
+    return next(family for family in FAMILIES if family.file == file)
+
+
+@pytest.mark.parametrize("file", STRICT)
+def test_no_word_of_a_conversation_is_lost_by_a_strict_template(file: str) -> None:
+    template = Template(family(file))
+    assert {name: found for name in HISTORIES if (found := lost(name, template.prompt(name)))} == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
+def test_no_word_of_a_conversation_is_lost_by_any_template(family: Family) -> None:
+    template = Template(family)
+    for name in HISTORIES:
+        if family.file in NO_CONVERSATIONS:
+            with pytest.raises(ServerError, match=r"messages\[\d+\]"):
+                template.prompt(name)
+        else:
+            assert lost(name, template.prompt(name)) == [], name
+
+
+@pytest.mark.parametrize("file", ["Qwen-Qwen3-0.6B", "HuggingFaceTB-SmolLM3-3B", "GLM-4.6"])
+def test_a_conversation_that_a_template_writes_whole_stays_as_it_is(file: str) -> None:
+    template = Template(family(file))
+    for name in (
+        "system and three turns",
+        "call and result",
+        "two calls",
+        "user behind a result",
+        "late system",
+    ):
+        assert template.needed(name) == (), name
+
+
+def test_a_turn_that_no_form_can_express_is_refused_by_its_place() -> None:
+    def only_users(messages: Conversation, tools: tuple[Tool, ...], generation: bool) -> str:
+        if any(
+            part.text == "QX1Z" for message in messages for part in message.parts if isinstance(part, Text)
+        ):
+            raise ServerError("invalid_request", "The second text is too much.")
+        return " ".join(part.text for message in messages for part in message.parts if isinstance(part, Text))
+
+    with pytest.raises(ServerError) as refused:
+        Forms(only_users).of((ASKED, SAID, MORE), tools=False)
+    assert refused.value.report.param == "messages[1]"
+    assert "The second text is too much." in refused.value.report.message
+
+
+def test_what_was_found_for_a_kind_of_conversation_is_not_tried_again() -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(messages: Conversation, tools: tuple[Tool, ...], generation: bool) -> str:
+        calls["render"] += 1
+        return " ".join(part.text for message in messages for part in message.parts if isinstance(part, Text))
+
+    forms = Forms(counted)
+    for number in range(3):
+        forms.of((SYSTEM, says("user", f"Question {number}")), tools=False)
+    assert calls["render"] == 1
+
+
+def test_calls_whose_ids_are_used_again_keep_their_own_results() -> None:
+    template = Template(family("meta-llama-Llama-3.1-8B-Instruct"))
+    prompt = template.prompt("ids used again")
+    assert prompt.index("ARG1") < prompt.index("RES1") < prompt.index("ARG2") < prompt.index("RES2")
+
+
+def test_pictures_keep_their_turn() -> None:
+    from pippin.core.conversation import Image, Inline
+
+    picture = Message("user", (Image(Inline(b"")), Text("Look")))
+    forms = Forms(Template(family("Qwen-Qwen3-0.6B")).render)
+    assert forms.of((picture,), tools=False) == (picture,)
+
+
+@pytest.mark.long
+def test_the_page_says_what_each_template_needs() -> None:
+    from tests.engines.language.prompt.conversations_table import PAGE, with_table
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page) == page

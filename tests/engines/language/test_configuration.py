@@ -1,0 +1,184 @@
+"""A configuration means the same in either spelling, for every architecture that mlx-lm and transformers both know."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from pippin.engines.language.configuration import spelled_out
+from pippin.engines.language.upstream.mends import classes_of
+from pippin.engines.language.upstream.rotary import fingerprint
+from tests.engines.language.architectures.any_architecture import architectures, configuration
+
+Json = dict[str, Any]
+
+THETA = 123456.0
+SCALINGS: dict[str, Json] = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "dynamic": {"factor": 4.0},
+    "longrope": {
+        "short_factor": [1.0] * 8,
+        "long_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 3.0, 5.0, 8.0],
+        "original_max_position_embeddings": 1024,
+    },
+}
+UNREAD = {"bitnet", "muse_spark", "olmo", "phi3small"}
+"""Architectures that are not tried on a CPU."""
+
+ONE_SPELLING = {
+    "gemma4",
+    "gemma4_text",
+    "glm_moe_dsa",
+    "mellum",
+    "ministral3",
+    "mistral4",
+    "qwen3_5",
+    "qwen3_5_moe",
+}
+"""Those whose classes read `rope_parameters` alone: checkpoints have no other spelling."""
+
+OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
+LAYERED = {
+    "gemma3": "rope_local_base_freq",
+    "gemma3_text": "rope_local_base_freq",
+    "gemma3n": "rope_local_base_freq",
+}
+ROTARY = {"rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"}
+BOTH = sorted({*architectures()} & {*CONFIG_MAPPING} - UNREAD - ONE_SPELLING)
+
+
+def plain(architecture: str) -> tuple[Json, Json]:
+    """A tiny configuration without rotary settings, and the part of it that these belong to."""
+    config: Json = json.loads(json.dumps(configuration(architecture)))
+    text = config["text_config"] if config.get("text_config") else config
+    for name in ROTARY:
+        text.pop(name, None)
+    return config, text
+
+
+def older(architecture: str, scaling: Json) -> Json:
+    config, text = plain(architecture)
+    text[OTHER_NAMES.get(architecture, {}).get("rope_theta", "rope_theta")] = THETA
+    text["rope_scaling"] = {**scaling, "type": scaling["rope_type"]} if len(scaling) > 1 else None
+    if architecture in LAYERED:
+        text[LAYERED[architecture]] = 777.0
+    return config
+
+
+def newer(architecture: str, scaling: Json) -> Json:
+    config, text = plain(architecture)
+    table: Json = {"rope_theta": THETA, **scaling}
+    named = OTHER_NAMES.get(architecture, {}).get("partial_rotary_factor", "partial_rotary_factor")
+    if named in text:
+        table["partial_rotary_factor"] = text.pop(named)
+    if architecture in LAYERED:
+        sliding = {"rope_type": "default", "rope_theta": 777.0}
+        text["rope_parameters"] = {"sliding_attention": sliding, "full_attention": table}
+    else:
+        text["rope_parameters"] = table
+    return config
+
+
+def turns(config: Json) -> Any:
+    """How a model turns queries and keys, or why there is none."""
+    try:
+        make, arguments = classes_of(config)
+        return fingerprint(make(arguments.from_dict(config)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def bases(found: Any) -> set[float]:
+    return {float(own["base"]) for _, own in found if own.get("base") is not None}
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+@pytest.mark.parametrize("architecture", BOTH)
+def test_both_spellings_turn_alike_or_are_refused(architecture: str, kind: str) -> None:
+    scaling = {"rope_type": kind, **SCALINGS[kind]}
+    found, expected = turns(newer(architecture, scaling)), turns(older(architecture, scaling))
+    unscaled = turns(older(architecture, {"rope_type": "default"}))
+    if isinstance(unscaled, list) and bases(unscaled) and THETA not in bases(unscaled):
+        assert "rope_theta 123456.0 of full_attention is not read" in found
+        return
+    assert str(found) == str(expected)
+    # `dynamic` scales what lies behind the window.
+    if isinstance(found, list) and kind not in ("default", "dynamic"):
+        assert found != unscaled
+
+
+def test_types_of_layers_that_one_class_turns_alike_are_refused() -> None:
+    config, text = plain("llama")
+    sliding: Json = {"rope_type": "default", "rope_theta": THETA}
+    full = {**sliding, "rope_type": "linear", "factor": 4.0}
+    text["rope_parameters"] = {"sliding_attention": sliding, "full_attention": full}
+    text["layer_types"] = ["sliding_attention", "full_attention"]
+    assert "rope_parameters for sliding_attention and full_attention are read as one" in turns(config)
+    text["layer_types"] = ["full_attention"] * 2
+    assert {own["scale"] for _, own in turns(config)} == {0.25}
+
+
+def test_a_part_of_the_head_that_a_class_does_not_turn_alone_is_refused() -> None:
+    part: Json = {"rope_type": "default", "partial_rotary_factor": 0.25}
+    assert "partial_rotary_factor 0.25 is not read" in turns(newer("llama", part))
+    assert {own["dims"] for _, own in turns(newer("glm4", part))} == {8}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "written", "read"),
+    [("mellum", "num_local_experts", "num_experts"), ("internlm3", "attention_bias", "qkv_bias")],
+)
+def test_fields_are_read_under_the_name_that_transformers_writes(
+    architecture: str, written: str, read: str
+) -> None:
+    config = {"model_type": architecture, written: 7}
+    assert spelled_out(config)[read] == 7
+    assert spelled_out({**config, read: 3})[read] == 3
+
+
+def test_deepseek_v4_reads_the_bases_of_its_two_kinds_of_positions() -> None:
+    compress = {"rope_type": "yarn", "rope_theta": 5e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    tables = {"main": {"rope_type": "default", "rope_theta": THETA}, "compress": compress}
+    found = spelled_out({"model_type": "deepseek_v4", "rope_parameters": tables})
+    assert (found["rope_theta"], found["compress_rope_theta"]) == (THETA, 5e4)
+    assert (found["rope_scaling"]["type"], found["rope_scaling"]["factor"]) == ("yarn", 4.0)
+
+
+def test_rope_scaling_holds_where_both_spellings_are_there() -> None:
+    linear = {"rope_type": "linear", "factor": 2.0}
+    config = {"rope_scaling": linear, "rope_parameters": {"rope_type": "default", "rope_theta": THETA}}
+    found = spelled_out({"model_type": "llama", **config})
+    assert (found["rope_theta"], found["rope_scaling"]["factor"]) == (THETA, 2.0)
+
+
+@pytest.mark.parametrize("architecture", ["gpt_oss", "mixtral"])
+def test_yarn_may_lie_between_whole_dimensions(architecture: str) -> None:
+    scaling: Json = {
+        "factor": 4.0,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 500,
+        "beta_slow": 6,
+    }
+    found = turns(newer(architecture, {"rope_type": "yarn", "truncate": False, **scaling}))
+
+    def dimension(turned: float) -> float:
+        return 8 * math.log(4096 / (turned * 2 * math.pi)) / math.log(THETA)
+
+    low, high = dimension(500), dimension(6)
+    for place in range(8):
+        slow = min(max((place - low) / (high - low), 0), 1)
+        inverse = THETA ** (-place / 8)
+        expected = 1 / (slow * inverse / 4 + (1 - slow) * inverse)
+        assert found[0][1]["_freqs"][place] == pytest.approx(expected, rel=1e-5)
+    factor = turns(newer(architecture, {"rope_type": "yarn", "attention_factor": 1.25, **scaling}))
+    assert factor[0][1]["mscale"] == 1.25

@@ -1,0 +1,66 @@
+"""mlx-vlm's models turn queries and keys as a configuration says, in either spelling."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from pippin.engines.language.upstream.reading import load_model
+from pippin.engines.language.upstream.rotary import fingerprint
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
+
+Json = dict[str, Any]
+
+LINEAR: Json = {"rope_type": "linear", "factor": 4.0}
+KNOWN = ("aya_vision", "idefics2", "internvl_chat", "llava_next", "llava_onevision", "paligemma")
+
+
+def changed(folder: Path, **settings: Any) -> Path:
+    """The folder with these rotary settings, and no others, of its text model."""
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+    text = config.get("text_config") or config
+    for name in ("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"):
+        text.pop(name, None)
+    text |= settings
+    path.write_text(json.dumps(config))
+    return folder
+
+
+def turns(folder: Path, **settings: Any) -> list[Any]:
+    return fingerprint(load_model(changed(folder, **settings), lazy=True))
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_both_spellings_turn_alike(family: str, tmp_path: Path) -> None:
+    folder = write(family, FAMILIES[family], tmp_path / family)
+    plain = turns(folder, rope_theta=10000.0)
+    older = turns(folder, rope_theta=5e4, rope_scaling={"type": "linear", **LINEAR})
+    assert turns(folder, rope_parameters={"rope_theta": 5e4, **LINEAR}) == older
+    unscaled = turns(folder, rope_parameters={"rope_theta": 5e4, "rope_type": "default"})
+    assert len({str(found) for found in (plain, older, unscaled)}) == 3
+
+
+def test_a_class_that_takes_no_other_fields_gets_none(tmp_path: Path) -> None:
+    folder = write("glm_ocr", FAMILIES["glm_ocr"], tmp_path / "glm_ocr")
+    tokens = mx.array([[1, 5, 9, 14]])
+    found = []
+    for theta in (1e4, 1.5):
+        table = {
+            "rope_type": "default",
+            "rope_theta": theta,
+            "mrope_section": [2, 3, 3],
+            "partial_rotary_factor": 1.0,
+        }
+        model = load_model(changed(folder, rope_parameters=table))
+        found.append(model.language_model(tokens).logits)
+    assert not mx.allclose(*found, atol=1e-3)
+
+
+def test_a_scaling_that_a_class_leaves_out_is_refused(tmp_path: Path) -> None:
+    folder = write("jina_vlm", FAMILIES["jina_vlm"], tmp_path / "jina_vlm")
+    with pytest.raises(ValueError, match="rope_scaling of the type 'linear' is not read"):
+        turns(folder, rope_theta=1e4, rope_scaling=LINEAR)

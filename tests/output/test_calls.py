@@ -1,0 +1,259 @@
+"""When text is a call: only if it is a complete call of an offered tool, in every format, wherever a stream is cut."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pippin.core.completion import collect
+from pippin.core.conversation import Tool
+from pippin.output.formats import tool_format
+from pippin.output.notations.arguments import object_text
+from pippin.output.reader import Markup
+from tests.output.reading import fold, read, reader_of
+from tests.output.wire import SAMPLES, TOOLS, Sample
+
+WRITE = Tool(
+    name="write",
+    parameters={
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["path", "content"],
+    },
+)
+F = Tool(
+    name="f", parameters={"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+)
+G = Tool(name="g", parameters={"type": "object", "properties": {"b": {"type": "integer"}}})
+OFFERED = (WRITE, F, G)
+
+
+def parts(format: str, text: str, *, truncated: bool = False) -> tuple[tuple[str, ...], ...]:
+    """The parts, which must not depend on how the stream is cut."""
+    whole = fold(read(reader_of(format, tools=OFFERED), [text], truncated=truncated))
+    assert fold(read(reader_of(format, tools=OFFERED), list(text), truncated=truncated)) == whole
+    return whole
+
+
+def calls(format: str, text: str) -> list[tuple[str, Any]]:
+    found = parts(format, text)
+    assert all(part[0] == "tool_call" for part in found), found
+    return [(part[1], json.loads(part[2])) for part in found]
+
+
+# Values that contain the format's own tags
+
+QWEN = (
+    "<tool_call>\n<function=write>\n<parameter=path>\np.md\n</parameter>\n"
+    "<parameter=content>\n{}\n</parameter>\n</function>\n</tool_call>"
+)
+GLM = (
+    "<tool_call>write\n<arg_key>path</arg_key>\n<arg_value>p.md</arg_value>\n"
+    "<arg_key>content</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+)
+MINIMAX = (
+    '<minimax:tool_call>\n<invoke name="write">\n<parameter name="path">p.md</parameter>\n'
+    '<parameter name="content">{}</parameter>\n</invoke>\n</minimax:tool_call>'
+)
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="write">\n'
+    '<｜DSML｜parameter name="path" string="true">p.md</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="content" string="true">{}</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
+SEED = (
+    "<seed:tool_call><function=write><parameter=path>p.md</parameter>"
+    "<parameter=content>{}</parameter></function></seed:tool_call>"
+)
+MINICPM = '<function name="write"><param name="path">p.md</param><param name="content">{}</param></function>'
+LAYOUTS = {
+    "qwen3_coder": QWEN,
+    "glm47": GLM,
+    "minimax_m2": MINIMAX,
+    "deepseek_v32": DSML,
+    "seed_oss": SEED,
+    "minicpm5": MINICPM,
+}
+ENDS = {
+    "qwen3_coder": "</parameter>",
+    "glm47": "</arg_value>",
+    "minimax_m2": "</parameter>",
+    "deepseek_v32": "</｜DSML｜parameter>",
+    "seed_oss": "</parameter>",
+    "minicpm5": "</param>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", LAYOUTS)
+def test_an_end_tag_inside_a_value_belongs_to_the_value(format: str) -> None:
+    content = f"Use {ENDS[format]} to close, twice {ENDS[format]} or so."
+    expected = [("write", {"path": "p.md", "content": content})]
+    assert calls(format, LAYOUTS[format].replace("{}", content)) == expected
+
+
+@pytest.mark.parametrize("format", ["qwen3_coder", "minimax_m2", "seed_oss"])
+def test_elements_inside_a_value_invent_no_argument(format: str) -> None:
+    content = '<Pattern>\n<parameter name="a">1</parameter>\n<parameter name="b">2</parameter>\n</Pattern>'
+    expected = [("write", {"path": "p.md", "content": content})]
+    assert calls(format, LAYOUTS[format].replace("{}", content)) == expected
+
+
+@pytest.mark.parametrize("end", ["</function>", "</tool_call>", "<tool_call>", "<function=f>"])
+def test_an_end_of_a_call_inside_a_value_belongs_to_the_value(end: str) -> None:
+    content = f"A {end} is markup"
+    assert calls("qwen3_coder", QWEN.replace("{}", content)) == [
+        ("write", {"path": "p.md", "content": content})
+    ]
+
+
+# Tags that were left out
+
+
+def test_an_element_on_a_line_of_its_own_ends_the_one_before_it() -> None:
+    text = "<function=write>\n<parameter=path>\na\n<parameter=content>\nb\n</parameter>\n</function>"
+    assert calls("qwen3_coder", text) == [("write", {"path": "a", "content": "b"})]
+
+
+def test_a_value_without_its_opening_tag_is_read() -> None:
+    text = "<tool_call>write<arg_key>path</arg_key>x</arg_value></tool_call>"
+    assert calls("glm47", text) == [("write", {"path": "x"})]
+
+
+# Tools that nobody offered
+
+
+LIST = '[{"name": "f", "arguments": {}}, {"name": "nope", "arguments": {}}, {"name": "f", "arguments": {}}]'
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "between"),
+    [
+        ("xlam", LIST, "nope"),
+        ("mistral", f"[TOOL_CALLS]{LIST}", "nope"),
+        ("granite", f"<|tool_call|>{LIST}", "nope"),
+        ("pythonic", "<|tool_call_start|>[f(), nope(a=1), f()]<|tool_call_end|>", "nope(a=1)"),
+        ("llama4_pythonic", "[f(), nope(a=1), f()]", "nope(a=1)"),
+        ("gemma4", "<|tool_call>call:f{}call:nope{}call:f{}<tool_call|>", "nope"),
+    ],
+)
+def test_calls_around_one_of_an_unknown_tool_are_found(format: str, text: str, between: str) -> None:
+    first, middle, last = parts(format, text)
+    assert first == last == ("tool_call", "f", "{}")
+    assert middle[0] == "text"
+    assert between in middle[1]
+
+
+PROSE = [
+    "Some models use <tool_call> or <function=x>, others use JSON.",
+    "Write `<tool_call>` first, then `<function=write>` and `<parameter=path>`.",
+    "GLM: <tool_call>read\n<arg_key>path</arg_key> and so on",
+    'As JSON: <tool_call>{"name": "nope", "arguments": {}}</tool_call>',
+    "[TOOL_CALLS] begins Mistral's, <|python_tag|> Llama's, [Calling tool: f] mine",
+    "<minimax:tool_call> or <invoke name=\"write\"> or <|tool_call_start|>[f] <|tool_call|> <TOOLCALL>",
+    "```json\n[1, 2]\n``` is a list",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "format", ["json_tools", "qwen3_coder", "qwen", "llama", "auto", "glm47", "mistral", "xlam"]
+)
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_that_mentions_markup_is_text_to_the_letter(format: str, text: str) -> None:
+    assert "".join(part[1] for part in parts(format, text)) == text
+    assert {part[0] for part in parts(format, text)} == {"text"}
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_a_thought_that_mentions_markup_is_a_thought(text: str) -> None:
+    reader = reader_of("qwen3_coder", "qwen3", tools=OFFERED, thinking=True)
+    found = fold(read(reader, list(f"{text}</think>Done.")))
+    assert found == (("reasoning", text), ("text", "Done."))
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "written", ['["a"]', '{"n": NaN}', '{"n": 1e999}', '{"a": }', '"text"', "3", '{"a": 1 "b": 2}']
+)
+def test_arguments_that_are_no_object_make_no_call(written: str) -> None:
+    text = f'<tool_call>{{"name": "f", "arguments": {written}}}</tool_call>'
+    assert parts("json_tools", text) == (("text", text),)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ('{"a": 1,}', {"a": 1}),
+        ("{'a': True}", {"a": True}),
+        ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
+        ("", {}),
+    ],
+)
+def test_slips_in_arguments_are_made_good(written: str, value: Any) -> None:
+    assert json.loads(object_text(written) or "") == value
+
+
+def test_adjacent_strings_are_one_as_in_python() -> None:
+    text = '<|tool_call_start|>[f(a="x" "y", b="c"), g(b=1)]<|tool_call_end|>'
+    assert calls("pythonic", text) == [("f", {"a": "xy", "b": "c"}), ("g", {"b": 1})]
+
+
+# Laws
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
+def test_a_cut_at_any_character_leaks_no_markup(sample: Sample) -> None:
+    """Whatever is sent of a text that a limit cut off is a beginning of what is sent of the whole text."""
+    thinking = sample.reasoning == "kimi_k3"
+    whole = [part for part in sample.parts if part[0] != "tool_call"]
+    called = [part for part in sample.parts if part[0] == "tool_call"]
+    for end in range(len(sample.wire)):
+        reader = reader_of(sample.format, sample.reasoning, tools=TOOLS, thinking=thinking)
+        found = fold(read(reader, [sample.wire[:end]], truncated=True))
+        assert [part for part in found if part[0] == "tool_call"] == called[
+            : sum(p[0] == "tool_call" for p in found)
+        ]
+        said = [part for part in found if part[0] != "tool_call" and part[1].strip()]
+        for number, part in enumerate(said):
+            assert number < len(whole), (end, part)
+            assert whole[number][1].startswith(part[1].strip()), (end, part)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
+def test_calls_of_tools_that_nobody_offered_are_text(sample: Sample) -> None:
+    other = (Tool(name="other", parameters={}),)
+    if tool_format(sample.format).channels:
+        pytest.skip("channels route messages whatever is offered")
+    thinking = sample.reasoning == "kimi_k3"
+    found = fold(
+        read(reader_of(sample.format, sample.reasoning, tools=other, thinking=thinking), [sample.wire])
+    )
+    assert {part[0] for part in found} <= {"text", "reasoning"}
+
+
+def test_texts_around_a_call_keep_the_blank_between_them() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    for text, joined in (
+        (f"Before. {call} Between. {call} After.", "Before. Between. After."),
+        (f"Before.\n{call}\n\nAfter.", "Before.\nAfter."),
+        (f"Before.{call}After.", "Before.\nAfter."),
+    ):
+        for pieces in ([text], list(text)):
+            [choice] = collect(read(reader_of("json_tools", tools=OFFERED), pieces)).choices
+            assert choice.text("text") == joined
+
+
+def test_thoughts_keep_the_blank_between_them() -> None:
+    events = read(reader_of(None, "qwen3"), ["Text first.\n<think>t1</think>\n\n<think>t2</think>\nAnswer"])
+    [choice] = collect(events).choices
+    assert choice.text("text") == "Text first.\nAnswer"
+    assert choice.text("reasoning") == "t1\n\nt2"
+
+
+def test_the_characters_of_a_special_token_are_text_where_the_vocabulary_has_the_token() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    reader = reader_of(
+        "json_tools", tools=OFFERED, markup=Markup(tokens=frozenset({"<tool_call>", "</tool_call>"}))
+    )
+    assert fold(read(reader, [f"Like this: {call}"])) == (("text", f"Like this: {call}"),)
