@@ -351,7 +351,7 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     ),
     37: (
         "image edits are no form",
-        "api/clients/test_kinds_client.py::test_edits_take_one_picture_or_several_and_a_mask",
+        "api/clients/test_kinds_client.py::test_edits_take_one_picture_or_several_and_no_mask",
     ),
     38: (
         "previous_response_id ignored",

@@ -134,9 +134,11 @@ def test_strict_alternation_gets_merged_messages_and_the_system_text_in_the_firs
 
 
 def test_a_conversation_that_the_template_refuses_is_refused_in_its_words():
-    report = refusal(preparer(chat_templates.STRICT), chat(say("assistant", "A"), say("user", "B")))
-    assert "must alternate" in report.message
-    assert report.param == "messages"
+    template = "{% for m in messages %}{{ m.content }}{% if m.content == 'B' or 'QX1' in m.content %}"
+    template += "{{ raise_exception('No more of this.') }}{% endif %}{% endfor %}"
+    report = refusal(preparer(template), chat(say("user", "A"), say("assistant", "B")))
+    assert "No more of this." in report.message
+    assert report.param == "messages[1]"
 
 
 def test_late_system_messages_stay_where_they_were_said_as_marked_text():
@@ -281,10 +283,12 @@ def test_some_template_variables_cannot_be_set(key):
 
 
 def test_template_variables_reach_the_template_over_the_options():
-    prepared = preparer("{{ tone }} {{ volume }}", chat_template_kwargs={"tone": "low", "volume": 1})
+    prepared = preparer(
+        "{{ tone }} {{ volume }} {{ messages[0].content }}", chat_template_kwargs={"tone": "low", "volume": 1}
+    )
     assert (
         text_of(prepared, chat(say("user", "Q"), template_kwargs={"tone": "<|im_end|>high"}))
-        == "<|im_end|>high 1"
+        == "<|im_end|>high 1 Q"
     )
 
 
@@ -454,7 +458,7 @@ BOMBS = [
 
 @pytest.mark.parametrize("template", BOMBS)
 def test_a_hostile_template_is_refused_and_harms_nothing(template):
-    assert refusal(preparer(template), chat(say("user", "Q"))).param == "messages"
+    assert refusal(preparer(template), chat(say("user", "Q"))).param in ("messages", "messages[0]")
 
 
 def test_a_broken_template_fails_the_load():

@@ -22,7 +22,7 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
-from tests.engines.tiny_models import TinyModels, tiny_model
+from tests.engines.tiny_models import TinyModels
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 
@@ -302,14 +302,6 @@ def test_a_sequence_with_caches_of_its_own_is_seen_as_of_an_earlier_position(fol
     for layer, own in zip(view, probe_prompt(model, 5), strict=True):
         for held, expected in zip(layer.state[:2], own.state[:2], strict=True):
             assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
-
-
-def test_a_sequence_whose_window_has_moved_on_is_not_seen_as_of_an_earlier_position(tmp_path: Path) -> None:
-    model = Bench(tiny_model("gemma3_text", tmp_path / "gemma3"), ModelOptions()).model
-    group, slot = alone(model)
-    assert slot.looks_back
-    group.forward(mx.array([list(range(60))]))
-    assert not slot.looks_back
 
 
 def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:

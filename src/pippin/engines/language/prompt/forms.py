@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
+from pippin.engines.language.template.template import TemplateTooCostly
 
 Conversation = tuple[Message, ...]
 Form = Callable[[Conversation], Conversation]
@@ -252,6 +253,8 @@ class Forms:
         try:
             text = self._render(_changed(skeleton.messages, forms), skeleton.tools, skeleton.generation)
         except ServerError as error:
+            if isinstance(error.__cause__, TemplateTooCostly):  # other forms would cost as much
+                raise
             return str(error.__cause__ or error)
         return skeleton.missing(text)
 

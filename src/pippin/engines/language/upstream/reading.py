@@ -86,8 +86,8 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
 
 def _language(model: nn.Module) -> nn.Module:
-    found: nn.Module = getattr(model, "language_model", model)
-    return found
+    found = getattr(model, "language_model", model)
+    return found if isinstance(found, nn.Module) else model  # some models have only a view of theirs
 
 
 def _made(config: Config) -> nn.Module:
