@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -290,3 +291,51 @@ def test_a_streamed_chat_crosses_few_files(demo_model: Path) -> None:
     traced = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True).stdout
     [files] = re.findall(r"^together +(\d+)", traced, re.MULTILINE)
     assert int(files) <= MOST_FILES_OF_A_REQUEST, traced
+
+
+MOST_PRIVATE: Final = 60
+"""How often tests may read or replace what a class or a module of the source keeps to itself."""
+
+
+def is_private(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def privates_of(tree: ast.Module) -> set[str]:
+    """The private names that a module defines or sets."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+    return {name for name in found if is_private(name)}
+
+
+def privates_used(tree: ast.Module, known: set[str]) -> list[str]:
+    """The private names of the source that a test reads, replaces or imports; its own classes' `self` is its own."""
+    used: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
+                continue
+            case ast.Attribute(attr=name):
+                used.append(name)
+            case ast.Call(func=ast.Attribute(attr="setattr" | "delattr"), args=given):
+                names = [each.value for each in given[:2] if isinstance(each, ast.Constant)]
+                used += [str(name).rpartition(".")[2] for name in names]
+            case ast.Call(
+                func=ast.Name(id="getattr" | "setattr" | "hasattr"), args=[_, ast.Constant(value=name), *_]
+            ):
+                used.append(str(name))
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("pippin"):
+                used += [each.name for each in names]
+    return [name for name in used if is_private(name) and name in known]
+
+
+def test_tests_ask_what_the_source_does_and_not_how(trees: dict[Path, ast.Module]) -> None:
+    known = set[str]().union(*map(privates_of, trees.values()))
+    tests = {path: ast.parse(path.read_text("utf-8")) for path in Path(__file__).parent.rglob("*.py")}
+    used = {path: names for path, tree in tests.items() if (names := privates_used(tree, known))}
+    assert sum(map(len, used.values())) <= MOST_PRIVATE, {path.name: names for path, names in used.items()}

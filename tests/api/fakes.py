@@ -237,9 +237,9 @@ class Wire:
             "scheme": "http",
             "http_version": "1.1",
         }
-        await self.app(scope, self._receive, self._send)
+        await self.app(scope, self.receive, self._send)
 
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
         if not self.given:
             self.given = True
             return {"type": "http.request", "body": self.body, "more_body": False}

@@ -7,11 +7,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from starlette.applications import Starlette
 
 from pippin.api.routing import DocumentedRoute
 from pippin.core.tasks import GenerateImages, Transcribe
-from tests.api.fakes import MODEL, FakeService, application, client_of
+from tests.api.fakes import MODEL, FakeService, application, client_of, routes_of
 from tests.security.numbers import HERE, places
 
 INFINITE = ("NaN", "nan", "-nan", "Infinity", "-Infinity", "inf", "-inf", "1e999", "-1e999")
@@ -30,10 +29,7 @@ PLAIN: dict[str, tuple[dict[str, str], str]] = {
 
 
 def forms() -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    app: Any = application(FakeService())
-    while not isinstance(app, Starlette):
-        app = app._app
-    for route in app.routes:
+    for route in routes_of(application(FakeService())):
         if isinstance(route, DocumentedRoute) and route.form and route.path.startswith("/v1"):
             assert route.body is not None
             yield route.path, route.body

@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from starlette.applications import Starlette
 
 from pippin.api.dialects.registry import address_of, find_dialects
 from pippin.api.dialects.shared.fields import names_of
 from pippin.api.routing import DocumentedRoute
-from tests.api.fakes import MODEL, FakeService, application, client_of
+from tests.api.fakes import MODEL, FakeService, application, client_of, routes_of
 from tests.security.numbers import HERE, Place, least, places
 
 INFINITE = ("1e999", "-1e999", "NaN", "Infinity", "-Infinity")
@@ -63,10 +62,7 @@ def routes() -> Iterator[tuple[str, type[msgspec.Struct]]]:
     """All that take a JSON body; those with forms are tested below."""
     for path, dialect in find_dialects().items():
         yield address_of(path), dialect.contract.body
-    app: Any = application(FakeService())
-    while not isinstance(app, Starlette):
-        app = app._app
-    for route in app.routes:
+    for route in routes_of(application(FakeService())):
         if not isinstance(route, DocumentedRoute) or route.body is None or route.form:
             continue
         if route.path.startswith("/v1") and "POST" in (route.methods or ()):

@@ -6,7 +6,6 @@ import pytest
 
 from pippin.core.errors import ServerError
 from pippin.core.models import FolderDefaults, ImageDefaults, ModelInfo
-from pippin.service import image_defaults
 from pippin.service.image_defaults import ImageDefaultsReader
 from tests.engines.images.tiny_families import tiny_flux2
 from tests.engines.images.tiny_pipelines import tiny_z_image
@@ -16,37 +15,35 @@ def model(name: str, folder: str | None = "/models/x") -> ModelInfo:
     return ModelInfo(id=name, kind="images", path=folder)
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that mlx-vlm was asked for, which only generates by them."""
-    folders: list[str] = []
+class Teller:
+    """Stands in for mlx-vlm, which only generates by the one folder that it knows."""
 
-    def told(folder: str) -> FolderDefaults | None:
-        folders.append(folder)
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, folder: str) -> FolderDefaults | None:
+        self.asked.append(folder)
         return FolderDefaults(ImageDefaults(20, 7.0), None) if folder == "/models/x" else None
 
-    monkeypatch.setattr(image_defaults, "_told_of", told)
-    monkeypatch.setattr(image_defaults, "_installed", lambda name: name == "mlx_vlm")
-    return folders
 
-
-def test_a_folder_that_mlx_vlm_knows_has_its_defaults_and_is_asked_once(asked: list[str]) -> None:
-    reader = ImageDefaultsReader()
+def test_a_folder_that_mlx_vlm_knows_has_its_defaults_and_is_asked_once() -> None:
+    teller = Teller()
+    reader = ImageDefaultsReader(teller)
     for _ in range(2):
         assert reader.find(model("ideogram-4-fp8"), "generate") == ImageDefaults(20, 7.0)
-    assert asked == ["/models/x"]
+    assert teller.asked == ["/models/x"]
 
 
-def test_a_task_that_the_folder_cannot_do_is_refused(asked: list[str]) -> None:
+def test_a_task_that_the_folder_cannot_do_is_refused() -> None:
     with pytest.raises(ServerError, match="must be generate") as caught:
-        ImageDefaultsReader().find(model("ideogram-4-fp8"), "edit")
+        ImageDefaultsReader(Teller()).find(model("ideogram-4-fp8"), "edit")
     assert (caught.value.report.status, caught.value.report.param) == (400, "task")
 
 
 @pytest.mark.parametrize("folder", ["/models/y", None])
-def test_what_mlx_vlm_does_not_know_has_no_defaults(asked: list[str], folder: str | None) -> None:
+def test_what_mlx_vlm_does_not_know_has_no_defaults(folder: str | None) -> None:
     with pytest.raises(ServerError, match="pull it first"):
-        ImageDefaultsReader().find(model("unknown", folder), "generate")
+        ImageDefaultsReader(Teller()).find(model("unknown", folder), "generate")
 
 
 @pytest.mark.long

@@ -362,11 +362,11 @@ def report() -> dict[str, object]:
         "system": platform.system(),
         "busy": busy,
         "architecture": mx.device_info().get("architecture"),
-        "nax_kernels": _has_nax_kernels(Path(mx.__file__).parent),
+        "nax_kernels": has_nax_kernels(Path(mx.__file__).parent),
     }
 
 
-def _has_nax_kernels(folder: Path) -> bool | None:
+def has_nax_kernels(folder: Path) -> bool | None:
     """Whether the Metal library in MLX's folder has kernels for neural accelerators; None if there is no library."""
     for path in folder.rglob("*.metallib"):
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as kernels:

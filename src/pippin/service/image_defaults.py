@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final, Literal
 
 from pippin.core.decoding import from_json
@@ -16,10 +17,24 @@ SECONDS: Final = 60.0
 """For MLX to import and mlx-vlm to read a model's configuration."""
 
 
+def told_of(folder: str) -> FolderDefaults | None:
+    """The defaults that mlx-vlm has for a folder; None if it is not installed, or knows none."""
+    if importlib.util.find_spec("mlx_vlm") is None:
+        return None
+    command = [sys.executable, "-m", LIBRARY, folder]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return from_json(done.stdout, FolderDefaults) if done.returncode == 0 else None
+
+
 class ImageDefaultsReader:
     """Asks mlx-vlm once per folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask: Callable[[str], FolderDefaults | None] = told_of) -> None:
+        """`ask` tells the defaults of a folder."""
+        self._ask_of = ask
         self._told: dict[str, FolderDefaults | None] = {}
         self._asking = threading.Lock()
 
@@ -43,7 +58,7 @@ class ImageDefaultsReader:
     def _ask(self, folder: str) -> FolderDefaults | None:
         with self._asking:
             if folder not in self._told:
-                self._told[folder] = _told_of(folder) if _installed("mlx_vlm") else None
+                self._told[folder] = self._ask_of(folder)
             return self._told[folder]
 
 
@@ -53,16 +68,3 @@ def _other_task(info: ModelInfo, task: Task) -> ServerError:
     else:
         why = f"`task` must be generate: {info.id} edits no pictures."
     return ServerError("invalid_request", why, "task")
-
-
-def _told_of(folder: str) -> FolderDefaults | None:
-    command = [sys.executable, "-m", LIBRARY, folder]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    return from_json(done.stdout, FolderDefaults) if done.returncode == 0 else None
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None

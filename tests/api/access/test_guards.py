@@ -248,7 +248,7 @@ def test_an_endless_body_without_a_length_is_413_at_the_limit() -> None:
 
     async def main() -> Wire:
         wire = Wire(application(FakeService(), max_body_mb=1.0))
-        wire._receive = receive  # type: ignore[method-assign]
+        wire.receive = receive  # type: ignore[method-assign]
         await wire.run()
         return wire
 
@@ -263,7 +263,7 @@ def test_a_body_that_stops_coming_is_408() -> None:
 
     async def main() -> Wire:
         wire = Wire(application(FakeService(), body_timeout=0.02))
-        wire._receive = receive  # type: ignore[method-assign]
+        wire.receive = receive  # type: ignore[method-assign]
         await asyncio.wait_for(wire.run(), 2)
         return wire
 

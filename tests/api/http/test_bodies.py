@@ -36,7 +36,7 @@ def test_a_body_that_only_ever_drips_is_408(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def main() -> Wire:
         wire = Wire(application(FakeService(), body_timeout=10.0))
-        wire._receive = receive  # type: ignore[method-assign]
+        wire.receive = receive  # type: ignore[method-assign]
         await wire.run()
         return wire
 
@@ -58,7 +58,7 @@ def test_a_body_at_a_modest_pace_is_read_to_its_end(monkeypatch: pytest.MonkeyPa
 
     async def main() -> Wire:
         wire = Wire(application(FakeService(), body_timeout=1.5))
-        wire._receive = receive  # type: ignore[method-assign]
+        wire.receive = receive  # type: ignore[method-assign]
         await wire.run()
         return wire
 
@@ -79,7 +79,7 @@ def test_a_body_that_came_quickly_and_then_drips_is_408(monkeypatch: pytest.Monk
 
     async def main() -> Wire:
         wire = Wire(application(FakeService(), body_timeout=10.0))
-        wire._receive = receive  # type: ignore[method-assign]
+        wire.receive = receive  # type: ignore[method-assign]
         await wire.run()
         return wire
 
@@ -111,7 +111,7 @@ def test_a_caller_who_holds_all_that_it_may_leaves_room_for_the_others(
                     await asyncio.Event().wait()
                 return {"type": "http.request", "body": pieces.pop(), "more_body": True}
 
-            wire._receive = receive  # type: ignore[method-assign]
+            wire.receive = receive  # type: ignore[method-assign]
             holding.append(asyncio.create_task(wire.run()))
             await asyncio.sleep(0.01)
             return wire
@@ -148,7 +148,7 @@ def test_bodies_take_no_more_memory_together_than_there_is_room_for(monkeypatch:
             return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
         holder = Wire(app)
-        holder._receive = slowly  # type: ignore[method-assign]
+        holder.receive = slowly  # type: ignore[method-assign]
         holding = asyncio.create_task(holder.run())
         await first_piece_read.wait()
         beyond = Wire(app, b" " * 30_000 + json.dumps(CHAT).encode())

@@ -41,11 +41,15 @@ def turn(name: str, previous: str | None = None, padding: int = 0) -> StoredResp
 
 def figures(store: ResponseStore) -> tuple[int, int]:
     """How many entries there are, and their bytes."""
-    with store._database.transaction() as transaction:
-        entries, size = transaction.execute(
-            "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM entries"
-        ).fetchone()
+    entries, size = stored(store, "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM entries")
     return int(entries), int(size)
+
+
+def stored(store: ResponseStore, question: str) -> tuple[Any, ...]:
+    """The first row that the database answers with."""
+    with store._database.transaction() as transaction:
+        row: tuple[Any, ...] = transaction.execute(question).fetchone()
+    return row
 
 
 def save(history: OwnedHistory, name: str, **fields: Any) -> None:
@@ -281,9 +285,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
     for owner, name, _ in held:
         assert store.for_owner(owner).item(f"msg_{name}_in")["content"] == name
         assert store.begin(owner, name, "response", 9) == b'{"respons'
-    with store._database.transaction() as transaction:
-        orphans = "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)"
-        assert transaction.execute(orphans).fetchone()[0] == 0
+    assert stored(store, "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)") == (0,)
     store.close()
 
 
@@ -394,8 +396,6 @@ def test_what_is_deleted_from_memory_leaves_it() -> None:
     history.save_conversation(
         StoredConversation(id="large", created_at=1, items=[{"id": "1", "text": "x" * (20 << 20)}])
     )
-    with store._database.transaction() as database:
-        pages = database.execute("PRAGMA page_count").fetchone()[0]
+    [pages] = stored(store, "PRAGMA page_count")
     history.delete_conversation("large")
-    with store._database.transaction() as database:
-        assert database.execute("PRAGMA page_count").fetchone()[0] < pages // 100
+    assert stored(store, "PRAGMA page_count")[0] < pages // 100

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from pippin.cli.chat.client import Called, Ended, Piece, _parts
+from pippin.cli.chat.client import Called, Ended, Piece, parts
 from pippin.cli.chat.display import MarkdownDisplay, PlainDisplay, clean, split_blocks
 from pippin.core.errors import ServerError
 
@@ -84,10 +84,10 @@ def test_frames_become_parts_and_an_error_in_the_stream_is_raised() -> None:
         'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}',
         "data: [DONE]",
     ]
-    assert list(_parts(iter(frames))) == [
+    assert list(parts(iter(frames))) == [
         Piece("reasoning", "hm"),
         Piece("text", "a"),
         Ended("length", 3, 0, 1),
     ]
     with pytest.raises(ServerError, match="it broke"):
-        list(_parts(iter(['data: {"error": {"message": "it broke"}}'])))
+        list(parts(iter(['data: {"error": {"message": "it broke"}}'])))

@@ -79,13 +79,13 @@ def test_the_kernels_for_cpus_are_told_or_what_is_missing(
 
 
 def test_kernels_are_found_in_the_library_beside_mlx(tmp_path: Path) -> None:
-    assert device._has_nax_kernels(tmp_path) is None
+    assert device.has_nax_kernels(tmp_path) is None
     library = tmp_path / "lib" / "mlx.metallib"
     library.parent.mkdir()
     library.write_bytes(b"MTLB" + b"\0" * 5000 + b"steel_gemm_fused_nn")
-    assert device._has_nax_kernels(tmp_path) is False
+    assert device.has_nax_kernels(tmp_path) is False
     library.write_bytes(b"MTLB" + b"\0" * 5000 + b"steel_gemm_fused_nax_nn")
-    assert device._has_nax_kernels(tmp_path) is True
+    assert device.has_nax_kernels(tmp_path) is True
 
 
 def panic(folder: Path, name: str, days: float, words: str = "") -> None:

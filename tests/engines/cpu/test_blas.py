@@ -102,11 +102,11 @@ def test_an_openblas_for_another_processor_is_refused_before_anybody_finds_its_s
 
     monkeypatch.setattr(blas.ctypes, "CDLL", load)
     if runs:
-        blas._load_openblas(["libopenblas.so.0"], frozenset(flags))
+        blas.load_openblas(["libopenblas.so.0"], frozenset(flags))
         assert modes == [ctypes.RTLD_LOCAL, ctypes.RTLD_GLOBAL]
     else:
         with pytest.raises(OSError, match=f"compiled for {core.decode().upper()}, and this processor lacks"):
-            blas._load_openblas(["libopenblas.so.0"], frozenset(flags))
+            blas.load_openblas(["libopenblas.so.0"], frozenset(flags))
         assert modes == [ctypes.RTLD_LOCAL]
 
 
@@ -121,8 +121,8 @@ def test_an_openblas_for_any_processor_is_loaded_where_the_preferred_one_is_for_
         return Library(path, {"one": b"SKYLAKEX", "any": b"Zen"}[path])
 
     monkeypatch.setattr(blas.ctypes, "CDLL", load)
-    blas._load_openblas(["one", "any"], blas.AVX2)
-    blas._load_openblas(["one", "any"], blas.AVX512)
+    blas.load_openblas(["one", "any"], blas.AVX2)
+    blas.load_openblas(["one", "any"], blas.AVX512)
     assert found == ["any", "one"]
 
 

@@ -282,7 +282,7 @@ def test_no_language_model_is_fetched_to_rewrite_a_prompt() -> None:
             asked.append(request)
             return SimpleNamespace(image=None)
 
-    painting._painted(cast(painting.Pipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
+    painting.painted(cast(painting.Pipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
     assert asked[0].extra == {"upsample_prompt": False}
 
 

@@ -9,6 +9,11 @@ PHRASE = tuple(place * 17 % 240 for place in range(12))
 Prompts = dict[str, tuple[tuple[int, ...], int]]
 
 
+def begin(inner: Any) -> None:
+    """Have a head of mlx-vlm's read from the first token on."""
+    inner._cache, inner._next_position = inner.make_cache(), 0
+
+
 def prompts_of(tokens: int, more: int = 2, count: int = 4) -> Prompts:
     """`r0`, `r1` and so on, each longer than the one before: what is asked, and how many tokens the answer has. The
     longer ones go past the sliding windows of the tiny models."""
@@ -33,7 +38,7 @@ def drafts_of(bench: Bench, heads: Any, prompts: Prompts, enough: int) -> Iterat
     given = 0
     while bench.engine.busy and given < enough:
         bench.engine.step()
-        running = [each.sequence for each in bench.engine.batch.running if each.sequence in heads._followed]
+        running = [each.sequence for each in bench.engine.batch.running if heads.is_ready(each.sequence)]
         if len(running) < 3:
             continue
         proposed = heads.propose([(sequence, 3) for sequence in running])

@@ -10,7 +10,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.warm_prompts import _read, _request
+from pippin.engines.language.warm_prompts import read_prompts, request_of
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 
@@ -72,13 +72,13 @@ def test_a_file_that_cannot_be_read_fails_the_load_by_name(tmp_path: Path, conte
     if content is not None:
         file.write_text(content)
     with pytest.raises(ServerError, match="warm_prompts") as refused:
-        _read(file)
+        read_prompts(file)
     assert refused.value.report.kind == "load_failed"
 
 
 def test_an_item_is_a_text_or_a_conversation() -> None:
     messages = [{"role": "user", "content": "Hi"}]
-    assert _request("m", {"prompt": "Hi"}, 0).prompt == _request("m", "Hi", 0).prompt == "Hi"
-    assert _request("m", {"messages": messages}, 0).messages == _request("m", messages, 0).messages
+    assert request_of("m", {"prompt": "Hi"}, 0).prompt == request_of("m", "Hi", 0).prompt == "Hi"
+    assert request_of("m", {"messages": messages}, 0).messages == request_of("m", messages, 0).messages
     with pytest.raises(ServerError, match=r"warm_prompts\[3\]"):
-        _request("m", 5, 3)
+        request_of("m", 5, 3)

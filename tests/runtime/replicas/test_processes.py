@@ -36,10 +36,15 @@ def replicas_of(service: Service) -> Replicas:
     return worker
 
 
+def running(group: Replicas) -> int:
+    """The requests of all replicas."""
+    return sum(process.seat.running for process in group.processes)
+
+
 async def all_loaded(service: Service) -> Replicas:
     await service.pool.load("m")
     group = replicas_of(service)
-    await until(lambda: all(process.loaded for process in group._processes))
+    await until(lambda: all(process.loaded for process in group.processes))
     return group
 
 
@@ -55,16 +60,16 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
             group = await all_loaded(service)
             texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(12)]
-            await until(lambda: len(group._spread.active) == 12)
-            pids = [process.worker.pid for process in group._processes]
+            await until(lambda: running(group) == 12)
+            pids = [process.worker.pid for process in group.processes]
             assert len(set(pids)) == 2
-            assert [process.seat.running for process in group._processes] == [6, 6]
+            assert [process.seat.running for process in group.processes] == [6, 6]
             os.kill(pids[0] or 0, signal.SIGKILL)
             assert set(await asyncio.gather(*texts)) == {"one two three four five six"}
-            await until(lambda: all(process.loaded for process in group._processes))
+            await until(lambda: all(process.loaded for process in group.processes))
             assert replicas_of(service) is group
-            assert group._processes[0].worker.pid not in pids
-            assert [process.seat.running for process in group._processes] == [0, 0]
+            assert group.processes[0].worker.pid not in pids
+            assert [process.seat.running for process in group.processes] == [0, 0]
 
     asyncio.run(play())
 
@@ -87,7 +92,7 @@ def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.Monkey
         group.load_weights(None)
         await group.weights_ready
         launcher.launched[0].die()
-        await until(lambda: len(launcher.launched) == 3 and all(each.loaded for each in group._processes))
+        await until(lambda: len(launcher.launched) == 3 and all(each.loaded for each in group.processes))
         await group.stop(0.0)
 
     asyncio.run(play())
@@ -129,7 +134,7 @@ def test_a_replica_that_the_cluster_has_room_for_serves_and_the_other_waits_for_
         launched[2].prompt_ready.set_result(None)
         await until(lambda: launched[2].may_load)
         launched[2].finish_load()
-        await until(lambda: all(process.loaded for process in group._processes))
+        await until(lambda: all(process.loaded for process in group.processes))
         words = [shlex.split(each.spec.command or "")[3:7] for each in launched]
         told = ["10.0.0.1:6379", str(8 * GB), "shared"]
         assert words == [[*told, "60.0"], [*told, "60.0"], [*told, "inf"]]
@@ -174,16 +179,16 @@ def test_more_replicas_are_started_under_load_and_end_when_they_have_finished(
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
             state = await service.pool.load("m")
             group = replicas_of(service)
-            assert len(group._processes) == 1
-            assert state.footprint == 2 * group._processes[0].worker.footprint  # room for both is kept
+            assert len(group.processes) == 1
+            assert state.footprint == 2 * group.processes[0].worker.footprint  # room for both is kept
             first = [asyncio.create_task(answer(service, "long", f"a{n}")) for n in range(4)]
-            await until(lambda: len(group._processes) == 2 and group._processes[1].loaded)
+            await until(lambda: len(group.processes) == 2 and group.processes[1].loaded)
             second = [asyncio.create_task(answer(service, "long", f"b{n}")) for n in range(2)]
-            await until(lambda: group._processes[1].seat.running > 0)
-            added = group._processes[1].worker
+            await until(lambda: group.processes[1].seat.running > 0)
+            added = group.processes[1].worker
             said = await asyncio.gather(*first, *second)
             assert set(said) == {"one two three four five six seven eight"}
-            await until(lambda: len(group._processes) == 1)
+            await until(lambda: len(group.processes) == 1)
             assert added.died.done()
             assert await answer(service, "short", "c") == "yes"
             assert replicas_of(service) is group
@@ -216,14 +221,14 @@ def test_a_replica_that_dies_while_it_is_drained_is_not_started_again(tmp_path: 
 
             group._launch = counted  # type: ignore[assignment]
             texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(4)]
-            await until(lambda: len(group._spread.active) == 4)
-            staying, leaving = group._processes
+            await until(lambda: running(group) == 4)
+            staying, leaving = group.processes
             removing = asyncio.create_task(group._remove(leaving))
             await asyncio.sleep(0)
             os.kill(leaving.worker.pid or 0, signal.SIGKILL)
             assert set(await asyncio.gather(*texts)) == {"one two three four"}
             await removing
-            assert (group._processes, launched) == ([staying], [])
+            assert (group.processes, launched) == ([staying], [])
             assert await answer(service, "more", "s") == "one two three four"
 
     asyncio.run(play())
@@ -246,7 +251,7 @@ def test_an_answer_that_has_begun_ends_with_a_sentence(tmp_path: Path) -> None:
                 async for event in run.events():
                     said.append(event)
                     if len(said) == 2:
-                        busy = next(each for each in group._processes if each.seat.running)
+                        busy = next(each for each in group.processes if each.seat.running)
                         os.kill(busy.worker.pid or 0, signal.SIGKILL)
             assert "died" in said[-1].error.message  # type: ignore[union-attr]
 
@@ -272,7 +277,7 @@ def test_the_death_of_all_is_the_models_and_the_next_request_starts_them_again(t
         catalog = served(tmp_path)
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
             group = await all_loaded(service)
-            for process in group._processes:
+            for process in group.processes:
                 os.kill(process.worker.pid or 0, signal.SIGKILL)
             await until(group.died.done)
             assert await answer(service, "hello", "r") == "hello"

@@ -59,6 +59,16 @@ class UnreadAnswers:
         self._readers: dict[Unread, _Reader] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def readers(self) -> int:
+        """Connections whose answers wait to be read."""
+        return len(self._readers)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of all answers that wait to be read, when they were last looked at."""
+        return sum(reader.waiting for reader in self._readers.values())
+
     def add(self, transport: Unread) -> None:
         """Watch a connection whose answer waits to be read."""
         loop = asyncio.get_running_loop()
@@ -87,7 +97,7 @@ class UnreadAnswers:
         """Update all readers, and cut off the slowest, the longest stalled first, until the others have room."""
         for reader in self._readers.values():
             reader.look(now)
-        waiting = sum(reader.waiting for reader in self._readers.values())
+        waiting = self.waiting
         while waiting > self._most and len(self._readers) > 1:
             slowest = min(self._readers.values(), key=lambda reader: (reader.rate(now), reader.moved))
             waiting -= slowest.waiting

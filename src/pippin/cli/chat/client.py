@@ -79,7 +79,7 @@ class ChatClient:
                 if response.is_error:
                     response.read()
                     raise ServerError("internal", refusal(response))
-                yield from _parts(response.iter_lines())
+                yield from parts(response.iter_lines())
         except httpx.TransportError as error:
             raise self._away(error) from None
 
@@ -94,7 +94,7 @@ class ChatClient:
         )
 
 
-def _parts(lines: Iterator[str]) -> Iterator[Part]:
+def parts(lines: Iterator[str]) -> Iterator[Part]:
     """Read the frames of a streamed answer."""
     reason: str | None = None
     for line in lines:

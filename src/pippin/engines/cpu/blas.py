@@ -48,7 +48,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
             _load_mkl(mkl, threads)
             return "MKL"
         _provide_gfortran()
-        blas = _load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
+        blas = load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
     except (OSError, PackageNotFoundError) as error:
         log.warning(
             "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; "
@@ -61,7 +61,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     return "OpenBLAS"
 
 
-def _load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
+def load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
     """Load the first library that this processor runs. Raises `OSError` if there is none: the first product of an
     OpenBLAS for another processor would end this process with SIGILL. Until that is known, its symbols stay local."""
     refused = []

@@ -292,7 +292,7 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
                 paths = written(given, Path(folder))
                 for index in range(task.n):
                     seed = (first + index) % 2**32
-                    image = _painted(pipeline, task, paths, seed)
+                    image = painted(pipeline, task, paths, seed)
                     call.emit(Progress(index + 1, task.n))
                     data = pictures.encode(image, task.format, task.quality)
                     call.emit(Picture(index, data, image.size[0], image.size[1], seed))
@@ -304,7 +304,7 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
     return run
 
 
-def _painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":
+def painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":
     """Raises `ServerError` if the pipeline refuses its arguments."""
     from mlx_vlm.generate.edit_image import ImageEditRequest
     from mlx_vlm.generate.image import ImageGenerationRequest

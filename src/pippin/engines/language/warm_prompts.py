@@ -22,7 +22,7 @@ def warm(engine: LanguageEngine, preparer: LanguagePreparer, model: str, path: P
 
     The engine keeps their jobs, to compute them again once they were cleared.
     """
-    requests = [_request(model, item, place) for place, item in enumerate(_read(path))]
+    requests = [request_of(model, item, place) for place, item in enumerate(read_prompts(path))]
     for place, request in enumerate(requests):
         job = preparer.prepare(f"{WARM}{place}", Generate(request))
         if isinstance(job, LanguageJob):
@@ -33,7 +33,7 @@ def warm(engine: LanguageEngine, preparer: LanguagePreparer, model: str, path: P
     return len(requests)
 
 
-def _read(path: Path) -> list[Any]:
+def read_prompts(path: Path) -> list[Any]:
     try:
         items = json.loads(path.expanduser().read_bytes())
     except (OSError, ValueError) as error:
@@ -49,7 +49,7 @@ def _read(path: Path) -> list[Any]:
     return items
 
 
-def _request(model: str, item: Any, place: int) -> GenerationRequest:
+def request_of(model: str, item: Any, place: int) -> GenerationRequest:
     """A text, a list of messages, or an object with `messages` or `prompt`."""
     if isinstance(item, dict):
         item = item.get("messages", item.get("prompt"))

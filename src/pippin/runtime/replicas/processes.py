@@ -130,7 +130,7 @@ class Replicas:
         loop = asyncio.get_running_loop()
         self._info = spec.info
         self._launch = launch
-        self._processes = [Process(spec, worker) for worker in workers]
+        self.processes = [Process(spec, worker) for worker in workers]
         self._bound = bound
         self._spread = Spread(self._info.id, self._seats)
         self._memory: int | None = None  # for each replica
@@ -139,7 +139,7 @@ class Replicas:
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._tasks = [asyncio.create_task(self._begin())]
-        for process in self._processes:
+        for process in self.processes:
             process.keeping = asyncio.create_task(self._keep(process))
         self._scale: Scale | None = Scale.of(convert(spec.options, ModelOptions))
         if self._scale is not None:
@@ -168,28 +168,28 @@ class Replicas:
 
     @property
     def pid(self) -> int | None:
-        return next((process.worker.pid for process in self._processes if process.worker.pid), None)
+        return next((process.worker.pid for process in self.processes if process.worker.pid), None)
 
     @property
     def info(self) -> ModelInfo:
-        return next((each.worker.info for each in self._processes if each.prepared), self._info)
+        return next((each.worker.info for each in self.processes if each.prepared), self._info)
 
     @property
     def footprint(self) -> int:
         """Bytes of the replicas on this machine."""
         # A replica that is restarting will take as much as the others.
-        sizes = [process.worker.footprint for process in self._processes if process.is_here]
+        sizes = [process.worker.footprint for process in self.processes if process.is_here]
         return max(sizes, default=0) * self._most_here
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
-        known = [process.worker.progress for process in self._processes if process.worker.progress]
+        known = [process.worker.progress for process in self.processes if process.worker.progress]
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's, shared by the replicas here."""
         self._memory = self._share(memory_bytes)
-        for process in self._processes:
+        for process in self.processes:
             process.worker.load_weights(self._memory_of(process))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
@@ -203,14 +203,14 @@ class Replicas:
         self._spread.fail_all(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        for process in self._processes:
+        for process in self.processes:
             process.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
             process.seat.seen = type(process.seat.seen)()
 
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int):
             self._memory = self._share(share)
-        for process in self._processes:
+        for process in self.processes:
             own = {name: value for name, value in options.items() if name != "memory_bytes"}
             if process.is_here and "memory_bytes" in options:
                 own["memory_bytes"] = self._memory
@@ -219,7 +219,7 @@ class Replicas:
 
     async def stats(self) -> EngineStats:
         return EngineStats.total(
-            await asyncio.gather(*(process.worker.stats() for process in self._processes))
+            await asyncio.gather(*(process.worker.stats() for process in self.processes))
         )
 
     async def stop(self, deadline: float) -> None:
@@ -231,7 +231,7 @@ class Replicas:
     def _seats(self) -> list[Seat]:
         """Seats of the replicas with loaded weights; if there are none, of those that can at least prepare a
         request."""
-        staying = [process for process in self._processes if not process.leaving]
+        staying = [process for process in self.processes if not process.leaving]
         loaded = [process.seat for process in staying if process.loaded]
         return loaded or [process.seat for process in staying if process.prepared]
 
@@ -245,14 +245,14 @@ class Replicas:
     @property
     def _most_here(self) -> int:
         """The most replicas that this machine may run."""
-        here = sum(process.is_here for process in self._processes)
+        here = sum(process.is_here for process in self.processes)
         return here if self._scale is None else max(here, self._scale.most)
 
     async def _begin(self) -> None:
         """Resolve each stage of the load once the first replica has reached it."""
         stages = (
-            (self.prompt_ready, {process.worker.prompt_ready for process in self._processes}),
-            (self.weights_ready, {process.worker.weights_ready for process in self._processes}),
+            (self.prompt_ready, {process.worker.prompt_ready for process in self.processes}),
+            (self.weights_ready, {process.worker.weights_ready for process in self.processes}),
         )
         for ours, theirs in stages:
             waiting = theirs
@@ -267,9 +267,9 @@ class Replicas:
         await asyncio.wait([self.weights_ready])
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            staying = [process for process in self._processes if not process.leaving]
+            staying = [process for process in self.processes if not process.leaving]
             running = sum(process.seat.running for process in staying)
-            settled = all(process.loaded for process in self._processes)
+            settled = all(process.loaded for process in self.processes)
             match scale.look(len(staying), running) if settled else None:
                 case "more":
                     await self._add()
@@ -281,7 +281,7 @@ class Replicas:
     async def _add(self) -> None:
         """Start one more replica, which takes requests once it is loaded. If it fails to start, it is retried only when
         the load calls for it again."""
-        spec = self._processes[0].spec
+        spec = self.processes[0].spec
         log.info("All replicas of %s are busy: one more is started.", self._info.id)
         try:
             worker = await self._launch(spec)
@@ -289,14 +289,14 @@ class Replicas:
             log.error("A replica of %s did not start: %s", self._info.id, error)
             return
         process = Process(spec, worker)
-        self._processes.append(process)
+        self.processes.append(process)
         try:
             await asyncio.shield(worker.prompt_ready)
             worker.load_weights(self._memory_of(process))
             await asyncio.shield(worker.weights_ready)
         except ServerError as error:
             log.error("A replica of %s did not start: %s", self._info.id, error)
-            self._processes.remove(process)
+            self.processes.remove(process)
             await worker.stop(0.0)
             return
         process.keeping = asyncio.create_task(self._keep(process))
@@ -310,7 +310,7 @@ class Replicas:
         if process.keeping is not None:
             process.keeping.cancel()
         await process.worker.stop(0.0)
-        self._processes.remove(process)
+        self.processes.remove(process)
 
     async def _keep(self, process: Process) -> None:
         """Restart the replica whenever it dies, until the last one has died or all are stopped."""
@@ -322,10 +322,10 @@ class Replicas:
                 # The replica's own error says more than that its process has ended.
                 why = process.worker.weights_ready.exception()
                 report = why.report if isinstance(why, ServerError) else report
-                if not all(other.worker.died.done() for other in self._processes):
+                if not all(other.worker.died.done() for other in self.processes):
                     log.warning("A replica of %s did not start: %s", self._info.id, report.message)
                     await asyncio.wait([self.weights_ready])
-            if not any(other.prepared for other in self._processes):
+            if not any(other.prepared for other in self.processes):
                 self._ending = self._ending or asyncio.create_task(self._end(report))
                 return
             if not _succeeded(self.weights_ready):
@@ -368,11 +368,11 @@ class Replicas:
         if deadline is None:
             self._fail_load(ServerError.of(report))
             self.fail_all(report)
-        tasks = [*self._tasks, *(process.keeping for process in self._processes if process.keeping)]
+        tasks = [*self._tasks, *(process.keeping for process in self.processes if process.keeping)]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self._processes))
+        await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self.processes))
         self._fail_load(ServerError.of(report))
         self.fail_all(report)
         self.died.set_result(report)

@@ -90,13 +90,13 @@ def drafted(bench: Bench, assistants: Assistants, tokens: list[int]) -> list[int
     cache, known = make_prompt_cache(bench.model), len(tokens) - 1
     for token in tokens[:-1]:
         bench.model(mx.array([[token]]), cache=cache)
-    state = assistants._states.take()
+    state = assistants.states.take()
     sliding, full = cache[2:4]
     lent = {
         "full_attention": (full.keys[..., :known, :], full.values[..., :known, :]),
         "sliding_attention": tuple(map(sliding._temporal_order, (sliding.keys, sliding.values))),
     }
-    inner = assistants._assistant.inner
+    inner = assistants.assistant.inner
     inner.set_shared_kv(lent, known, position=known - 1, kv_valid_len=known)
     likeliest = partial(mx.argmax, axis=-1)
     found: list[int] = inner.draft_block(tokens[-1], state[:, -1:], None, 4, likeliest, greedy=True)[
@@ -119,8 +119,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(pair: Pair, step:
     bench = pair.bench()
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
     assistants = assistants_of(bench)
-    assert not assistants._followed
-    assert not assistants._prompts
+    assert assistants.held == 0
 
 
 def test_most_is_accepted_of_an_assistant_that_says_what_its_model_says(tmp_path: Path) -> None:

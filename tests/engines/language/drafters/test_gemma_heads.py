@@ -44,14 +44,14 @@ def dflash_bench(folders: tuple[Path, Path], *, drafts: bool = True) -> Bench:
 def test_a_drafter_of_gemmas_dflash_proposes_what_mlx_vlm_drafts(dflash: tuple[Path, Path]) -> None:
     bench = dflash_bench(dflash)
     heads = heads_of(bench)
-    assert isinstance(heads._head, BlockHead)
+    assert isinstance(heads.head, BlockHead)
     reference, _ = load_drafter(str(dflash[1]))
     assert reference.config.mask_token_id == 4
     likeliest = partial(mx.argmax, axis=-1)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 12):
-        tokens, first = sequence.tokens, heads._followed[sequence].first
+        tokens, first = sequence.tokens, heads.first(sequence)
         bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
-        hidden = heads._states.take()[:, first:]
+        hidden = heads.states.take()[:, first:]
         cache = reference.reset(bench.model)
         assert found == reference.draft_block(tokens[-1], hidden, cache, 4, likeliest)[0].tolist()
 

@@ -73,9 +73,9 @@ def test_it_proposes_what_its_formula_says(any_made: Made) -> None:
     bench = any_made.bench()
     heads, oracle = heads_of(bench), Oracle(any_made.architecture, any_made.head, bench.model)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 9):
-        tokens, first = sequence.tokens, heads._followed[sequence].first
+        tokens, first = sequence.tokens, heads.first(sequence)
         bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
-        assert found == oracle.draft(tokens[first:], heads._states.take()[0, first:], 3)
+        assert found == oracle.draft(tokens[first:], heads.states.take()[0, first:], 3)
 
 
 def test_seeded_sampling_is_the_same_with_and_without(made: Made) -> None:
@@ -89,8 +89,7 @@ def test_seeded_sampling_is_the_same_with_and_without(made: Made) -> None:
 def test_a_sequence_that_leaves_changes_nothing_for_the_others(made: Made) -> None:
     bench = made.bench()
     judge_others_of_one_that_leaves(bench, PROMPTS, 2)
-    assert not heads_of(bench)._followed
-    assert not heads_of(bench)._prompts
+    assert heads_of(bench).held == 0
 
 
 @pytest.mark.parametrize("architecture", EACH)

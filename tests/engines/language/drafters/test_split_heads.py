@@ -126,14 +126,14 @@ def test_it_proposes_what_mlx_vlm_drafts(pair: tuple[Path, dict[str, Any]]) -> N
     compared = 0
     while bench.engine.busy:
         bench.engine.step()
-        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
+        running = [each for each in bench.engine.batch.running if heads.is_ready(each.sequence)]
         if compared >= 9:
             break
         if len(running) < 3:
             continue
         asked = [(each.sequence, 3) for each in running]
         for each, (found, *_) in zip(running, heads.propose(asked), strict=True):
-            first = heads._followed[each.sequence].first
+            first = heads.first(each.sequence)
             assert found == drafted(bench, heads, each.sequence.tokens, first)
             compared += 1
     assert compared >= 9

@@ -30,6 +30,7 @@ from tests.engines.language.bench import (
     judge_others_of_one_that_leaves,
     run_all,
 )
+from tests.engines.language.drafting import begin
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
@@ -135,11 +136,11 @@ def test_its_states_are_those_of_mlx_vlms_module(
 ) -> None:
     """In pieces, and of sequences of different lengths side by side."""
     subject = bench(sort)
-    head, inner = heads_of(subject)._head, plain_head(subject, made(sort))
+    head, inner = heads_of(subject).head, plain_head(subject, made(sort))
     assert head.in_one_call
     tokens = mx.array(np.random.default_rng(0).integers(0, 200, (3, 11)), mx.int32)
     states = mx.random.normal((3, 11, head.state_size), key=mx.random.key(1))
-    inner._cache, inner._next_position = inner.make_cache(), 0
+    begin(inner)
     expected = np.array(inner._forward_tokens(tokens, states, mx.int32))
     lengths = (11, 4, 7)
     real = np.arange(11) < np.array(lengths)[:, None]
@@ -164,7 +165,7 @@ def test_it_proposes_what_mlx_vlm_drafts(
     compared = 0
     while engine.busy:
         engine.step()
-        running = [each for each in engine.batch.running if each.sequence in heads._followed]
+        running = [each for each in engine.batch.running if heads.is_ready(each.sequence)]
         if len(running) < sequences or compared >= 4 * sequences:
             continue
         for each, (found, *_) in zip(
@@ -179,8 +180,8 @@ def test_it_proposes_what_mlx_vlm_drafts(
 def drafted(bench: Bench, heads: Any, inner: Any, tokens: list[int]) -> list[int]:
     """What mlx-vlm's module says after these tokens."""
     bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
-    hidden = heads._states.take()
-    inner._cache, inner._next_position = inner.make_cache(), 0
+    hidden = heads.states.take()
+    begin(inner)
     inner._seed_token = inner._seed_hidden = None
     inner._left_padding = None
     inner.embed_tokens = bench.model.embed
@@ -219,13 +220,13 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
 ) -> None:
     subject = bench()
     judge_others_of_one_that_leaves(subject, PROMPTS, step)
-    assert not heads_of(subject)._followed
+    assert heads_of(subject).held == 0
 
 
 def test_what_does_not_fit_a_head_is_refused(bench: Callable[..., Bench]) -> None:
     from pippin_kernels import KV, KernelError, Places, Step
 
-    drafter = heads_of(bench())._head._drafter
+    drafter = heads_of(bench()).head._drafter
     heads, size = drafter.shape.kv_heads, drafter.shape.head_dim
     kept = KV(np.zeros((1, heads, 5, size), np.float32), np.zeros((1, heads, 5, size), np.float32))
     step = Step(starts=[0], counts=[3], places=Places([[kept]]))
@@ -254,7 +255,7 @@ def test_the_memory_of_a_head_is_counted_but_not_the_embeddings_of_the_model(
 ) -> None:
     arrays: Any = mx.load(str(made() / "model.safetensors"))
     own = sum(array.nbytes for name, array in arrays.items() if array.ndim > 1 and "embed_tokens" not in name)
-    counted = heads_of(bench())._head.own_bytes
+    counted = heads_of(bench()).head.own_bytes
     assert own <= counted < 1.3 * own  # rows are whole blocks
 
 
@@ -269,7 +270,7 @@ def test_a_head_that_says_something_else_than_mlx_vlms_runs_as_that_does(
     monkeypatch.setattr(fused_head, "require_agreement", compare)
     with caplog.at_level("INFO"):
         subject = bench()
-    assert not heads_of(subject)._head.in_one_call
+    assert not heads_of(subject).head.in_one_call
     assert "runs in single operations: the draft head computed by the kernels" in caplog.text
     answers, _ = run_all(subject, PROMPTS)
     subject.judge(PROMPTS["r1"][0], answers["r1", 0])
@@ -280,7 +281,7 @@ def test_a_head_is_one_call_beside_a_model_whose_vectors_are_rounded(bench: Call
     subject = bench("4 bits")
     subject.model.kernels.round_activations()
     subject.engine = subject.new_engine(ON_KERNELS)
-    assert heads_of(subject)._head.in_one_call
+    assert heads_of(subject).head.in_one_call
     answers, _ = run_all(subject, PROMPTS)
     assert all(len(answers[name, 0]) == count for name, (_, count) in PROMPTS.items())
 

@@ -71,7 +71,7 @@ def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: st
     subject = subject_of(tmp_path, architecture)
     assert type(subject.model).__name__ == "KernelDecoder"
     heads = follower_of(subject.open(World(proposals="head", **ON_A_CPU), tmp_path / "disk"))
-    assert heads._head.in_one_call == (architecture in FUSED)
+    assert heads.head.in_one_call == (architecture in FUSED)
     for schedule in (COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK):
         play(subject, schedule)
     happened(subject.tally, proposals=True)

@@ -62,10 +62,10 @@ class Play:
         self._layout.tell_calls()
         assert self._layout.rewinds
         self._draw = Random(seed)
-        self._aside = Random(seed)
+        self.aside = Random(seed)
         self._detours = detours
         self.group = BatchedGroup(model, BatchShape(layout=self._layout, slack=SLACK))
-        self._slots: list[Slot] = []
+        self.slots: list[Slot] = []
 
     def run(self) -> list[mx.array]:
         """What the steps give [slots, 1, vocabulary] that are not forgotten."""
@@ -76,9 +76,9 @@ class Play:
             self._read(self._draw)
             if self._detours:
                 self._go_astray()
-            found += [self._pass(self._draw, 1), self._pass(self._draw, 1)]
-            if len(self._slots) > 2:
-                self.group.leave(self._slots.pop(self._draw.randrange(len(self._slots))))
+            found += [self.forward(self._draw, 1), self.forward(self._draw, 1)]
+            if len(self.slots) > 2:
+                self.group.leave(self.slots.pop(self._draw.randrange(len(self.slots))))
             self.group.compact()
         return found
 
@@ -86,32 +86,32 @@ class Play:
         length = self._draw.choice((self._draw.randint(1, 6), self._draw.randint(7, 40)))
         slot = self.group.reserve(SlotRequest(length=length, growth=20, length_class=0), 4, 0)
         self.group.join(slot, probe_prompt(self._model, length), shift=0)
-        self._slots.append(slot)
+        self.slots.append(slot)
 
-    def _pass(self, draw: Random, count: int) -> mx.array:
+    def forward(self, draw: Random, count: int) -> mx.array:
         rows = range(self.group.high - self.group.low)
         return self.group.forward(mx.array([[draw.randrange(250) for _ in range(count)] for _ in rows]))
 
     def _read(self, draw: Random) -> int:
         """A step of several tokens, of which each sequence keeps some; gives how many it had."""
         count = draw.randint(1, 4)
-        self._pass(draw, count)
-        self.group.rewind({slot.index: draw.randint(0, count) for slot in self._slots})
+        self.forward(draw, count)
+        self.group.rewind({slot.index: draw.randint(0, count) for slot in self.slots})
         return count
 
     def _go_astray(self) -> None:
-        checkpoint, lengths = self.group.checkpoint(), [slot.length for slot in self._slots]
-        for _ in range(self._aside.randint(1, 2)):  # it is as good the second time
+        checkpoint, lengths = self.group.checkpoint(), [slot.length for slot in self.slots]
+        for _ in range(self.aside.randint(1, 2)):  # it is as good the second time
             room = SLACK
-            while room >= 4 and self._aside.random() < 0.9:
-                room -= self._read(self._aside)
-            at_once = room if self._aside.random() < 0.2 else 1
+            while room >= 4 and self.aside.random() < 0.9:
+                room -= self._read(self.aside)
+            at_once = room if self.aside.random() < 0.2 else 1
             for _ in range(room // max(at_once, 1)):
-                self._pass(self._aside, at_once)
-            if self._aside.random() < 0.5:
-                mx.eval([cache.arrays() for cache in self.group._caches])
+                self.forward(self.aside, at_once)
+            if self.aside.random() < 0.5:
+                mx.eval([cache.arrays() for cache in self.group.caches])
             self.group.restore(checkpoint)
-            assert [slot.length for slot in self._slots] == lengths
+            assert [slot.length for slot in self.slots] == lengths
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -129,13 +129,13 @@ def test_a_checkpoint_is_refused_once_sequences_have_moved_or_the_slack_is_used_
     group = play.group
     checkpoint = group.checkpoint()
     for _ in range(SLACK):
-        play._pass(play._aside, 1)
+        play.forward(play.aside, 1)
     group.restore(checkpoint)
     for _ in range(SLACK + 1):
-        play._pass(play._aside, 1)
+        play.forward(play.aside, 1)
     with pytest.raises(AssertionError, match="slack"):
         group.restore(checkpoint)
     checkpoint = group.checkpoint()
-    group.leave(play._slots[-1])
+    group.leave(play.slots[-1])
     with pytest.raises(AssertionError, match="gone"):
         group.restore(checkpoint)

@@ -79,7 +79,7 @@ def test_keys_of_an_index_are_kept_once(folder: Path) -> None:
     group.join(slot, probe_prompt(model, 40), shift=0)
     group.forward(mx.array([[7]]))
     of_token = INDEXED["kv_lora_rank"] + INDEXED["qk_rope_head_dim"] + INDEXED["index_head_dim"]
-    assert group.bytes == 4 * of_token * len(model.layers) * group._table.capacity
+    assert group.bytes == 4 * of_token * len(model.layers) * group.capacity
 
 
 def test_latent_vectors_cannot_be_kept_in_few_bits(tiny_models: TinyModels) -> None:

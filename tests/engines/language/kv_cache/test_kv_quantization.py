@@ -42,7 +42,7 @@ def folders(tiny_models: TinyModels) -> dict[str, Path]:
 def quantized(group: SlotGroup) -> list[BatchedQuantized]:
     """The layers of a group whose keys and values are in few bits."""
     assert isinstance(group, BatchedGroup)
-    return [cache for cache in group._caches if isinstance(cache, BatchedQuantized)]
+    return [cache for cache in group.caches if isinstance(cache, BatchedQuantized)]
 
 
 def options(bits: int, **more: object) -> ModelOptions:

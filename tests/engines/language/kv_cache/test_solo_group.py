@@ -155,7 +155,7 @@ def test_padding_of_sequences_without_proposals_is_not_computed(opened: Opened, 
         return found
 
     group = bench.engine.batch.running[0].slot.group
-    monkeypatch.setattr(group, "_model", noting)
+    monkeypatch.setattr(group, "model", noting)
     bench.engine.batch.check([Proposal([1, 2, 3]), Proposal([])])
     assert widths[:2] == [4, 1]
 
@@ -204,7 +204,7 @@ def test_keys_and_values_are_trimmed_and_not_copied(opened: Opened) -> None:
 
 def test_a_step_over_windows_counts_what_it_copies(opened: Opened) -> None:
     group = group_of(opened("gemma3_text").model, (40,))
-    rings = sum(leaf.nbytes for leaf in leaves(group._caches[0] or []) if hasattr(leaf, "max_size"))
+    rings = sum(leaf.nbytes for leaf in leaves(group.caches[0] or []) if hasattr(leaf, "max_size"))
     assert rings
     assert group.bytes_after(4) - group.bytes_after(1) >= rings
 

@@ -211,9 +211,13 @@ def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
         Bench(base, ModelOptions(adapters={"mixed": folder}))
 
 
+def adapters_of(bench: Bench) -> Any:
+    return bench.engine.lifecycle._model.adapters
+
+
 def test_requests_may_name_a_folder_that_the_operator_gave(base: Path, adapters: dict[str, str]) -> None:
     bench = Bench(base, ModelOptions(adapter_path=adapters["one"], adapters={"two": adapters["two"]}))
-    index = bench.engine.lifecycle._model.adapters.index
+    index = adapters_of(bench).index
     assert (index(adapters["one"]), index("two"), index(adapters["two"])) == (1, 2, 2)
     one = Path(adapters["one"])
     assert index(f"{one.parent}/x/../{one.name}/") == 1, "however it is written"
@@ -226,7 +230,7 @@ def test_a_folder_of_adapters_offers_those_that_fit(base: Path, tmp_path: Path) 
     adapter(tmp_path / "dora", 4, 1, fine_tune_type="dora")
     (tmp_path / "notes").mkdir()
     bench = Bench(base, ModelOptions(adapter_dir=str(tmp_path)))
-    assert bench.engine.lifecycle._model.adapters.names == ("fits",)
+    assert adapters_of(bench).names == ("fits",)
     with pytest.raises(ServerError, match="adapter_dir"):
         Bench(base, ModelOptions(adapter_dir=str(tmp_path / "none")))
 

@@ -33,6 +33,12 @@ def text_to(node: Node) -> list[int]:
     return found
 
 
+def root_of(node: Node) -> Node:
+    while node.parent is not None:
+        node = node.parent
+    return node
+
+
 kept = st.tuples(st.sampled_from([b"one", b"two"]), st.lists(st.integers(0, 3), max_size=24))
 
 
@@ -45,15 +51,14 @@ def test_every_run_is_found_where_it_stands_while_it_is_in_the_tree(
     tree = PrefixTree(SIZE, limit * BLOCK_BYTES, watcher=text)
     for key, tokens in plan:
         keep(tree, key, tokens)
-        assert set(text._keys) == set(tree._nodes)
-        for owner, places in text._places.items():
-            for run, place in places.items():
-                assert place.node in tree._nodes
-                assert text._keys[place.node] == owner
-                before = text_to(place.node)[: -SIZE + place.start]
-                assert tuple(before[-RUN:]) == run
-                assert place.agreement(before, 32) == min(32, len(before))
-                assert place.agreement([9, *before[-2:]], 32) == 2
+        assert text.nodes == len(tree)
+        for owner, run, place in text:
+            assert place.node in set(tree)
+            assert root_of(place.node) is tree.root(owner)
+            before = text_to(place.node)[: -SIZE + place.start]
+            assert tuple(before[-RUN:]) == run
+            assert place.agreement(before, 32) == min(32, len(before))
+            assert place.agreement([9, *before[-2:]], 32) == 2
     if plan and limit >= 30:
         key, tokens = plan[-1]
         whole = tokens[: len(tokens) // SIZE * SIZE]
@@ -61,8 +66,8 @@ def test_every_run_is_found_where_it_stands_while_it_is_in_the_tree(
             place = text.find(key, whole[: SIZE + 1])
             assert place is not None
     tree.clear()
-    assert not text._keys
-    assert not text._places
+    assert text.nodes == 0
+    assert not list(text)
 
 
 def test_a_text_goes_on_over_blocks_and_takes_the_newest_way_at_a_fork() -> None:
@@ -88,6 +93,16 @@ def test_what_another_key_has_is_not_found() -> None:
     assert text.find(b"one", [4, 5, 6]) is not None
 
 
+def test_a_node_whose_runs_another_has_taken_over_leaves_after_that_one() -> None:
+    text = RememberedText()
+    tree = PrefixTree(SIZE, 10**9, watcher=text)
+    keep(tree, b"", [1] * 16)
+    for node in sorted(tree, key=lambda node: -node.depth):
+        text.dropped(node)
+    assert text.nodes == 0
+    assert not list(text)
+
+
 def test_media_end_what_is_proposed() -> None:
     """The tree knows their tokens by numbers that no vocabulary has."""
     text = RememberedText()
@@ -108,8 +123,8 @@ def test_a_key_leaves_nothing_behind() -> None:
         tree.begun(key, [], range(4))
         keep(tree, key, range(8))
     gc.collect()
-    assert len(tree._roots) <= 2
-    assert len(text._places) <= 2
+    assert len(tree.roots) <= 2
+    assert len({key for key, *_ in text}) <= 2
 
 
 def test_who_holds_a_node_that_is_gone_holds_no_arrays() -> None:
@@ -120,11 +135,11 @@ def test_who_holds_a_node_that_is_gone_holds_no_arrays() -> None:
     assert place is not None
     held = place.node
     keep(tree, b"", range(20, 28))
-    assert held not in tree._nodes
+    assert held not in set(tree)
     assert held.block is None
     assert place.following(2) == [6, 7]
     keep(tree, b"", range(8))
-    node = next(iter(tree._nodes))
+    node = next(iter(tree))
     tree.clear()
     assert node.block is None
 

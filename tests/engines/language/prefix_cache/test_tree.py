@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pippin.config.compat.conversions import max_bytes
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DevicePlan, share_memory
-from pippin.engines.language.prefix_cache.tree import PIECE, PINNED_SHARE, Node, PrefixTree, _ancestors
+from pippin.engines.language.prefix_cache.tree import PIECE, PINNED_SHARE, Node, PrefixTree, ancestors
 
 SIZE = 2  # tokens of a block
 
@@ -64,19 +64,19 @@ def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | 
     tree = PrefixTree(SIZE, limit, leaf_limit=leaves)
     for act in plan:
         apply(tree, act)
-        held = list(tree._nodes)
+        held = list(tree)
         assert tree.bytes == sum(node.block_bytes + node.snapshot_bytes for node in held)
         assert tree.bytes <= tree.limit
-        covered = {each for node in held if node.pinned for each in _ancestors(node)}
+        covered = {each for node in held if node.pinned for each in ancestors(node)}
         if act.kind in ("pin", "resize"):
             assert sum(each.bytes for each in covered) <= tree.limit * PINNED_SHARE
         for node in held:
             assert node.parent is not None, "a node without the way to it"
-            assert node.parent.depth == 0 or node.parent in tree._nodes
+            assert node.parent.depth == 0 or node.parent in held
             assert node.parent.children[node.tokens] is node
             assert node.parent.in_order == sorted(node.parent.children)
         beginnings = {node.parent for node in held if node.depth == 1}
-        assert set(tree._roots.values()) == beginnings, "a key of which nothing is held"
+        assert set(tree.roots) == beginnings, "a key of which nothing is held"
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -121,7 +121,7 @@ def test_keys_of_which_nothing_is_kept_take_no_memory() -> None:
     for salt in range(300):
         tree.path(str(salt).encode(), (1, 2, 3, 4))
         keep(tree, str(salt).encode(), (1, 2), 250)
-    assert len(tree._roots) == len(tree) == 4
+    assert len(tree.roots) == len(tree) == 4
 
 
 def test_a_budget_in_bytes_is_kept_exactly() -> None:

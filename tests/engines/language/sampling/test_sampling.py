@@ -38,6 +38,22 @@ def logits_of(seed: int, rows: int, width: int = VOCABULARY, scale: float = 2.0)
     return (np.random.default_rng(seed).standard_normal((rows, width)) * scale).astype(np.float32)
 
 
+class Breakers(Words):
+    """The sequence breakers of DRY are these, of eight tokens."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+    def tokens_holding(self, texts: tuple[str, ...]) -> np.ndarray:
+        return np.isin(np.arange(8), self.tokens)
+
+
+def edited(sampler: BatchSampler, logits: mx.array) -> mx.array:
+    """The logits after penalties and bias."""
+    return sampler._edited(sampler._planned(), logits, sampler._history, None, None)
+
+
 def run(samplings: list[Sampling], seeds: list[int], logits: np.ndarray, steps: int = 1) -> np.ndarray:
     """Tokens [steps, B] of one batch; `logits` [steps, B, V]."""
     sampler = BatchSampler(Words())
@@ -350,12 +366,10 @@ def reference_penalties(
 )
 def test_penalties_are_those_of_the_definition(prompts, outputs, samplings):
     logits = logits_of(3, len(prompts), width=8)
-    sampler = BatchSampler(Words())
+    sampler = BatchSampler(Breakers([3]))
     for prompt, output, sampling in zip(prompts, outputs, samplings, strict=False):
         sampler.join(sampling, seed=0, prompt=prompt + output, logprobs=None, generated=len(output))
-    sampler._tokenizer.tokens_holding = lambda texts: np.arange(8) == 3
-    plan = sampler._planned()
-    found = np.array(sampler._edited(plan, mx.array(logits), sampler._history, None, None))
+    found = np.array(edited(sampler, mx.array(logits)))
     for row in range(len(prompts)):
         wanted = reference_penalties(logits[row], samplings[row], prompts[row], outputs[row])
         np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-5)
@@ -372,15 +386,14 @@ def test_tokens_without_a_logit_change_nothing_of_another_row():
         logit_bias={9: 50.0},
     )
 
-    def edited(prompt):
-        sampler = BatchSampler(Words())
-        sampler._tokenizer.tokens_holding = lambda texts: np.zeros(8, bool)
+    def edited_of(prompt):
+        sampler = BatchSampler(Breakers([]))
         sampler.join(penalised, seed=0, prompt=prompt, logprobs=None, generated=1, vocabulary=8)
         sampler.join(Sampling(), seed=0, prompt=[1], logprobs=None, vocabulary=8)
-        return np.array(sampler._edited(sampler._planned(), mx.array(logits), sampler._history, None, None))
+        return np.array(edited(sampler, mx.array(logits)))
 
-    found = edited([1, 8, 12, 2, 15, 4])
-    np.testing.assert_array_equal(found, edited([1, 2, 4]))
+    found = edited_of([1, 8, 12, 2, 15, 4])
+    np.testing.assert_array_equal(found, edited_of([1, 2, 4]))
     np.testing.assert_array_equal(found[1], logits[1])
 
 
@@ -456,7 +469,7 @@ def test_all_greedy_sequences_cost_one_argmax():
     for _ in range(3):
         sampler.join(Sampling(temperature=0.0, top_p=0.5), seed=0, prompt=[1], logprobs=None)
     logits = mx.array(logits_of(0, 3)).astype(mx.bfloat16)
-    assert sampler._edited(sampler._planned(), logits, sampler._history, None, None) is logits
+    assert edited(sampler, logits) is logits
 
 
 @settings(max_examples=20, deadline=None)

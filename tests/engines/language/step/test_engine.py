@@ -358,7 +358,7 @@ def test_joining_and_leaving_write_no_other_sequence(bench: Bench) -> None:
     rows = slots()
     group = engine.batch.running[0].slot.group
     assert isinstance(group, BatchedGroup)
-    cache = group._caches[0]
+    cache = group.caches[0]
     assert isinstance(cache, BatchedAttention)
     before = {name: mx.array(cache.buffers[0][slot, :, :20]) for name, slot in rows.items()}
     mx.eval(before)

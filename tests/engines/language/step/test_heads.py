@@ -29,7 +29,7 @@ from tests.engines.language.bench import (
     propose_nothing,
     run_all,
 )
-from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
+from tests.engines.language.drafting import PHRASE, begin, drafts_of, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import (
     dflash_head,
     eagle3_head,
@@ -124,7 +124,7 @@ def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cach
         run_all(bench, PROMPTS)
     heads = heads_of(bench)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 24):
-        assert found == drafted(bench, heads, sequence.tokens, heads._followed[sequence].first)
+        assert found == drafted(bench, heads, sequence.tokens, heads.first(sequence))
 
 
 def heads_of(bench: Bench) -> Heads:
@@ -134,7 +134,7 @@ def heads_of(bench: Bench) -> Heads:
 
 def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[int]:
     """What mlx-vlm's module says after these tokens, of which it sees the states from `first` on."""
-    head, states = heads._head, heads._states
+    head, states = heads.head, heads.states
     bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
     hidden = states.take()[:, first:]
     inner = head.inner
@@ -144,7 +144,7 @@ def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[i
     mended = [(each, type(each)) for each in inner.modules() if "upstream" in type(each).__module__]
     for each, ours in mended:
         each.__class__ = ours.__base__
-    inner._cache, inner._next_position = inner.make_cache(), 0
+    begin(inner)
     inner._seed_token = inner._seed_hidden = None
     inner.prefill_from_target_hidden(mx.array([tokens[first:-1]]), hidden, tokens[-1], None, greedy=True)
     found: list[int] = inner.draft_block(tokens[-1], hidden[:, -1:], None, 4, None, greedy=True)[0].tolist()
@@ -188,8 +188,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     pair = pairs[kind]
     bench = Bench(pair.model, options(**pair.options))
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
-    assert not heads_of(bench)._followed
-    assert not heads_of(bench)._prompts
+    assert heads_of(bench).held == 0
 
 
 def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
@@ -208,11 +207,11 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
         calls = count_calls(heads, monkeypatch)
         for _ in range(steps):
             engine.step()
-            assert all(each.waiting.count <= 5 for each in heads._followed.values())
+            assert all(heads.waiting(each.sequence) <= 5 for each in engine.batch.running)
         assert not calls, "a head that is not asked computes nothing"
         sequence = engine.batch.running[0].sequence
         [(found, *_)] = heads.propose([(sequence, 3)])
-        first = heads._followed[sequence].first
+        first = heads.first(sequence)
         assert (first == 0) == (steps == 3)
         assert first == 0 or len(sequence.tokens) - first <= 6
         assert found == drafted(bench, heads, sequence.tokens, first)
@@ -234,18 +233,18 @@ def test_each_choice_of_a_request_is_drafted_for_by_its_own_states(pairs: dict[s
     for sequence, (found, *_) in zip(
         sequences, heads.propose([(each, 3) for each in sequences]), strict=True
     ):
-        assert found == drafted(bench, heads, sequence.tokens, heads._followed[sequence].first)
+        assert found == drafted(bench, heads, sequence.tokens, heads.first(sequence))
 
 
 def count_calls(heads: Heads, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A tally of the head's passes from now on."""
-    calls, forward = [], type(heads._head).__call__
+    calls, forward = [], type(heads.head).__call__
 
     def counted(*given: Any, **named: Any) -> Any:
         calls.append(1)
         return forward(*given, **named)
 
-    monkeypatch.setattr(type(heads._head), "__call__", counted)
+    monkeypatch.setattr(type(heads.head), "__call__", counted)
     return calls
 
 
@@ -271,7 +270,7 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     for each, (found, *_) in zip(
         running, heads.propose([(each.sequence, 3) for each in running]), strict=True
     ):
-        first = heads._followed[each.sequence].first
+        first = heads.first(each.sequence)
         assert len(each.sequence.tokens) - first <= 6
         assert found == drafted(bench, heads, each.sequence.tokens, first)
 
@@ -350,7 +349,7 @@ def test_the_memory_of_a_head_is_counted_but_not_what_it_shares_with_the_model(
     pair = pairs[kind]
     plain, drafting = (Bench(pair.model, options(**changes)).engine for changes in ({}, pair.options))
     more = drafting.stats().weight_bytes - plain.stats().weight_bytes
-    head = follower_of(drafting)._head.inner
+    head = follower_of(drafting).head.inner
     own = {
         name: array.nbytes for name, array in tree_flatten(head.parameters()) if "embed_tokens" not in name
     }

@@ -87,10 +87,9 @@ def held(engine: LanguageEngine) -> int:
         caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
     decoding = engine.decoding
     if isinstance(decoding, SpeculativeDecoding) and isinstance(decoding.speculation.proposer, Either):
-        drafter = decoding.speculation.proposer._other
+        drafter = decoding.speculation.proposer.other
         assert isinstance(drafter, DraftModel)
-        caches += [reading.cache for reading in drafter._read.values()]
-        aside = drafter._slots._groups.bytes
+        aside = drafter.bytes
     aside += sum(array.nbytes for cache in caches for array in arrays_of(cache))
     return engine.batch.groups.bytes + aside
 

@@ -58,7 +58,7 @@ class BatchedGroup:
     """A `SlotGroup` of batched caches. A slot is reserved, then taken by a sequence, then free."""
 
     def __init__(self, model: nn.Module, shape: BatchShape) -> None:
-        self._model = model
+        self.model = model
         self._shape = shape
         self._table = SlotTable(shape.slack)
         self._taken: dict[int, Slot] = {}
@@ -71,8 +71,8 @@ class BatchedGroup:
         """Let go of all memory."""
         self._table.clear()
         self.low = self.high = 0
-        self._caches: list[BatchedCache] = self._shape.layout.batched(self._table)
-        self._for_model: list[Any] = self._shape.layout.for_model(self._caches)
+        self.caches: list[BatchedCache] = self._shape.layout.batched(self._table)
+        self._for_model: list[Any] = self._shape.layout.for_model(self.caches)
 
     def row(self, index: int) -> int:
         """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
@@ -81,6 +81,11 @@ class BatchedGroup:
     @property
     def empty(self) -> bool:
         return not self._taken and not self._reserved
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that there is room for in each slot, free ones included."""
+        return self._table.capacity
 
     def length(self, index: int) -> int:
         return self._table.lengths[index]
@@ -97,8 +102,8 @@ class BatchedGroup:
         if states is not None:
             given["states"] = states
         if count > 1:
-            tokens = without_padding(self._model, tokens)
-        logits: mx.array = self._model(tokens, cache=self._for_model, **given)
+            tokens = without_padding(self.model, tokens)
+        logits: mx.array = self.model(tokens, cache=self._for_model, **given)
         table.advance(self._taken)
         self._passed += count
         return logits
@@ -113,7 +118,7 @@ class BatchedGroup:
         layout = self._shape.layout
         if not self._shape.prompts_in_slots:
             return layout.new_prompt_cache(slot.request.length)
-        slot.cache = layout.in_slot(self._caches, slot)
+        slot.cache = layout.in_slot(self.caches, slot)
         return slot.cache
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
@@ -121,7 +126,7 @@ class BatchedGroup:
         slot.cache = None
         del self._reserved[slot.index]
         self._take(slot, slot.request.length, shift)
-        for kind, batched, own in zip(self._shape.layout.kinds, self._caches, leaves(cache), strict=True):
+        for kind, batched, own in zip(self._shape.layout.kinds, self.caches, leaves(cache), strict=True):
             if not (lies_there and kind.in_slots):
                 batched.store(slot.index, own)
 
@@ -146,7 +151,7 @@ class BatchedGroup:
         mine = self._open(length, growth)
         slot.group, slot.index = self, mine
         self._take(slot, length, shift)
-        for cache, other in zip(self._caches, source._caches, strict=True):
+        for cache, other in zip(self.caches, source.caches, strict=True):
             cache.adopt(mine, other, theirs)
         source._free(theirs)
 
@@ -167,7 +172,7 @@ class BatchedGroup:
         table = self._table
         low, high = min(self._taken, default=0), max(self._taken, default=-1) + 1
         if (low, high) != (table.low, table.high):
-            for cache in self._caches:
+            for cache in self.caches:
                 cache.cover(low, high)
             self._cover(low, high)
 
@@ -201,14 +206,14 @@ class BatchedGroup:
         ]
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
-        for cache in self._caches:
+        for cache in self.caches:
             cache.rewind(tokens)
         for index, count in tokens.items():
             self._table.rewind(index, count)
 
     def clear(self, index: int) -> None:
         """Between steps: forget all that a slot has. Its sequence begins anew there."""
-        for cache in self._caches:
+        for cache in self.caches:
             cache.clear(index)
         self._table.fill(index, 0)
 
@@ -217,7 +222,7 @@ class BatchedGroup:
         forgotten, `rewind` comes before."""
         lengths = {index: self.length(index) for index in self._taken}
         return Checkpoint(
-            dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self._caches]
+            dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self.caches]
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -227,14 +232,14 @@ class BatchedGroup:
         again."""
         assert checkpoint.taken == self._taken, "sequences have come, gone or moved since the checkpoint"
         assert self._passed - checkpoint.passed <= self._shape.slack, "more tokens than the slack"
-        for cache, own in zip(self._caches, checkpoint.caches, strict=True):
+        for cache, own in zip(self.caches, checkpoint.caches, strict=True):
             cache.restore(own)
         for index, length in checkpoint.lengths.items():
             self._table.rewind(index, self.length(index) - length)
         self._passed = checkpoint.passed
 
     def view(self, index: int, stop: int) -> PromptCache:
-        return self._shape.layout.for_model(cache.view(index, stop) for cache in self._caches)
+        return self._shape.layout.for_model(cache.view(index, stop) for cache in self.caches)
 
     def compact(self) -> None:
         # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
@@ -248,7 +253,7 @@ class BatchedGroup:
         if self._sparse <= SPARSE_STEPS:
             return
         source, target = table.high - 1, holes[0]
-        for cache in self._caches:
+        for cache in self.caches:
             cache.adopt(target, cache, source)
         table.move(source, target)
         moved = self._taken[target] = self._taken.pop(source)
@@ -267,7 +272,7 @@ class BatchedGroup:
         capacity = min(table.capacity, rounded(longest + self._shape.slack + 1))
         if len(kept) == len(table.lengths) and capacity == table.capacity:
             return
-        for cache in self._caches:
+        for cache in self.caches:
             cache.pack(kept, capacity)
             mx.eval(cache.arrays())  # so that no more than one layer lies there twice
         table.keep(kept, capacity)
@@ -293,12 +298,12 @@ class BatchedGroup:
 
     def _grow(self, slots: int, capacity: int) -> None:
         if self._table.grow(slots, capacity):
-            for cache in self._caches:
+            for cache in self.caches:
                 cache.grow(len(self._table.lengths), self._table.capacity)
 
     @property
     def bytes(self) -> int:
-        return sum(array.nbytes for cache in self._caches for array in cache.arrays())
+        return sum(array.nbytes for cache in self.caches for array in cache.arrays())
 
 
 class CacheGroups:

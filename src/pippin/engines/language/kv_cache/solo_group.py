@@ -27,10 +27,10 @@ class SoloGroup:
     """A `SlotGroup` of caches as the model makes them."""
 
     def __init__(self, model: nn.Module, layout: CacheLayout) -> None:
-        self._model = model
+        self.model = model
         self._layout = layout
         self._slots: list[Slot | None] = []
-        self._caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
+        self.caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
         self._lengths: list[int] = []
         self._shifts: list[int] = []
         self._steps: dict[int, _Step] = {}  # of several tokens, until it is known which of them stay
@@ -57,7 +57,7 @@ class SoloGroup:
 
     def _append(self, slot: Slot, cache: PromptCache | None, length: int, shift: int) -> None:
         self._slots.append(slot)
-        self._caches.append(cache)
+        self.caches.append(cache)
         self._lengths.append(length)
         self._shifts.append(shift)
 
@@ -66,23 +66,23 @@ class SoloGroup:
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
         index = slot.index
-        self._caches[index] = copied(cache)
+        self.caches[index] = copied(cache)
         self._lengths[index], self._shifts[index] = slot.request.length, shift
 
     def leave(self, slot: Slot) -> None:
         self._free(slot.index)
 
     def _free(self, index: int) -> None:
-        self._slots[index] = self._caches[index] = None
+        self._slots[index] = self.caches[index] = None
         while self._slots and self._slots[-1] is None:
-            for held in (self._slots, self._caches, self._lengths, self._shifts):
+            for held in (self._slots, self.caches, self._lengths, self._shifts):
                 held.pop()
 
     def adopt(self, slot: Slot, growth: int) -> None:
         source, theirs = slot.group, slot.index
         assert isinstance(source, SoloGroup)  # all groups of a model are alike
         slot.group, slot.index = self, len(self._slots)
-        self._append(slot, source._caches[theirs], source._lengths[theirs], source._shifts[theirs])
+        self._append(slot, source.caches[theirs], source._lengths[theirs], source._shifts[theirs])
         source._free(theirs)
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
@@ -100,7 +100,7 @@ class SoloGroup:
         self._steps = {}
         results = [
             None if cache is None else self._run(index, self._own(index, tokens[index : index + 1], cache))
-            for index, cache in enumerate(self._caches)
+            for index, cache in enumerate(self.caches)
         ]
         self._lengths = [length + width for length in self._lengths]
         filled = next(result for result in results if result is not None)
@@ -119,15 +119,15 @@ class SoloGroup:
 
     def _run(self, index: int, tokens: mx.array) -> mx.array:
         shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}
-        logits: mx.array = self._model(tokens, cache=self._caches[index], **shifted)
+        logits: mx.array = self.model(tokens, cache=self.caches[index], **shifted)
         return logits
 
     def row(self, index: int) -> int:
         """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
-        return sum(cache is not None for cache in self._caches[:index])
+        return sum(cache is not None for cache in self.caches[:index])
 
     def view(self, index: int, stop: int) -> PromptCache:
-        cache = copied(self._caches[index] or [])
+        cache = copied(self.caches[index] or [])
         if stop < self._lengths[index]:
             for part in cache:
                 part.trim(self._lengths[index] - stop)
@@ -146,13 +146,13 @@ class SoloGroup:
         # A cache allots whole steps, from wherever it stands.
         return sum(
             self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP) + copied_bytes(cache, count)
-            for length, cache in zip(self._lengths, self._caches, strict=True)
+            for length, cache in zip(self._lengths, self.caches, strict=True)
             if cache is not None
         )
 
     @property
     def bytes(self) -> int:
-        return sum(part.nbytes for cache in self._caches for part in cache or () if not part.empty())
+        return sum(part.nbytes for cache in self.caches for part in cache or () if not part.empty())
 
 
 def _filled_up(logits: mx.array | None, shape: tuple[int, int, int], dtype: mx.Dtype) -> mx.array:

@@ -73,6 +73,15 @@ class RememberedText:
         self._places: dict[bytes, Places] = {}
         self._keys: dict[Node, bytes] = {}
 
+    @property
+    def nodes(self) -> int:
+        """The nodes whose text it knows."""
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[tuple[bytes, tuple[int, ...], Place]]:
+        """Each run with its key and its latest place."""
+        return ((key, run, place) for key, places in self._places.items() for run, place in places.items())
+
     def added(self, key: bytes, node: Node) -> None:
         places = self._places.setdefault(key, {})
         self._keys[node] = key

@@ -14,7 +14,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -93,6 +93,15 @@ class PrefixTree:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """The nodes, the least recently used first."""
+        return iter(self._nodes)
+
+    @property
+    def roots(self) -> Collection[Node]:
+        """A node for each key of which something is held, before the first block."""
+        return self._roots.values()
 
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key; it holds nothing."""
@@ -174,7 +183,7 @@ class PrefixTree:
         """Keep the state after `node`; False if there is no room for it."""
         if node not in self._nodes or node.snapshot is not None:
             return node in self._nodes
-        if not self._make_room(size, _ancestors(node)):
+        if not self._make_room(size, ancestors(node)):
             return False
         node.snapshot, node.snapshot_bytes = snapshot, size
         self.bytes += size
@@ -194,10 +203,10 @@ class PrefixTree:
     def _limit_pins(self) -> None:
         """Release the oldest pins while pins hold more than their share."""
         pins = [each for each in self._nodes if each.pinned]
-        covered = {each for pinned in pins for each in _ancestors(pinned)}
+        covered = {each for pinned in pins for each in ancestors(pinned)}
         while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
             pins.pop(0).pinned = False
-            covered = {each for pinned in pins for each in _ancestors(pinned)}
+            covered = {each for pinned in pins for each in ancestors(pinned)}
 
     def resize(self, limit: int) -> None:
         """Hold at most `limit` bytes from now on; evicts what was used least recently."""
@@ -287,7 +296,7 @@ def _empty(node: Node) -> None:
     node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
 
 
-def _ancestors(node: Node) -> set[Node]:
+def ancestors(node: Node) -> set[Node]:
     """The node and all above it, without the root."""
     found: set[Node] = set()
     step: Node | None = node

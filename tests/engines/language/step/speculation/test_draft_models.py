@@ -23,7 +23,6 @@ from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
@@ -186,13 +185,12 @@ def test_sequences_that_leave_are_suspended_and_come_change_nothing(
     share = share_accepted(bench, lambda: judge_others_of_one_that_leaves(bench, prompts_of(4), step))
     assert share >= RIGHT
     drafter = drafter_of(bench)
-    assert not drafter._read
-    assert drafter._slots._groups.bytes == 0
+    assert drafter.bytes == 0
 
 
 def drafter_of(bench: Bench) -> Any:
     proposer: Any = speculation_of(bench.engine).proposer
-    return proposer._other
+    return proposer.other
 
 
 class InTurns(Eager):
@@ -228,7 +226,7 @@ def test_all_sequences_are_drafted_for_in_one_pass_for_each_token(
     propose, forward = drafter.propose, BatchedGroup.forward
 
     def counting(group: BatchedGroup, *args: Any, **kwargs: Any) -> mx.array:
-        passes[len(bench.engine.batch.running)] += group._model is drafter._model
+        passes[len(bench.engine.batch.running)] += group.model is drafter.model
         return forward(group, *args, **kwargs)
 
     drafts = Counter[int]()
@@ -256,8 +254,7 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
     seen: list[int] = []
 
     def held() -> int:
-        alone = [array for each in drafter._read.values() for array in arrays_of(each.cache)]
-        seen.append(drafter._slots._groups.bytes + sum(array.nbytes for array in alone))
+        seen.append(drafter.bytes)
         return seen[-1]
 
     def proposing(wanted: Any) -> Any:
@@ -268,9 +265,8 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
 
     def forgetting(sequence: Any) -> None:
         forget(sequence)
-        others = [each for each in drafter._slots._slots if each is not sequence]
-        longest = max((len(each.tokens) for each in others), default=0)
-        assert held() <= (len(others) + len(drafter._read)) * scheduler._draft_bytes(longest)
+        longest = max((len(each.tokens) for each in drafter.sequences), default=0)
+        assert held() <= len(drafter.sequences) * scheduler._draft_bytes(longest)
 
     drafter.propose, drafter.forget = proposing, forgetting
     for name, (prompt, count) in prompts_of(6, 40).items():
@@ -299,7 +295,7 @@ def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     plan = msgspec.structs.replace(PLAN, kernels=True, prefill_chunk=16)
     options = ModelOptions(draft_model_path=str(folder), cache_block_tokens=8, num_draft_tokens=4)
     bench = OnKernels(folder, options, plan)
-    whole = ways.computes_all(drafter_of(bench)._model)
+    whole = ways.computes_all(drafter_of(bench).model)
     assert whole == ways.computes_all(bench.model) == (architecture != "qwen3_next")
     prompts = prompts_of(4)
 

@@ -38,9 +38,9 @@ class Assistants:
     is_free = False
 
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
-        self._assistant = assistant
+        self.assistant = assistant
         self.weight_bytes = assistant.own_bytes
-        self._states = states
+        self.states = states
         self.rests = False  # without effect: an assistant reads no prompts
         self._prompts: dict[Prefilling, _End] = {}
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
@@ -49,7 +49,7 @@ class Assistants:
     # Notifications of the model's passes: see `Follower`
 
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
-        states = self._states.take()
+        states = self.states.take()
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
             self._prompts[prompt] = _End(prompt.computed + done + count, _state(states, row, count))
         return [self._prompts[prompt].state for prompt in prompts]
@@ -63,7 +63,7 @@ class Assistants:
             self._followed[running.sequence] = _Kept(running, end.state)
 
     def passed(self, group: SlotGroup) -> None:
-        self._passed[group] = self._states.take(group.row(group.high))
+        self._passed[group] = self.states.take(group.row(group.high))
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
@@ -79,6 +79,11 @@ class Assistants:
 
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
+
+    @property
+    def held(self) -> int:
+        """The prompts and sequences of which it holds states."""
+        return len(self._prompts) + len(self._followed)
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         # One sequence at a time: in a batch, the keys and values of all would have to be copied.
@@ -96,7 +101,7 @@ class Assistants:
     def _draft(self, sequence: Sequence, most: int) -> mx.array:
         running, state = self._followed[sequence]
         length = running.slot.length
-        return self._assistant.draft(sequence.tokens[-1], state, running.slot.view(length), length, most)
+        return self.assistant.draft(sequence.tokens[-1], state, running.slot.view(length), length, most)
 
     def forget(self, sequence: Sequence) -> None:
         self._followed.pop(sequence, None)

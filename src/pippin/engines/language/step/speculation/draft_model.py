@@ -47,7 +47,7 @@ class DraftModel:
     def __init__(self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int) -> None:
         """`shape`: how its sequences run together; no draft and no pass over new tokens is longer than the slack.
         `head`: its projection onto the vocabulary. `chunk`: the most tokens that it reads of a sequence in a step."""
-        self._model = model
+        self.model = model
         self._head = head
         self.weight_bytes = weight_bytes(model)
         self._chunk = chunk
@@ -69,6 +69,17 @@ class DraftModel:
     def forget(self, sequence: Sequence) -> None:
         self._read.pop(sequence, None)
         self._slots.leave(sequence)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """The sequences that it holds keys and values of."""
+        return [*self._slots, *self._read]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the keys and values that it holds, of sequences in the batch and of those that it still reads."""
+        alone = (array.nbytes for each in self._read.values() for array in arrays_of(each.cache))
+        return self._slots.bytes + sum(alone)
 
     def sequence_bytes(self, capacity: int) -> int:
         """In its slot, or in a cache of its own."""
@@ -120,7 +131,7 @@ class DraftModel:
         one = len(caches) == 1
         layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in readings])
         with self._only([0] * len(readings)):  # the logits are not used
-            self._model(mx.array(tokens), cache=layers)
+            self.model(mx.array(tokens), cache=layers)
         mx.eval([arrays_of(cache) for cache in caches])
 
     def _only(self, positions: Many[int]) -> AbstractContextManager[None]:

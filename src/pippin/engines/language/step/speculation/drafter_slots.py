@@ -1,5 +1,6 @@
 """The slots of sequences in a drafter's own caches, so that all sequences of a batch are drafted for together."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import mlx.nn as nn
@@ -19,8 +20,16 @@ class DrafterSlots:
         self._groups = CacheGroups(shape.layout, partial(BatchedGroup, drafter, shape))
         self._slots: dict[Sequence, Slot] = {}
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the keys and values."""
+        return self._groups.bytes
+
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._slots
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._slots)
 
     def __getitem__(self, sequence: Sequence) -> Slot:
         return self._slots[sequence]

@@ -108,10 +108,10 @@ class Heads:
 
     def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, most: int) -> None:
         """`most`: tokens that it is asked for at once."""
-        self._head = head
+        self.head = head
         self.weight_bytes = head.own_bytes
         self._layout = layout
-        self._states = states
+        self.states = states
         self.rests = False  # hardly asked any more: it does not read prompts that begin now
         # Of what waits, or of a block with the token before it, all can be forgotten again.
         slack = max(MOST_WAITING, most + 1)
@@ -125,7 +125,7 @@ class Heads:
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
         """The next `counts` tokens of these prompts have gone through the model. Gives what is to be evaluated.
         `done`: tokens before them that the scheduler does not know of yet."""
-        states, arrays = self._states.take(), []
+        states, arrays = self.states.take(), []
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
             arrays += self._read_prompt(prompt, prompt.computed + done, states[row : row + 1, :count])
         return arrays
@@ -144,7 +144,7 @@ class Heads:
             # A copy: the others need not be kept for it.
             held.waiting.add(_Stretch(mx.contiguous(states[:, read:]), 0, count - read))
         if held.reads and tokens:
-            self._head(mx.array([tokens]), held.cache, states[:, :read])
+            self.head(mx.array([tokens]), held.cache, states[:, :read])
             held.read += read
         elif not held.reads:
             first = max(held.first, start + count - MOST_WAITING)
@@ -167,7 +167,7 @@ class Heads:
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
-        self._passed[group] = self._states.take(group.row(group.high))
+        self._passed[group] = self.states.take(group.row(group.high))
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
@@ -183,6 +183,19 @@ class Heads:
     def is_ready(self, sequence: Sequence) -> bool:
         return sequence in self._followed
 
+    @property
+    def held(self) -> int:
+        """The prompts and sequences of which it holds states."""
+        return len(self._prompts) + len(self._followed)
+
+    def first(self, sequence: Sequence) -> int:
+        """The index of the first token of a sequence whose state it has not forgotten."""
+        return self._followed[sequence].first
+
+    def waiting(self, sequence: Sequence) -> int:
+        """The states of a sequence that wait to be read."""
+        return self._followed[sequence].waiting.count
+
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         most = max(
             (count for sequence, count in wanted if sequence in self._followed),
@@ -190,9 +203,9 @@ class Heads:
         )
         if not most:
             return [NOTHING for _ in wanted]
-        most = most if self._head.most is None else min(most, self._head.most)
+        most = most if self.head.most is None else min(most, self.head.most)
         self._slots.settle()
-        drafts = self._draft_in_one_call(most) if self._head.in_one_call else self._draft(self._read(), most)
+        drafts = self._draft_in_one_call(most) if self.head.in_one_call else self._draft(self._read(), most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
@@ -239,7 +252,7 @@ class Heads:
                 return first.states[mx.array([each.row for each in whole])][
                     :, first.start : first.start + width
                 ]
-        dtype = next((row[0].states.dtype for row in rows if row), self._head.dtype)
+        dtype = next((row[0].states.dtype for row in rows if row), self.head.dtype)
         return mx.stack([self._padded(row, width, dtype) for row in rows])
 
     def _padded(self, waiting: Iterable[_Stretch], width: int, dtype: mx.Dtype) -> mx.array:
@@ -247,7 +260,7 @@ class Heads:
         parts = [each.states[each.row, each.start : each.start + each.count] for each in waiting]
         count = sum(part.shape[0] for part in parts)
         if count < width:
-            parts.append(mx.zeros((width - count, self._head.state_size), dtype))
+            parts.append(mx.zeros((width - count, self.head.state_size), dtype))
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         return whole[:width]
 
@@ -283,7 +296,7 @@ class Heads:
                 yield states[stretch.row, stretch.start : stretch.start + taken]
             count -= taken
         if count:
-            yield np.zeros((count, self._head.state_size), np.float32)
+            yield np.zeros((count, self.head.state_size), np.float32)
 
     def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
@@ -293,7 +306,7 @@ class Heads:
             for slot, sequence in slots.items():
                 last[slot - group.low] = sequence.tokens[-1]
             before = group.checkpoint()
-            drafted[group] = self._head.draft_ahead(group.forward, mx.array(last), states[group], most)
+            drafted[group] = self.head.draft_ahead(group.forward, mx.array(last), states[group], most)
             group.restore(before)
         mx.eval(list(drafted.values()))
         found: dict[Sequence, list[int]] = {}

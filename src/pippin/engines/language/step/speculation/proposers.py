@@ -215,7 +215,7 @@ class Either:
 
     def __init__(self, free: Proposer, other: Proposer) -> None:
         self._free = free
-        self._other = other
+        self.other = other
         self.weight_bytes = free.weight_bytes + other.weight_bytes
 
     def is_ready(self, sequence: Sequence) -> bool:
@@ -227,12 +227,12 @@ class Either:
             (sequence, 0 if mine.tokens else most)
             for (sequence, most), mine in zip(wanted, found, strict=True)
         ]
-        drafted = self._other.propose(rest)
+        drafted = self.other.propose(rest)
         return [mine if mine.tokens else other for mine, other in zip(found, drafted, strict=True)]
 
     def forget(self, sequence: Sequence) -> None:
         self._free.forget(sequence)
-        self._other.forget(sequence)
+        self.other.forget(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
-        return self._other.sequence_bytes(capacity)
+        return self.other.sequence_bytes(capacity)
