@@ -54,7 +54,7 @@ from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
 from pippin.output.reader import Formats, OutputReader, ToolUse
-from pippin.runtime.workers.log import WorkerLine, log_line
+from pippin.runtime.workers.supervisor import WorkerLine, log_line
 from tests.api.http.test_fuzz import BODIES
 
 TOOLS = (
