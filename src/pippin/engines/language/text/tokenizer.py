@@ -6,7 +6,7 @@ Special tokens that a client's text spells are encoded as text; a text that is t
 import codecs
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
@@ -298,9 +298,9 @@ class Tokenizer:
     ) -> None:
         """Wrap a tokenizer of the tokenizers library.
 
-        `vocab_size` is the size of the model's logits, which may be above that of the tokenizer. `special_names` are
-        the variables of chat templates for special tokens: `bos_token`, `eos_token` and so on. `marker_text` is the
-        `template_text` of `Literals`.
+        `vocab_size` is the number of tokens that the model has embeddings for, which may be above or below that of the
+        tokenizer. `special_names` are the variables of chat templates for special tokens: `bos_token`, `eos_token` and
+        so on. `marker_text` is the `template_text` of `Literals`.
         """
         backend.no_padding()
         backend.no_truncation()
@@ -308,6 +308,7 @@ class Tokenizer:
         self.eos = eos
         self.bos = bos
         self.size = max(backend.get_vocab_size(with_added_tokens=True), vocab_size or 0)
+        self.rows = vocab_size or self.size
         self.special_names = special_names or {}
         self.chat_templates = chat_templates or {}
         self.literals = Literals(backend, marker_text)
@@ -337,7 +338,7 @@ class Tokenizer:
             backend,
             eos=_ids((*ends, text_config.get("eos_token_id"))),
             bos=wrapped.bos_token_id,
-            vocab_size=config.get("vocab_size") or text_config.get("vocab_size"),
+            vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
             special_names={
                 name: text for name, text in wrapped.special_tokens_map.items() if isinstance(text, str)
             },
@@ -358,15 +359,25 @@ class Tokenizer:
         text: str = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text
 
-    def check(self, tokens: Iterable[int], field: str) -> None:
-        """Raises `ServerError` naming the field for ids outside the vocabulary."""
-        for token in tokens:
-            if not 0 <= token < self.size:
-                raise ServerError(
-                    "invalid_request",
-                    f"'{field}' holds the token {token}; this model's go from 0 to {self.size - 1}.",
-                    field,
-                )
+    def check(self, tokens: Collection[int], field: str) -> None:
+        """Raises `ServerError` naming the field for ids that the model has no embedding for."""
+        self._check_below(self.rows, tokens, field)
+
+    def check_known(self, tokens: Collection[int], field: str) -> None:
+        """Raises `ServerError` naming the field for ids that neither the tokenizer nor the model has."""
+        self._check_below(self.size, tokens, field)
+
+    def _check_below(self, end: int, tokens: Collection[int], field: str) -> None:
+        if not tokens or (min(tokens) >= 0 and max(tokens) < end):
+            return
+        position, token = next((i, each) for i, each in enumerate(tokens) if not 0 <= each < end)
+        text = self.backend.id_to_token(token) if 0 <= token < self.size else None
+        named = f"the token {token}" if text is None else f"the token {token} ({text!r}, of the tokenizer alone)"
+        raise ServerError(
+            "invalid_request",
+            f"'{field}' holds {named} at position {position}; this model's go from 0 to {end - 1}.",
+            field,
+        )
 
     def raw(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character."""
@@ -390,7 +401,7 @@ class Tokenizer:
             self.backend,
             eos=self.eos,
             bos=self.bos,
-            vocab_size=self.size,
+            vocab_size=self.rows,
             special_names=self.special_names,
             chat_templates=self.chat_templates,
             marker_text=text,
