@@ -1,6 +1,7 @@
 """Lists every model on this machine, and resolves names."""
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import threading
@@ -25,7 +26,15 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
-from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, scan_hub, snapshot_of
+from pippin.catalog.scan import (
+    CatalogRoots,
+    Found,
+    hub_folder,
+    other_snapshots,
+    scan_folder,
+    scan_hub,
+    snapshot_of,
+)
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -466,6 +475,8 @@ class Catalog:
             entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None, stamp)
         except ServerError as error:
             entry = CatalogEntry(found, None, error.report, stamp)
+        if entry.incomplete:
+            entry = _of_another_snapshot(entry, kind)
         with self._lock:
             self._read[key] = entry
         return entry
@@ -475,6 +486,21 @@ def beside(options: ModelOptions) -> list[str]:
     """The models and adapters that a model's options name, each as a folder, a repository or an alias."""
     named = (options.draft_model_path, options.adapter_path, *options.adapters.values())
     return [name for name in named if name]
+
+
+def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> CatalogEntry:
+    """The entry with the one complete snapshot that the Hub's cache has in place of an incomplete one."""
+    found, complete = entry.found, []
+    for folder in other_snapshots(found.folder):
+        with contextlib.suppress(ServerError):
+            complete.append(read_info(folder, id=found.id, kind=kind))
+    if len(complete) == 1:
+        return replace(entry, info=complete[0], error=None)
+    if not complete or entry.error is None:
+        return entry
+    paths = ", ".join(str(info.path) for info in complete)
+    message = f"{entry.error.message} Older snapshots of it are complete; give the path of one: {paths}."
+    return replace(entry, error=structs.replace(entry.error, message=message))
 
 
 def _is_fresh(entry: CatalogEntry) -> bool:

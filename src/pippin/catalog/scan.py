@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from pippin.catalog.folder_files import find_text
 from pippin.config.environment import home as pippin_home
+from pippin.core.published import HUB_PREFIX
 
 Source = Literal["hub", "folder", "import", "operator"]
-HUB_PREFIX: Final = "models--"
 MARKS: Final = ("config.json", "model_index.json")
 
 
@@ -83,6 +83,13 @@ def snapshot_of(root: Path) -> Path | None:
         return snapshots / commit
     newest = max(_folders(snapshots), key=lambda entry: entry.stat().st_mtime, default=None)
     return None if newest is None else Path(newest.path)
+
+
+def other_snapshots(folder: Path) -> list[Path]:
+    """The other snapshots beside one in the Hub's cache; none for any other folder."""
+    if folder.parent.name != "snapshots":
+        return []
+    return [Path(entry.path) for entry in _folders(folder.parent) if entry.name != folder.name]
 
 
 def _unfinished(root: Path) -> bool:

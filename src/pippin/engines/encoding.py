@@ -1,6 +1,5 @@
 """The engine of embedding models and rerankers: padded batches of token sequences, across requests."""
 
-import json
 import logging
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from pippin.config.options.model import CpuActivations, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
+from pippin.core.published import from_published, name_of
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.kernels import ways
@@ -206,7 +206,8 @@ class EncodingTokenizer:
         path = folder / "tokenizer.json"
         if not path.exists():
             raise ServerError(
-                "load_failed", f"{folder.name} has no tokenizer.json; convert its tokenizer to that format."
+                "load_failed",
+                f"{name_of(folder)} has no tokenizer.json; convert its tokenizer to that format.",
             )
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
@@ -294,10 +295,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_published(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ServerError(
-            "load_failed", f"{path.name} of {path.parent.name} can't be read: {error}"
+            "load_failed", f"{path.name} of {name_of(path.parent)} can't be read: {error}"
         ) from error
     return found if isinstance(found, dict) else {}
 

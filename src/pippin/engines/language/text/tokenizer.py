@@ -17,6 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.core.published import from_published, mistaken, name_of
 from pippin.engines.language.text.fast_forms import open_fast_form
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
@@ -326,11 +327,7 @@ class Tokenizer:
             backend = wrapped.backend_tokenizer
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
-            raise ServerError(
-                "load_failed",
-                f"The tokenizer in {folder.name!r} can't be read ({type(error).__name__}: {_first_line(error)}). Is "
-                "the folder complete? A tokenizer that is Python code needs --trust-remote-code.",
-            ) from error
+            raise ServerError("load_failed", _unread(folder, error)) from error
         config, generation = _read(folder / "config.json"), _read(folder / "generation_config.json")
         text_config = config.get("text_config") or {}
         ends = (wrapped.eos_token_id, generation.get("eos_token_id"), config.get("eos_token_id"))
@@ -372,7 +369,9 @@ class Tokenizer:
             return
         position, token = next((i, each) for i, each in enumerate(tokens) if not 0 <= each < end)
         text = self.backend.id_to_token(token) if 0 <= token < self.size else None
-        named = f"the token {token}" if text is None else f"the token {token} ({text!r}, of the tokenizer alone)"
+        named = (
+            f"the token {token}" if text is None else f"the token {token} ({text!r}, of the tokenizer alone)"
+        )
         raise ServerError(
             "invalid_request",
             f"'{field}' holds {named} at position {position}; this model's go from 0 to {end - 1}.",
@@ -454,12 +453,23 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = from_published(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ServerError(
             "load_failed", f"{path.name} of this model is not readable JSON: {error}."
         ) from error
     return found if isinstance(found, dict) else {}
+
+
+def _unread(folder: Path, error: Exception) -> str:
+    """What is told of a tokenizer that can't be read."""
+    for path in (folder / "tokenizer.json", folder / "tokenizer.model", folder / "tokenizer_config.json"):
+        if path.is_file() and (what := mistaken(path)) is not None:
+            return f"{path.name} of {name_of(folder)!r} {what}."
+    return (
+        f"The tokenizer in {name_of(folder)!r} can't be read ({type(error).__name__}: {_first_line(error)}). Is the "
+        "folder complete? A tokenizer that is Python code needs --trust-remote-code."
+    )
 
 
 def _ids(found: Iterable[int | list[int] | None]) -> frozenset[int]:
