@@ -26,6 +26,7 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
+from pippin.catalog.others import scan_others
 from pippin.catalog.scan import (
     CatalogRoots,
     Found,
@@ -281,7 +282,9 @@ class Catalog:
             raise not_found(name, view.entries, "Give the whole name; `pippin list` shows it.")
         root = {"hub": self._roots.hub, "import": self._roots.imports}.get(entry.found.source)
         if root is None or entry.found.root.parent.resolve() != root.resolve():
-            message = f"The model {entry.found.id} lies in a folder of your own; delete it there."
+            other = {source for source, _ in self._roots.others} & {entry.found.source}
+            owner = f"among the models of {other.pop()}" if other else "in a folder of your own"
+            message = f"The model {entry.found.id} lies {owner}; delete it there."
             raise ServerError("permission", message, "model")
         if entry.found.root.is_symlink():
             entry.found.root.unlink()
@@ -295,6 +298,7 @@ class Catalog:
             yield from scan_folder(Path(folder).expanduser(), "folder")
         yield from scan_folder(self._roots.imports, "import")
         yield from scan_hub(self._roots.hub)
+        yield from scan_others(self._roots.others)
 
     def _recent(self) -> "_View":
         """The last view if it is at most `RECENT` old: each request resolves a name on the event loop."""
@@ -331,7 +335,7 @@ class Catalog:
         local = self._path_entry(model.path, model.name, kind)
         if local is not None:
             return local
-        by_id = {found.id: found for found in reversed(scanned)}
+        by_id = {found.id: found for found in reversed(scanned) if not found.is_gguf}
         target = self._repository(model.path) or model.path
         matches = [target] if target in by_id else match_partial(target, by_id)
         if len(matches) == 1:
@@ -424,7 +428,11 @@ class Catalog:
         # An alias comes from the operator and may name a script. A request's own name never may.
         if (target := self._options.aliases.get(name)) is not None and is_script(target):
             return scripted(target, name)
-        listed = [each for each in by_id if each not in view.operators or view.operators[each].listed]
+        listed = [
+            each
+            for each, entry in by_id.items()
+            if not entry.found.is_gguf and (each not in view.operators or view.operators[each].listed)
+        ]
         matches = match_partial(name, listed)
         if len(matches) == 1:
             return by_id[matches[0]]
@@ -465,6 +473,9 @@ class Catalog:
 
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
         """The entry of a folder; its files are read again only if they have changed."""
+        if found.is_gguf:
+            message = f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."
+            return CatalogEntry(found, None, ErrorReport(kind="load_failed", message=message, param="model"))
         stamp = stamp_of(found.folder)
         key = (found, kind)
         with self._lock:
