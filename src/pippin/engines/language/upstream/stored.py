@@ -31,8 +31,9 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
     found: Arrays = {}
     chosen = weight_files(folder)
     for path in chosen.files:
-        types = _types(path)
-        for name, array in mx.load(str(path)).items():
+        types, arrays = _types(path), mx.load(str(path))
+        assert isinstance(arrays, dict)  # of a safetensors file
+        for name, array in arrays.items():
             if chosen.owners[name] == path:
                 # MLX loads FP8 numbers as bytes.
                 found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
