@@ -153,6 +153,15 @@ def test_a_file_that_holds_something_else_is_told(folder: Path, content: bytes, 
     assert str(folder) not in message
 
 
+def test_a_field_that_the_architecture_needs_is_named(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "rms_norm_eps"})
+    )
+    message = refusal(folder)
+    assert message.startswith("The config.json of 'm' lacks 'rms_norm_eps', which the installed mlx-lm needs")
+
+
 def test_infinity_in_a_configuration_is_read(folder: Path) -> None:
     config(folder, time_step_limit=[0.0, float("inf")], other={"__float__": "Infinity"})
     assert load(folder)[1]["other"] == float("inf")

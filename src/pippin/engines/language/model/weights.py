@@ -216,6 +216,9 @@ def _broken(path: Path) -> str | None:
 UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
 """The error of MLX's `load_weights` for tensors that a model does not have, or that it lacks."""
 
+LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: (.*)")
+"""The error of a class of a configuration."""
+
 NAMED = 4  # of such tensors
 
 
@@ -235,6 +238,11 @@ def _explain(info: ModelInfo, error: Exception, library: str) -> str:
         return (
             f"The weights of {info.id!r} do not match its architecture as the installed {library} has it: {what} "
             f"{listed}. A newer {library} may know it (pip install -U {library})."
+        )
+    if (lacking := LACKING.search(text)) is not None:
+        return (
+            f"The config.json of {info.id!r} lacks {lacking[1]}, which the installed {library} needs for the "
+            f"architecture {info.architecture!r}: a newer {library} may do without (pip install -U {library})."
         )
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}"
