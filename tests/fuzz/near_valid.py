@@ -82,6 +82,7 @@ RIGHT: Final = (
         "/v1/files",
         {"purpose": "batch"},
         {"file": json.dumps(LINE).encode()},
+        known=("expires_after[anchor]", "expires_after[seconds]"),
     ),
     Right(
         "/v1/messages/batches",
