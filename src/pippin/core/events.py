@@ -25,6 +25,7 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
     prompt_tokens: int
     dropped_messages: int = 0  # by the overflow policy
+    warnings: tuple[str, ...] = ()  # whole sentences on what was changed in the request
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):

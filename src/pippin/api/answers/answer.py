@@ -6,6 +6,7 @@ and encodes them; nothing else begins work. `RunningAnswers` are those of the se
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
+
+log = logging.getLogger(__name__)
 
 
 def load_words(states: list[ModelState], model: str) -> str:
@@ -242,6 +245,8 @@ class Answer:
         if self.operation.generates:
             self._prompts = {number: each.prompt_tokens for number, each in enumerate(self.accepted)}
         self._observer.accepted(self.accepted)
+        for warning in (warning for each in self.accepted for warning in each.warnings):
+            log.warning("%s id=%s", warning, self.id)
         if self.failure is not None:  # ended in the same turn of the loop
             self.end(self.failure)
         return True

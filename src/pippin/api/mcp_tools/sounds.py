@@ -9,7 +9,8 @@ from pippin.api.dialects.shared.fields import invalid
 from pippin.api.dialects.shared.media import sound_of
 from pippin.api.kinds.speech import MEDIA
 from pippin.api.mcp_tools.tool import Call, Done, Tool
-from pippin.core.conversation import Inline, Url
+from pippin.core.conversation import Inline, Missing, Url
+from pippin.core.errors import ServerError
 from pippin.core.events import Segment, SpeechChunk, Spoken, Transcribed
 from pippin.core.tasks import Speak, Transcribe
 from pippin.mcp.toolbox import Sound
@@ -88,6 +89,8 @@ async def _bytes_of(call: Call, audio: str) -> bytes:
             return data
         case Url(url):
             return (await call.api.media.fetch(url, "audio")).data
+        case Missing(report):
+            raise ServerError.of(report)
 
 
 async def speak(call: Call, arguments: SpeakArguments) -> Done:
