@@ -14,7 +14,7 @@ from pippin.engines.language.kv_cache.kinds.keys_and_values import (
     IndexCache,
     JoinedAttention,
 )
-from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized, quantized_bytes
+from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized, RoundedCache, quantized_bytes
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
 
@@ -68,6 +68,11 @@ class AttentionKind(CacheKind):
         if not self.values.size:
             return self  # an index chooses by its keys: other tokens would be attended to
         return replace(self, key_bits=key_bits, value_bits=value_bits, group_size=group_size)
+
+    def rounded(self, cache: Any) -> Any:
+        if not self.key_bits:
+            return cache
+        return RoundedCache(cache, (self.key_bits, self.value_bits), self.group_size)
 
     @property
     def token_arrays(self) -> tuple[TokenArray, ...]:

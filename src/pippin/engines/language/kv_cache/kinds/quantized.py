@@ -3,6 +3,7 @@
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache
 
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
 from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention
@@ -41,6 +42,23 @@ class BatchedQuantized(BatchedAttention):
             for (packed, scales, biases), bits in zip((parts[:3], parts[3:]), both, strict=True)
         )
         return keys, values
+
+
+class RoundedCache(KVCache):  # type: ignore[misc]
+    """mlx-lm's cache of one sequence, whose keys and values are rounded to few bits as they come."""
+
+    def __init__(self, computed: KVCache, bits: tuple[int, int], group_size: int) -> None:
+        super().__init__()
+        self._forms = [(group_size, each) for each in bits]
+        self.update_and_fetch(
+            *(array[..., : computed.offset, :] for array in (computed.keys, computed.values))
+        )
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        both = zip((keys, values), self._forms, strict=True)
+        rounded = (mx.dequantize(*mx.quantize(array, *form), *form) for array, form in both)
+        found: tuple[mx.array, mx.array] = super().update_and_fetch(*rounded)
+        return found
 
 
 def quantized_bytes(array: TokenArray, bits: int, group_size: int) -> int:
