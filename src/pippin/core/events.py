@@ -132,6 +132,7 @@ class Finished(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     stop_sequence: str | None = None
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
+    warnings: tuple[str, ...] = ()  # sentences about what the choice does not keep to
 
 
 class Ending(Struct, frozen=True):
