@@ -195,7 +195,7 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
         return cast(Decodable, _decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
         if _is_about_null(error):
-            return _converted(without_nulls(from_json(data), type_of(type)), type)
+            return _converted(without_nulls(from_json(data), type_of(cast(Any, type))), type)
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise malformed(data, str(error)) from None
@@ -235,7 +235,7 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
         return decoding.convert(value, type=type)
     except msgspec.ValidationError as error:
         if _is_about_null(error):
-            return _converted(without_nulls(value, type_of(type)), type, path)
+            return _converted(without_nulls(value, type_of(cast(Any, type))), type, path)
         raise validation_error(str(error), type, path) from None
     except RecursionError:
         raise too_deep(path) from None
