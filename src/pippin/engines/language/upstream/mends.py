@@ -12,6 +12,8 @@ from mlx_lm.utils import _get_classes
 
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream import windows
+from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
@@ -103,26 +105,35 @@ def apply(found: tuple[Mend, ...], model: nn.Module) -> None:
         loaded.get(type(module), _nothing)(module)
 
 
+def _make(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
+    made = {each.original: each.made for each in found}
+    for module in model.modules():
+        made.get(type(module), _nothing_before)(module, config)
+
+
 def classes_of(config: Config) -> tuple[Any, Any]:
     """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`, as what
     makes the model does where its class cannot do what the configuration says."""
     model_class, arguments = _get_classes(config)
-    made = {each.original: each.made for each in (*_mends_of(model_class), *mends("mlx_lm", SHARED))}
+    own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
     whole = spelled_out(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
+    taken = arguments.__dataclass_fields__
 
     def make_other(changed: Config) -> nn.Module:
         model: nn.Module = model_class(
-            arguments.from_dict({**whole, "text_config": changed} if nested else changed)
+            arguments.from_dict(filled({**whole, "text_config": changed} if nested else changed))
         )
         return model
 
     def make(given: Any) -> nn.Module:
         model = model_class(given)
+        _make(own, model, config)
         complete(model, text if nested else whole, make_other)
-        for module in model.modules():
-            made.get(type(module), _nothing_before)(module, config)
+        _make(shared, model, config)
+        windows.complete(model, whole, taken)
+        refuse_unread(whole, taken)
         return model
 
     return make, Arguments(arguments)
@@ -135,4 +146,4 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        return self.kind.from_dict(spelled_out(config))
+        return self.kind.from_dict(filled(spelled_out(config)))
