@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 Json = dict[str, Any]
 
 SETTINGS = yaml.safe_load(Path(__file__).with_name("text.yaml").read_text("utf-8"))
+CHECKPOINTS = SETTINGS["checkpoints"] | {f"{kind}-scaled": SETTINGS["scaling"] for kind in SETTINGS["scaled"]}
 PROMPT, ANSWER = 41, 20
 SPREAD = 0.1
 
@@ -38,8 +39,8 @@ def merged(base: Json, other: Json) -> Json:
 def own_settings(name: str) -> Json:
     """A checkpoint's settings over those of its type."""
     kind = name.partition("-")[0]
-    found = SETTINGS["checkpoints"].get(kind, {})
-    return found if kind == name else merged(found, SETTINGS["checkpoints"][name])
+    found = CHECKPOINTS.get(kind, {})
+    return found if kind == name else merged(found, CHECKPOINTS[name])
 
 
 def configuration(kind: str, own: Json) -> Any:
@@ -101,7 +102,7 @@ def write(name: str, folder: Path) -> None:
 
 def main(root: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
-    for name in names or list(SETTINGS["checkpoints"]):
+    for name in names or list(CHECKPOINTS):
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""Each architecture answers as transformers does from the checkpoint that transformers saves: see tests/oracles/text.yaml.
+"""Each architecture answers as transformers does, from checkpoints that transformers saves: see tests/oracles/text.yaml.
 
 `PIPPIN_ORACLE_WRITE=1` writes the verdicts anew, from which docs/engine.md has its table.
 """
@@ -25,7 +25,8 @@ from tests.engines.language.bench import PLAN
 
 ORACLES = Path(__file__).parents[3] / "oracles"
 VERDICTS = ORACLES / "text_verdicts.json"
-NAMES = [*yaml.safe_load((ORACLES / "text.yaml").read_text("utf-8"))["checkpoints"]]
+SETTINGS = yaml.safe_load((ORACLES / "text.yaml").read_text("utf-8"))
+NAMES = [*SETTINGS["checkpoints"], *(f"{kind}-scaled" for kind in SETTINGS["scaled"])]
 CLOSE = 1e-4  # of the logits' standard deviation
 CUT = 23  # the prompt is computed in two parts
 
@@ -110,5 +111,4 @@ def test_a_checkpoint_of_transformers_is_answered_as_the_table_says(
 def test_no_checkpoint_is_answered_in_another_way_without_a_word() -> None:
     known = json.loads(VERDICTS.read_text("utf-8"))
     assert sorted(known) == sorted(NAMES)
-    reasons = yaml.safe_load((ORACLES / "text.yaml").read_text("utf-8"))["differing"]
-    assert {name for name, own in known.items() if own == "differs"} == {*reasons}
+    assert {name for name, own in known.items() if own == "differs"} == {*SETTINGS["differing"]}

@@ -36,7 +36,7 @@ def filled(config: Config) -> Config:
     found = OMITTED.get(kind, _nothing)(config)
     size = None if "kv_lora_rank" in config or kind in OF_TWO_SIZES else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
-    found = {name: value for name, value in found.items() if config.get(name) is None}
+    found = {name: value for name, value in found.items() if config.get(name) is None is not value}
     found |= REWRITTEN.get(kind, _nothing)(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
@@ -86,20 +86,41 @@ def _dense_first(config: Config) -> int:
     return types.index("sparse") if "sparse" in types else len(types)
 
 
+def _vocabulary(config: Config) -> Config:
+    """Classes of models with a text model have a size of their own that stands above its own."""
+    return {"vocab_size": (config.get("text_config") or {}).get("vocab_size")}
+
+
+def _kimi_linear(config: Config) -> Config:
+    types = config.get("layer_types")
+    if types is None:
+        return {}
+    layers = {kind: [place for place, each in enumerate(types, 1) if each == kind] for kind in {*types}}
+    linear = {
+        "num_heads": config["linear_num_heads"],
+        "head_dim": config["linear_head_dim"],
+        "short_conv_kernel_size": config["linear_conv_kernel_dim"],
+        "kda_layers": layers.get("linear_attention", []),
+        "full_attn_layers": layers.get("full_attention", []),
+    }
+    first = _dense_first(config)
+    # The layers with full attention do not turn.
+    return {
+        "linear_attn_config": linear,
+        "rope_theta": 1e4,
+        "mla_use_nope": True,
+        "first_k_dense_replace": first,
+    }
+
+
 Omitted = Callable[[Config], Config]
 
 OMITTED: dict[str, Omitted] = {
-    "apertus": lambda config: {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "gemma3": _vocabulary,
+    "gemma4": _vocabulary,
+    "kimi_linear": _kimi_linear,
     "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
-    "exaone_moe": lambda config: {"is_moe_layer": [kind == "sparse" for kind in config["mlp_layer_types"]]},
-    "glm_moe_dsa": lambda config: {
-        "topk_method": "noaux_tc",
-        "scoring_func": "sigmoid",
-        "moe_layer_freq": 1,
-        "first_k_dense_replace": _dense_first(config),
-    },
-    "gpt2": lambda config: {"n_ctx": config["n_positions"]},
-    "gpt_bigcode": lambda config: {"n_ctx": config["n_positions"]},
+    "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
     "mamba2": lambda config: {"intermediate_size": int(config["expand"] * config["hidden_size"])},
     "minicpm3": lambda config: {"rope_scaling": {}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},

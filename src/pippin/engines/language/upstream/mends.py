@@ -4,14 +4,14 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.rotary import complete
@@ -114,16 +114,17 @@ def _make(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
 def classes_of(config: Config) -> tuple[Any, Any]:
     """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`, as what
     makes the model does where its class cannot do what the configuration says."""
-    model_class, arguments = _get_classes(config)
+    model_class, kind = _get_classes(config)
+    arguments = Arguments(kind)
     own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
     whole = spelled_out(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
-    taken = arguments.__dataclass_fields__
+    taken = kind.__dataclass_fields__
 
     def make_other(changed: Config) -> nn.Module:
         model: nn.Module = model_class(
-            arguments.from_dict(filled({**whole, "text_config": changed} if nested else changed))
+            arguments.from_dict({**whole, "text_config": changed} if nested else changed)
         )
         return model
 
@@ -136,7 +137,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         refuse_unread(whole, taken)
         return model
 
-    return make, Arguments(arguments)
+    return make, arguments
 
 
 @dataclass(frozen=True)
@@ -146,4 +147,7 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        return self.kind.from_dict(filled(spelled_out(config)))
+        required = [
+            each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
+        ]
+        return self.kind.from_dict(filled(with_required(spelled_out(config), required)))
