@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pippin.config import accelerator as module
-from pippin.config.accelerator import accelerator, card_memory, device_memory
+from pippin.config.accelerator import accelerator, card_memory, device_memory, model_memory, working_set
 
 CARD = 80 * 10**9
 
@@ -66,3 +66,21 @@ def test_models_share_the_cards_memory_where_they_lie_there(monkeypatch: pytest.
     assert device_memory() == CARD
     monkeypatch.setattr(module, "card_memory", lambda: None)
     assert device_memory() != CARD
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "said", "expected"), [(16, "0", 10.67), (128, "0", 96), (128, "114688", 112)]
+)
+def test_models_on_a_mac_stay_within_the_gpus_working_set(
+    gigabytes: int, said: str, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = SimpleNamespace(total=gigabytes << 30)
+    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: total)
+    monkeypatch.setattr(module, "accelerator", lambda: "metal")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{said}\n"))
+    working_set.cache_clear()
+    assert working_set() / 2**30 == pytest.approx(expected, abs=0.01)
+    for share in (0.8, 1.0):
+        assert model_memory(share) <= 0.9 * working_set()
+    assert model_memory(0.1) == int(0.1 * total.total)
+    working_set.cache_clear()

@@ -196,9 +196,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "an entry's name that is also a built-in alias": (
             CATALOG + "test_an_entry_of_the_operator_goes_before_a_built_in_alias",
         ),
-        "`configure_mlx.sh`": (
-            "engines/test_device.py::test_no_memory_is_wired_unless_the_operator_says_so",
-        ),
+        "`configure_mlx.sh`": ("engines/test_device.py::test_a_plan_wires_what_the_operator_says",),
         "an unknown parser stops the start": (
             "output/test_formats.py::test_an_unknown_name_is_refused_with_the_known_ones",
         ),

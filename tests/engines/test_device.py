@@ -17,6 +17,7 @@ from pippin.engines.device import (
     hold_wired_limit,
     kernels_read_cache,
     share_memory,
+    wire_weights,
 )
 from pippin.engines.language.loading.caching import warn_of_slow_cache
 
@@ -46,13 +47,48 @@ def test_the_operator_decides_otherwise() -> None:
     assert decide(MAC, ModelOptions(dtype="float16")).run_type == "float16"
 
 
-def test_no_memory_is_wired_unless_the_operator_says_so() -> None:
+def test_a_plan_wires_what_the_operator_says() -> None:
     for facts in (MAC, CUDA, LINUX):
         assert decide(facts, ModelOptions()).wired_limit is None
     wanted = ModelOptions(wired_limit_gb=8)
     assert decide(MAC, wanted, 20 * GIB).wired_limit == 8 * 10**9
     for facts in (CUDA, LINUX):
         assert decide(facts, wanted, 20 * GIB).wired_limit is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "weights", "wired"),
+    [(16, 4, 0), (16, 7, 7), (16, 9, 0), (64, 20, 0), (64, 40, 40), (64, 46, 0), (128, 40, 0), (128, 80, 80)],
+)
+def test_weights_are_wired_where_they_fill_much_of_a_mac_and_leave_enough(
+    memory: int, weights: int, wired: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(device, "hold_wired_limit", told.append)
+    facts = msgspec.structs.replace(MAC, memory=memory * GIB, working_set=memory * GIB * 3 // 4)
+    wire_weights(facts, ModelOptions(), weights * GIB)
+    assert told == [wired * GIB] * bool(wired)
+    fills = weights > memory * 3 / 8
+    assert ("--wired-limit-gb" in caplog.text) == (fills and not wired)
+
+
+def test_who_says_what_to_wire_is_obeyed_and_other_devices_wire_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "hold_wired_limit", pytest.fail)
+    wire_weights(MAC, ModelOptions(wired_limit_gb=1), 40 * GIB)
+    for facts in (CUDA, LINUX):
+        wire_weights(facts, ModelOptions(), 40 * GIB)
+
+
+def test_mlx_allocates_no_more_than_a_gpus_working_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    for name in ("disable_compile", "set_cache_limit", "set_wired_limit"):
+        monkeypatch.setattr(mx, name, lambda *_: None)
+    monkeypatch.setattr(mx, "set_memory_limit", told.append)
+    configure(decide(MAC, ModelOptions()))
+    assert told == [MAC.working_set]
+    assert decide(LINUX, ModelOptions()).allocation_limit is None
 
 
 def test_a_worker_wires_no_more_than_its_share() -> None:

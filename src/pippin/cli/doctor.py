@@ -129,7 +129,7 @@ def wired_memory(wanted: Sequence[float], system_limit: str) -> Finding:
     given = f"{digits} MiB" if digits.isdigit() and int(digits) else "what macOS chooses"
     most = f"the GPU may wire {given}"
     if not wanted:
-        return Finding("ok", f"Wired memory: models wire none (`wired_limit_gb` is not set), {most}")
+        return Finding("ok", f"Wired memory: models wire what large weights need and no more, {most}")
     return Finding(
         "warning",
         f"Wired memory: models wire up to {sum(wanted):g} GB (`wired_limit_gb`), {most}. Servers that wire most of the "

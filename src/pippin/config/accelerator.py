@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +18,8 @@ Accelerator = Literal["metal", "cuda", "cpu"]
 CUDA_BUILDS: Final = ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda")
 DRIVER: Final = Path("/proc/driver/nvidia/version")
 NVML: Final = "libnvidia-ml.so.1"
+WIRED_LIMIT: Final = ("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
+WORKING_SHARE: Final = 0.9  # of a GPU's working set; the rest is for what a step computes
 
 
 @cache
@@ -39,6 +42,25 @@ def device_memory() -> int:
     """Bytes of the memory that holds weights: the graphics card's with CUDA, else the machine's."""
     found = card_memory() if accelerator() == "cuda" else None
     return int(psutil.virtual_memory().total) if found is None else found
+
+
+def model_memory(share: float) -> int:
+    """Bytes that all models may take: this share of `device_memory`, and on Metal no more than a GPU's working set
+    leaves to work with. Beyond it, MLX's allocations fail, or macOS ends the process."""
+    most = int(device_memory() * share)
+    return min(most, int(working_set() * WORKING_SHARE)) if accelerator() == "metal" else most
+
+
+@cache
+def working_set() -> int:
+    """Bytes that macOS lets a GPU keep resident: `iogpu.wired_limit_mb` where the operator has set it, else two thirds
+    of the memory of Macs up to 36 GB, and three quarters of larger ones."""
+    memory = int(psutil.virtual_memory().total)
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        found = subprocess.run(WIRED_LIMIT, capture_output=True, text=True, timeout=5, check=True).stdout
+        if int(found) > 0:
+            return int(found) << 20
+    return memory * 2 // 3 if memory <= 36 << 30 else memory * 3 // 4
 
 
 class _Memory(ctypes.Structure):

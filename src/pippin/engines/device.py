@@ -7,6 +7,7 @@ measured on Linux CPUs only, not yet on Metal or CUDA (`docs/performance.md` lis
 
 import functools
 import json
+import logging
 import math
 import mmap
 import os
@@ -28,8 +29,19 @@ from pippin.core.errors import ServerError
 if TYPE_CHECKING:
     import mlx.core as mx
 
+log = logging.getLogger(__name__)
+
 Accelerator = Literal["metal", "cuda", "cpu"]
 RunType = Literal["float32", "float16", "bfloat16"]
+
+WIRED_FROM = 0.5
+"""Weights that take more of the working set than this are wired. macOS pages out what is not: models that fill most of
+a Mac's memory were reported 30 times slower without (mlx issue 4211)."""
+
+LEFT_UNWIRED = 0.35
+LEAST_UNWIRED = 8 * 2**30
+"""The part of the memory, and the bytes, that stay unwired in any case: macOS panicked where servers wired most of it
+(mlx issue 3186)."""
 
 HEADROOM = 0.10
 """The fraction of the working set that is left to activations and to the system."""
@@ -97,7 +109,7 @@ EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 
 
 
 DEVICE_FAILURE = re.compile(
-    r"\[metal|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\(",
+    r"\[metal(\]|::)|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\(",
     re.IGNORECASE,
 )
 """In the message of what MLX raises when the device fails. The model may be sound."""
@@ -111,6 +123,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     memory: int  # of the device, where arrays are allocated
     free: int  # the free part of that memory, now
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
+    most_arrays: int | None = None  # that can be there at once (Metal)
     cores: int = 1
     # One instruction adds up products of int8, as VNNI, AMX and NEON have.
     multiplies_int8_at_once: bool = False
@@ -124,7 +137,11 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     prefill_chunk: int  # tokens
     # The most pairs of a chunk's token and a token that it attends to; None for no bound.
     attention_pairs: int | None = None
-    wired_limit: int | None  # bytes kept resident (Metal), if the operator wants it
+    wired_limit: int | None  # bytes kept resident (Metal), if the operator says how many
+    allocation_limit: int | None = (
+        None  # bytes from which MLX waits for memory, and then refuses it; None: MLX's own
+    )
+    most_cached_arrays: int | None = None  # of the prefix cache
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
     overlaps: bool = True  # the device computes while the host goes on
@@ -166,6 +183,8 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
         attention_pairs=WATCHDOG_PAIRS if facts.accelerator == "metal" else None,
         wired_limit=_wired_limit(facts, options, memory_bytes),
+        allocation_limit=None if on_cpu else min(facts.working_set, facts.memory),
+        most_cached_arrays=None if facts.most_arrays is None else facts.most_arrays // 2,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         # On a CPU, MLX's queue takes a few operations and then blocks the caller.
@@ -187,6 +206,26 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
     if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
         return None
     return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
+
+
+def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -> None:
+    """Wire as much memory as loaded weights take, if they take most of what the GPU may use and leave enough of the
+    machine's; tell the operator if they do not. With `wired_limit_gb`, `configure` has done what it says."""
+    if facts.accelerator != "metal" or options.wired_limit_gb is not None:
+        return
+    if weight_bytes <= facts.working_set * WIRED_FROM:
+        return
+    most = facts.memory - max(int(facts.memory * LEFT_UNWIRED), LEAST_UNWIRED)
+    if weight_bytes <= min(most, facts.working_set):
+        log.info("wiring %.1f GB for the weights", weight_bytes / 1e9)
+        hold_wired_limit(weight_bytes)
+        return
+    log.warning(
+        "The weights take %.0f %% of this machine's memory. They are not wired, since little would be left: macOS may "
+        "page them out, which is many times slower. Take a smaller quantisation, or wire them: --wired-limit-gb %.0f.",
+        100 * weight_bytes / facts.memory,
+        math.ceil(weight_bytes / 1e9),
+    )
 
 
 def _wants_kernels(options: ModelOptions) -> bool:
@@ -252,11 +291,13 @@ def find_facts() -> DeviceFacts:
     system = platform.system()
     accelerator: Accelerator = "cpu"
     total, free, working_set = memory.total, memory.available, memory.total
+    most_arrays: int | None = None
     if mx.default_device().type == mx.DeviceType.gpu:
         info = mx.device_info()
         accelerator = "metal" if system == "Darwin" else "cuda"
         if accelerator == "metal":
             working_set = int(info.get("max_recommended_working_set_size", total))
+            most_arrays = int(info["resource_limit"]) if "resource_limit" in info else None
         else:
             total = int(info.get("total_memory", info.get("memory_size", total)))
             free = int(info.get("free_memory", total))
@@ -267,6 +308,7 @@ def find_facts() -> DeviceFacts:
         memory=total,
         free=free,
         working_set=working_set,
+        most_arrays=most_arrays,
         cores=os.cpu_count() or 1,
         multiplies_int8_at_once=accelerator == "cpu" and kernels.multiplies_int8_at_once(),
     )
@@ -283,14 +325,16 @@ def configure(plan: DevicePlan) -> None:
 
         functions.install()
     mx.set_cache_limit(plan.allocator_cache)
+    if plan.allocation_limit is not None:
+        mx.set_memory_limit(plan.allocation_limit)
     hold_wired_limit(plan.wired_limit)
 
 
 def give_arrays_back() -> None:
-    """Free the buffers that MLX keeps of freed arrays, if these lie in the host's memory (on a CPU): for a process that
-    becomes idle. Does nothing on GPUs, or if nothing has imported mlx."""
+    """Free the buffers that MLX keeps of freed arrays: for a process that becomes idle. Does nothing if nothing has
+    imported mlx."""
     mx = sys.modules.get("mlx.core")
-    if mx is not None and mx.default_device().type == mx.DeviceType.cpu:
+    if mx is not None:
         mx.clear_cache()
 
 

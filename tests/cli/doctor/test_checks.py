@@ -153,7 +153,7 @@ def test_what_slows_a_mac_down_is_told(settings: str, thermal: str, words: list[
 
 def test_the_wired_limit_is_told() -> None:
     quiet = doctor.wired_memory([], "0\n")
-    assert (quiet.state, "models wire none" in quiet.text) == ("ok", True)
+    assert (quiet.state, "wire what large weights need" in quiet.text) == ("ok", True)
     assert "57344 MiB" in doctor.wired_memory([], "57344").text
     loud = doctor.wired_memory([20.0, 4.5], "")
     assert (loud.state, "up to 24.5 GB" in loud.text) == ("warning", True)

@@ -3,7 +3,7 @@
 import pytest
 
 from pippin.core.errors import ErrorKind
-from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, death_report
+from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report
 
 GIB = 1 << 30
 BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
@@ -61,3 +61,24 @@ def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> N
     assert report.message.startswith("The model 'm' (on 10.0.0.2) could not be loaded")
     assert "was not reached (it left with status 255)" in report.message
     assert "MiB" not in report.message
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (
+            "[METAL] Command buffer execution failed: Impacting Interactivity (0000000e)",
+            "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1",
+        ),
+        ("kIOGPUCommandBufferCallbackErrorImpactingInteractivity", "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1"),
+        ("[METAL] Command buffer execution failed: Insufficient Memory (00000008)", "--memory-bytes"),
+        ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "--memory-bytes"),
+        ("[metal::malloc] Resource limit (499000) exceeded.", "--memory-bytes"),
+    ],
+)
+def test_the_last_words_of_a_worker_tell_the_way_out(words: str, way_out: str) -> None:
+    (cause,) = causes_in(words)
+    for doing in (None, "loaded its weights"):
+        death = Death(status=-6, fault=None, doing=doing, starved=False, cause=cause)
+        assert way_out in death_report("'m'", death, BIRTH, need=GIB).message
+    assert not causes_in("INFO: 3 prompts in memory")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from pippin.cli.fitting.source import Source
-from pippin.config.accelerator import accelerator, device_memory
+from pippin.config.accelerator import accelerator, model_memory
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
@@ -50,7 +50,7 @@ def budget_of(options: ServerOptions) -> int:
     """Bytes that all models together may use, as the server computes it."""
     if options.memory_budget_gb is not None:
         return int(options.memory_budget_gb * 1e9)
-    return int(device_memory() * options.memory_percent)
+    return model_memory(options.memory_percent)
 
 
 def measure(source: Source, context: int | None, clients: int, budget: int) -> Fit:

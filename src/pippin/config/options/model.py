@@ -166,8 +166,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wired_limit_gb: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(
-            description="Memory that a language model wires on Metal, in GB, within its share. "
-            "Not set wires none: servers that did made macOS panic."
+            description="Memory that a language model wires on Metal, in GB, within its share. Not set wires the "
+            "weights where they take half of the GPU's memory and leave 35 % of the machine's: more made macOS panic."
         ),
     ] = None
 

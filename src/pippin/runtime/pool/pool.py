@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pippin.config.accelerator import device_memory
+from pippin.config.accelerator import model_memory
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import convert
@@ -28,7 +28,7 @@ def memory_budget(options: ServerOptions) -> int:
     """Bytes that all models may take: the operator's setting, or a share of the memory that holds weights."""
     if options.memory_budget_gb is not None:
         return int(options.memory_budget_gb * 1e9)
-    return int(device_memory() * options.memory_percent)
+    return model_memory(options.memory_percent)
 
 
 @dataclass(eq=False)

@@ -1,5 +1,6 @@
 """Error reports for a worker that died: how, during what, and what to do."""
 
+import re
 import signal
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,25 @@ from pippin.runtime.workers.stopped import STOPPED_FOR
 
 GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
+
+
+LAST_WORDS: Final = (
+    (
+        "impacting ?interactivity|gpu ?timeout|caused gpu (timeout|hang)",
+        "macOS ended its work on the GPU because it kept the display waiting: start the server with "
+        "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in its environment, or lower --prefill-step-size.",
+    ),
+    (
+        r"insufficient memory|outofmemory|out of memory|\[metal::malloc\]|unable to allocate",
+        f"The GPU's memory was full: {MENDS}, or lower the model's --memory-bytes.",
+    ),
+)
+"""What MLX, Metal and CUDA say before a process ends, and the way out."""
+
+
+def causes_in(text: str) -> list[str]:
+    """The ways out of what a worker's words tell of."""
+    return [way_out for words, way_out in LAST_WORDS if re.search(words, text, re.IGNORECASE)]
 
 
 class Excess(Struct, frozen=True):
@@ -42,6 +62,7 @@ class Death(Struct, frozen=True, kw_only=True):
     starved: bool  # the system killed a process for lack of memory during the worker's life
     far: bool = False  # the worker ran on another machine; what ended here is the command that reached it
     excess: Excess | None = None  # set if it was killed for exceeding its memory limit
+    cause: str | None = None  # and the way out, by its last words
     stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
 
 
@@ -54,6 +75,7 @@ def died(
     excess: Excess | None,
     stopped: bool,
     far: bool,
+    cause: str | None,
 ) -> Death:
     return Death(
         status=status,
@@ -63,6 +85,7 @@ def died(
         excess=excess,
         stopped=stopped,
         far=far,
+        cause=cause,
     )
 
 
@@ -72,7 +95,8 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
     killed = death.status == -signal.SIGKILL and not ended_here
     if death.doing is None:
         why = " for lack of memory" if killed and death.starved else ""
-        message = f"The process of model {model} died: {_how(death)}{why}. The next request starts it again."
+        way_out = "" if death.cause is None else f" {death.cause}"
+        message = f"The process of model {model} died: {_how(death)}{why}.{way_out} The next request starts it again."
         return ErrorReport(kind="worker_died", message=message)
     if death.far:
         message = (
@@ -89,7 +113,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
     elif killed:
         words.append(f"If nobody ended it by hand, the system did for lack of memory: {MENDS}.")
     else:
-        words.append("The server's log has its last words.")
+        words.append(death.cause or "The server's log has its last words.")
     return ErrorReport(kind="load_failed", message=" ".join(words))
 
 

@@ -42,7 +42,7 @@ from pippin.core.link import (
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
+from pippin.runtime.workers.death import Excess, MemoryAtStart, causes_in, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.stopped import until_stopped
 
@@ -62,25 +62,28 @@ class WorkerLine(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-async def forward_log(output: asyncio.StreamReader, model: str) -> None:
-    """Log each line until the worker closes its output."""
+async def forward_log(output: asyncio.StreamReader, model: str, causes: list[str]) -> None:
+    """Log each line until the worker closes its output, and note in `causes` what may have ended it."""
     decoder = json_decoder(WorkerLine)
     async for data in lines(output):
-        log_line(data, model, decoder)
+        causes += causes_in(log_line(data, model, decoder))
 
 
-def log_line(data: bytes, model: str, decoder: JsonDecoder[WorkerLine]) -> None:
+def log_line(data: bytes, model: str, decoder: JsonDecoder[WorkerLine]) -> str:
+    """Log a line; returns its text if it may be among a worker's last words, else an empty one."""
     try:
         line = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        words = data.decode(errors="replace")
         if data.strip():
-            log.info("%s: %s", model, data.decode(errors="replace"), extra={"model": model})
-        return
+            log.info("%s: %s", model, words, extra={"model": model})
+        return words
     text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
     request = None if line.request is None else request_id(line.request)
     prefix = model if request is None else f"{model} [{request}]"
     extra = {"model": model, "request_id": request}
     log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)
+    return text if LEVELS[line.level] >= logging.ERROR else ""
 
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
@@ -367,7 +370,8 @@ class WorkerProcess:
     async def _watch_process(self) -> None:
         output = self._process.stdout or self._process.stderr
         assert output is not None  # one of them is a PIPE
-        reading = asyncio.create_task(forward_log(output, self.info.id))
+        causes: list[str] = []
+        reading = asyncio.create_task(forward_log(output, self.info.id, causes))
         watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
         status = await self._process.wait()
         for watching in watches:
@@ -382,6 +386,7 @@ class WorkerProcess:
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,
+            cause=causes[-1] if causes else None,
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it

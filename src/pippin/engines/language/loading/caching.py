@@ -42,7 +42,9 @@ def open_prefixes(
         return NoPrefixes()
     leaves = options.prompt_cache_size
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=remembered)
-    blocks = BlockLayout(batching.shape.layout, fill_in_place if asked.plan.writes_in_place else fill_joined)
+    fill = fill_in_place if asked.plan.writes_in_place else fill_joined
+    arrays = asked.plan.most_cached_arrays
+    blocks = BlockLayout(batching.shape.layout, fill, limit // arrays if arrays else 0)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 

@@ -22,6 +22,7 @@ from pippin.engines.device import (
     decide,
     find_facts,
     share_memory,
+    wire_weights,
 )
 from pippin.engines.language.kernels import ways as kernels
 from pippin.engines.language.kv_cache.groups import CacheGroups
@@ -62,7 +63,8 @@ def open_engine(
     if preparer.diffusion is not None:
         return open_diffusion_engine(spec, preparer, preparer.diffusion, progress)
     options = convert(spec.options, ModelOptions)
-    plan = decide(find_facts(), options, spec.memory_bytes)
+    facts = find_facts()
+    plan = decide(facts, options, spec.memory_bytes)
     warn_of_slow_cache(plan, options)
     configure(plan)
     threads, folder = spec.threads or os.cpu_count() or 1, Path(spec.info.path or "")
@@ -71,6 +73,7 @@ def open_engine(
     )
     way = load_model(weights, preparer)
     preparer.loaded(way.media)
+    wire_weights(facts, options, weight_bytes(way.model))
     if way.alone is not None:
         return open_autoregressive_engine(way.alone, preparer, options, plan)
     engine = build_engine(

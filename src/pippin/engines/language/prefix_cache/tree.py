@@ -366,7 +366,9 @@ def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.arr
 class BlockLayout:
     """Cuts the caches of a model's sequences into blocks, and joins them again."""
 
-    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined) -> None:
+    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined, least_bytes: int = 0) -> None:
+        """`least_bytes` are counted of any array: a device may have room for so many arrays only."""
+        self._least_bytes = least_bytes
         self._kinds = layout.kinds
         stacks: dict[object, Stack] = {}
         for layer, kind in enumerate(self._kinds):
@@ -381,14 +383,17 @@ class BlockLayout:
 
     def block_bytes(self, block: Block, tokens: int) -> int:
         if self.reckoned is None:
-            return bytes_of(block)
+            return self._counted(block)
         return tokens * sum(array.token_bytes for kind in self.reckoned for array in kind.token_arrays)
 
     def snapshot_bytes(self, snapshot: Snapshot, tokens: int) -> int:
         """Bytes of a snapshot that was made after `tokens` tokens."""
         if self.reckoned is None:
-            return bytes_of(snapshot_arrays(snapshot))
+            return self._counted(snapshot_arrays(snapshot))
         return sum(kind.slot_bytes(tokens, 0) for kind in self.reckoned if kind.snapshots)
+
+    def _counted(self, arrays: Sequence[mx.array]) -> int:
+        return sum(max(array.nbytes, self._least_bytes) for array in arrays)
 
     def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
         """Copies of positions `start` to `stop`, both multiples of `size`, which the device begins to compute."""

@@ -121,7 +121,7 @@ OMITTED: dict[str, Omitted] = {
     "kimi_linear": _kimi_linear,
     "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
     "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
-    "mamba2": lambda config: {"intermediate_size": int(config["expand"] * config["hidden_size"])},
+    "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
     "minicpm3": lambda config: {"rope_scaling": {}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},
     "solar_open": lambda config: {
