@@ -57,7 +57,8 @@ def with_required(config: Config, required: Iterable[str]) -> Config:
     found = {**ALWAYS.get(str(config.get("model_type")), {}), **config}
     pattern = found.get("sliding_window_pattern")
     if found.get("model_type") == "exaone4" and isinstance(pattern, int):
-        found["sliding_window_pattern"] = "L" * (pattern - 1) + "G"
+        windowed = found.get("sliding_window") is not None
+        found["sliding_window_pattern"] = "L" * (pattern - 1) + "G" if windowed else None
     for name in required:
         if found.get(name) is None and name in DERIVED:
             with contextlib.suppress(KeyError):
@@ -100,7 +101,8 @@ def _other_names(config: Mapping[str, Any]) -> Config:
 
 def _of_full_layers(config: Mapping[str, Any]) -> Config:
     """Gemma 4's sizes of layers that see all tokens; transformers writes them for each layer."""
-    sizes = next((each for each in (config.get("per_layer_config") or {}).values()), {})
+    layers: Mapping[str, Config] = config.get("per_layer_config") or {}
+    sizes = next(iter(layers.values()), {})
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
     return {names[name]: value for name, value in sizes.items() if name in names}
 
