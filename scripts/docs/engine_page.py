@@ -12,7 +12,7 @@ PAGE: Final = ROOT / "docs" / "engine.md"
 ORACLES: Final = ROOT / "tests" / "oracles"
 OPENING: Final = "<!-- Written by `make docs` from tests/oracles/text_verdicts.json -->\n"
 CLOSING: Final = "<!-- End -->\n"
-UNREAD: Final = re.compile(r"(\w+)( \S+)?( of \d+ of \d+ layers)? is not read")
+UNREAD: Final = re.compile(r"cannot be loaded: (\w+) .*is not read")
 
 
 def engine_page() -> str:
@@ -40,15 +40,9 @@ def _verdicts() -> str:
         f"| not comparable: {why} | {_listed(kinds)} |" for why, kinds in settings["not comparable"].items()
     ]
     refused = {found[1] for verdict in known.values() if (found := UNREAD.search(verdict))}
-    differing = ", ".join(f"`{name}`: {why}" for name, why in settings["differing"].items())
+    left = {*settings["differing"].values()}
     return "\n".join(
-        [
-            *lines,
-            "",
-            f"Refused by name where a class does not read them: {_listed(refused)}.",
-            f"Left: {differing}.",
-            "",
-        ]
+        [*lines, "", f"Refused by name: {_listed(refused)}.", f"Left: {'; '.join(sorted(left))}.", ""]
     )
 
 
