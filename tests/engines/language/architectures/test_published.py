@@ -18,6 +18,7 @@ import yaml
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes, load_model
 
+from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.model.weights import load_weights
@@ -92,9 +93,16 @@ def found(load: Callable[[Path], Any], folder: Path) -> str:
     return "equal" if difference(model, np.load(folder / "oracle.npz")) < CLOSE else "differs"
 
 
+def defaults(folder: Path) -> dict[str, Any]:
+    """What a request that says nothing is sampled with, under transformers' names."""
+    found = read_info(folder).sampling
+    return {name: getattr(found, name) for name in SETTINGS["generation"] if hasattr(found, name)}
+
+
 def verdict(folder: Path) -> str:
     if not (folder / "oracle.npz").exists():
         return "transformers fails"
+    assert defaults(folder).items() <= SETTINGS["generation"].items()
     own = found(ours, folder)
     if own != "equal":
         return own
