@@ -1,6 +1,7 @@
 """Fields that mlx-lm's classes take and configurations of transformers 5 leave out or write otherwise, and fields that
 change what a model computes and that its class does not take."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,9 @@ COMPUTING = (
 def filled(config: Config) -> Config:
     """The configuration with what its architecture leaves out in the newest spelling."""
     kind = str(config.get("model_type"))
-    found = OMITTED.get(kind, _nothing)(config)
+    found: Config = {}
+    with contextlib.suppress(KeyError):  # older files have what newer ones leave out
+        found = OMITTED.get(kind, _nothing)(config)
     size = None if "kv_lora_rank" in config or kind in OF_TWO_SIZES else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
     found = {name: value for name, value in found.items() if config.get(name) is None is not value}
