@@ -19,6 +19,7 @@ import pytest
 import yaml
 from scripts.docs.cli_page import cli_page, help_of
 from scripts.docs.configuration_pages import configuration_page, migrating_page
+from scripts.docs.engine_page import engine_page
 from scripts.docs.sampling_page import sampling_page
 
 from pippin.cli.arguments import option_parser
@@ -80,8 +81,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("migrating.md", migrating_page()),
         ("cli.md", cli_page()),
         ("sampling.md", sampling_page()),
+        ("engine.md", engine_page()),
     ],
-    ids=["configuration.md", "migrating.md", "cli.md", "sampling.md"],
+    ids=["configuration.md", "migrating.md", "cli.md", "sampling.md", "engine.md"],
 )
 def test_generated_pages_are_fresh(name: str, text: str) -> None:
     written = (ROOT / "docs" / name).read_text("utf-8")

@@ -306,3 +306,7 @@ SETTINGS: dict[str, Json] = {
         "moe_layers_enum": "1",
     },
 }
+SETTINGS |= {
+    name: {**SETTINGS.get(name, {}), "sliding_window": 24}
+    for name in ("gemma2", "ministral3", "mixtral", "phi3", "phimoe", "starcoder2")
+}

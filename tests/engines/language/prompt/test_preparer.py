@@ -42,6 +42,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from tests.engines.language.template import chat_templates
 from tests.engines.language.text.small_tokenizer import CHATML, byte_level
+from tests.output.families import FAMILIES, Family
 
 
 def preparer(template: str | None = CHATML, window: int = 4096, **options: Any) -> LanguagePreparer:
@@ -105,6 +106,29 @@ def test_prompts_are_those_of_the_reference(template, turns, system):
     request = chat(*(say(role, text) for role, text in turns))
     assert text_of(prepared, request) == wanted
     assert list(job_of(prepared, request).prompt) == reference.encode(wanted, add_special_tokens=False)
+
+
+NEED_MORE = ("functiongemma", "tool_use", "K2-Horizon", "firefunction", "translategemma")
+"""Parts of the names of templates that write no conversation without tools, reasoning or parts."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    [each for each in FAMILIES if not any(part in each.file for part in NEED_MORE)],
+    ids=lambda family: f"{family.package[:1]}-{family.file}",
+)
+def test_templates_of_families_are_rendered_as_by_transformers(family: Family) -> None:
+    prepared = preparer(family.source)
+    names = prepared.tokenizer.special_names
+    reference = PreTrainedTokenizerFast(tokenizer_object=prepared.tokenizer.backend, **names)
+    turns = [("user", "Say  1.\n"), ("assistant", "One."), ("user", "And 2?")]
+    wanted = reference.apply_chat_template(
+        [{"role": role, "content": text} for role, text in turns],
+        chat_template=family.source,
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    assert text_of(prepared, chat(*(say(role, text) for role, text in turns))) == wanted
 
 
 def test_a_marker_in_a_message_is_text():

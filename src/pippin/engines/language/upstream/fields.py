@@ -1,6 +1,7 @@
 """Fields that mlx-lm's classes take and configurations of transformers 5 leave out or write otherwise, and fields that
 change what a model computes and that its class does not take."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,9 @@ COMPUTING = (
 def filled(config: Config) -> Config:
     """The configuration with what its architecture leaves out in the newest spelling."""
     kind = str(config.get("model_type"))
-    found = OMITTED.get(kind, _nothing)(config)
+    found: Config = {}
+    with contextlib.suppress(KeyError):  # older files have what newer ones leave out
+        found = OMITTED.get(kind, _nothing)(config)
     size = None if "kv_lora_rank" in config or kind in OF_TWO_SIZES else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
     found = {name: value for name, value in found.items() if config.get(name) is None is not value}
@@ -43,7 +46,7 @@ def filled(config: Config) -> Config:
     return {**config, **found}
 
 
-def refuse_unread(config: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
     """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
     kind = config.get("model_type")
     usual = CONFIG_MAPPING[kind].__dataclass_fields__ if kind in CONFIG_MAPPING else {}
@@ -54,16 +57,8 @@ def refuse_unread(config: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
         if (value in NEUTRAL and default in NEUTRAL) or value == default or {value, default} <= {*GELU}:
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
-    if kind == "gpt_bigcode" and not config.get("multi_query", True):
-        raise ValueError("multi_query false is not read by the class of this architecture")
-    if kind == "cohere2" and (types := config.get("layer_types")):
-        pattern = config.get("sliding_window_pattern", 4)
-        if [kind == "full_attention" for kind in types] != [
-            place % pattern == 0 for place in range(1, len(types) + 1)
-        ]:
-            raise ValueError(
-                "layer_types is not read by the class of this architecture, but sliding_window_pattern"
-            )
+    if kind in SPECIAL and (name := SPECIAL[kind](config)):
+        raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
 
 
 def _nothing(config: Mapping[str, Any]) -> Config:
@@ -137,3 +132,24 @@ REWRITTEN: dict[str, Omitted] = {
 }
 OF_TWO_SIZES = ("gemma4_text",)
 """Types whose layers have heads of unlike sizes."""
+
+
+def _other_pattern(config: Config) -> str:
+    types = config.get("layer_types") or []
+    pattern = config.get("sliding_window_pattern") or 4
+    usual = [
+        "sliding_attention" if place % pattern else "full_attention" for place in range(1, len(types) + 1)
+    ]
+    return "" if types == usual else "layer_types"
+
+
+def _other_turns(config: Config) -> str:
+    return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
+
+
+SPECIAL: dict[str, Callable[[Config], str]] = {
+    "cohere2": _other_pattern,
+    "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
+    "llama4_text": _other_turns,
+}
+"""By type, the name of a field that its class takes for granted, if it is another; else nothing."""

@@ -122,15 +122,17 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     nested = bool(rotary_tables(text))
     taken = kind.__dataclass_fields__
 
-    def make_other(changed: Config) -> nn.Module:
-        model: nn.Module = model_class(
-            arguments.from_dict({**whole, "text_config": changed} if nested else changed)
-        )
+    def plain(given: Any, changed: Config) -> nn.Module:
+        model: nn.Module = model_class(given)
+        _make(own, model, changed)
         return model
 
+    def make_other(changed: Config) -> nn.Module:
+        other = {**whole, "text_config": changed} if nested else changed
+        return plain(arguments.of_spelled_out(other), other)
+
     def make(given: Any) -> nn.Module:
-        model = model_class(given)
-        _make(own, model, config)
+        model = plain(given, config)
         complete(model, text if nested else whole, make_other)
         _make(shared, model, config)
         windows.complete(model, whole, taken)
@@ -147,7 +149,10 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
+        return self.of_spelled_out(spelled_out(config))
+
+    def of_spelled_out(self, config: Config) -> Any:
         required = [
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
-        return self.kind.from_dict(filled(with_required(spelled_out(config), required)))
+        return self.kind.from_dict(filled(with_required(config, required)))

@@ -37,7 +37,7 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
     if not all(chosen):
         count = f"{sum(chosen)} of {len(chosen)} layers"
         raise ValueError(f"sliding_window {size} of {count} is not read by the class of this architecture")
-    model.make_cache = lambda: [RotatingKVCache(max_size=size) for _ in chosen]
+    model.make_cache = lambda: [RotatingKVCache(max_size=size) for _ in model.layers]
 
 
 def windowed(config: Mapping[str, Any], layers: int) -> list[bool]:

@@ -12,8 +12,10 @@ from pippin.engines.language.upstream.mends import Mend
 
 def scale_keys(attention: FalconH1Attention, config: Mapping[str, Any]) -> None:
     """Scores are as many times larger as their keys. Raises `ValueError` for a factor that values have as well."""
-    if config.get("attention_in_multiplier", 1.0) != 1.0:
-        raise ValueError("attention_in_multiplier of values is not read by the class of this architecture")
+    if (factor := config.get("attention_in_multiplier", 1.0)) != 1.0:
+        raise ValueError(
+            f"attention_in_multiplier {factor} is not read by the class of this architecture for values"
+        )
     attention.scale *= config.get("key_multiplier", 1.0)
 
 

@@ -24,14 +24,6 @@ class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
         return attended
 
 
-class WithWindows(Model):  # type: ignore[misc]
-    def make_cache(self) -> PromptCache:
-        size = self.model.window
-        return [
-            KVCache() if place % 2 else RotatingKVCache(max_size=size) for place in range(len(self.layers))
-        ]
-
-
 class OfTwoMasks(GemmaModel):  # type: ignore[misc]
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
         hidden = self.embed_tokens(inputs) * self.args.hidden_size**0.5
@@ -47,9 +39,17 @@ class OfTwoMasks(GemmaModel):  # type: ignore[misc]
 
 
 def take_window(model: Model, config: Mapping[str, Any]) -> None:
-    become(model, WithWindows)
+    size = config.get("sliding_window") or 4096
+
+    def make_cache() -> PromptCache:
+        return [
+            KVCache() if place % 2 else RotatingKVCache(max_size=size) for place in range(len(model.layers))
+        ]
+
+    # The model keeps its class, by which its other mends are found.
+    model.make_cache = make_cache
     become(model.model, OfTwoMasks)
-    model.model.window = config.get("sliding_window") or 4096
+    model.model.window = size
 
 
 MENDS = (
