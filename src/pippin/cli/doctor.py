@@ -280,7 +280,7 @@ def check_models() -> Iterator[Finding]:
     usable = [entry for entry in entries if entry.info is not None]
     yield Finding("ok", f"{len(usable)} model{'' if len(usable) == 1 else 's'} here")
     for entry in entries:
-        if entry.error is not None:
+        if entry.error is not None and not entry.found.is_gguf:
             yield Finding("warning", f"{entry.found.id}: {entry.error.message}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.batches.store import Line
+from pippin.api.batches.store import Line, Used
 from pippin.api.dialects.messages.encode import error_of
 from pippin.api.dialects.shared.fields import invalid
 from pippin.core.decoding import from_json
@@ -66,6 +66,10 @@ class AnthropicResults:
 
     def is_error(self, line: Line) -> bool:
         return False
+
+    def used(self, line: Line) -> Used:
+        """Count nothing: each message reports its own usage, and this API has no total."""
+        return Used()
 
     def refusal(self, report: ErrorReport, request: str) -> bytes:
         return msgspec.json.encode(error_of(report, request))

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from pippin.api.access.errors import INTERNAL
 from pippin.api.batches.inside import Reply
-from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
+from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile, Used
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
 
@@ -48,6 +48,10 @@ class Answers(Protocol):
 
     def is_error(self, line: Line) -> bool:
         """Whether that line belongs in the error file."""
+        ...
+
+    def used(self, line: Line) -> Used:
+        """The usage that the answer of a line reports."""
         ...
 
     def refusal(self, report: ErrorReport, request: str) -> bytes:
@@ -331,6 +335,7 @@ class BatchRunner:
         answers = self._answers(batch)
         counts = self._store.counts(batch)
         if counts.succeeded and batch.output_file is None:  # it exists if only the other could not be written
+            batch.used = Used()
             wanted = self._results(batch, answers, errors=False)
             batch.output_file = self._result_file(batch, "output", wanted).id
         if counts.failed or (counts.open and "expired" in batch.times):
@@ -342,10 +347,19 @@ class BatchRunner:
         expired = "expired" in batch.times
         for line in self._store.lines(batch.id):
             if (line.status is not None or expired) and answers.is_error(line) == errors:
+                if batch.used is not None and not errors:
+                    batch.used += answers.used(line)
                 yield answers.result(line) + b"\n"
 
     def _result_file(self, batch: Batch, what: str, pieces: Iterator[bytes]) -> StoredFile:
-        return self._store.add_file(batch.owner, f"{batch.id}_{what}.jsonl", "batch_output", pieces)
+        lasts = batch.output_expires_after
+        return self._store.add_file(
+            batch.owner,
+            f"{batch.id}_{what}.jsonl",
+            "batch_output",
+            pieces,
+            expires_at=None if lasts is None else int(time.time()) + lasts,
+        )
 
     async def _enter(self, batch: Batch, status: Status) -> None:
         _begin(batch, status)

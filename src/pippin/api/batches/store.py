@@ -8,7 +8,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Final, Literal
 from uuid import uuid4
 
@@ -49,6 +49,7 @@ class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: str
     bytes: int
     created_at: int
+    expires_at: int | None = None
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,25 @@ class Counts(Struct, frozen=True):
         return self.total - self.succeeded - self.failed
 
 
+class Used(Struct, frozen=True, kw_only=True):
+    """The usage of answers: tokens, and the models that gave the answers."""
+
+    input: int = 0
+    cached: int = 0  # of the input
+    output: int = 0
+    reasoning: int = 0  # of the output
+    models: frozenset[str] = frozenset()
+
+    def __add__(self, other: "Used") -> "Used":
+        return Used(
+            input=self.input + other.input,
+            cached=self.cached + other.cached,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+            models=self.models | other.models,
+        )
+
+
 class Batch(Struct, kw_only=True, omit_defaults=True):
     """A batch. Times are seconds since the epoch; `input_file` holds its lines."""
 
@@ -86,8 +106,10 @@ class Batch(Struct, kw_only=True, omit_defaults=True):
     problems: list[Problem] = field(default_factory=list)
     output_file: str | None = None
     error_file: str | None = None
+    output_expires_after: int | None = None  # seconds
     times: dict[str, int] = field(default_factory=dict)  # when each status began
     counts: Counts | None = None  # of its lines, once it has ended
+    used: Used | None = None  # by the lines of its output file
 
     @property
     def ended(self) -> bool:
@@ -109,10 +131,11 @@ class Line(Struct, frozen=True):
 class BatchStore:
     """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
 
-    def __init__(self, folder: Folder, *, megabytes: float) -> None:
+    def __init__(self, folder: Folder, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
         """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
         self._folder = folder
         self._most = int(megabytes * MIB)
+        self._clock = clock
         self._lock = threading.RLock()
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
 
@@ -134,6 +157,7 @@ class BatchStore:
         purpose: str,
         pieces: Iterable[bytes],
         *,
+        expires_at: int | None = None,
         prefix: str = "file-",
     ) -> StoredFile:
         """Write a file. Raises `ServerError` if the owner's share of the disk is used up."""
@@ -154,8 +178,10 @@ class BatchStore:
             self._folder.write(name, bounded())
         except OSError as error:
             raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
-        now = int(time.time())
-        stored = StoredFile(id=name, filename=filename, purpose=purpose, bytes=size, created_at=now)
+        now = int(self._clock())
+        stored = StoredFile(
+            id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
+        )
         try:
             with self._transaction() as database:
                 database.execute(
@@ -180,11 +206,12 @@ class BatchStore:
             found = database.execute(
                 "SELECT body FROM files WHERE id = ? AND owner = ?", (id, owner)
             ).fetchone()
-        if found is None:
+        stored = from_json(found[0], StoredFile) if found else None
+        if stored is None or self._is_old(stored):
             raise ServerError(
                 "not_found", f"There is no file {id!r}: it was never stored, or was deleted.", "id"
             )
-        return from_json(found[0], StoredFile)
+        return stored
 
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files, oldest first."""
@@ -192,7 +219,8 @@ class BatchStore:
             found = database.execute(
                 "SELECT body FROM files WHERE owner = ? ORDER BY created, id", (owner,)
             ).fetchall()
-        return [from_json(body, StoredFile) for (body,) in found]
+        listed = [from_json(body, StoredFile) for (body,) in found]
+        return [each for each in listed if not self._is_old(each)]
 
     def open_file(self, owner: str, id: str) -> IO[bytes]:
         """The bytes of a file. Raises `ServerError` or `OSError`, also while they are read."""
@@ -209,9 +237,16 @@ class BatchStore:
         self._remove_file(id)
 
     def sweep(self) -> None:
-        """Delete leftovers in the folder."""
-        if self.exists:
-            self._folder.sweep()
+        """Delete expired files, and leftovers in the folder."""
+        if not self.exists:
+            return
+        self._folder.sweep()
+        with self._transaction() as database:
+            found = database.execute("SELECT body FROM files").fetchall()
+        for (body,) in found:
+            stored = from_json(body, StoredFile)
+            if self._is_old(stored):
+                self._remove_file(stored.id)
 
     # Batches
 
@@ -347,6 +382,9 @@ class BatchStore:
         if (replies := self._replies.get(owner)) is None:
             replies = self._replies[owner] = int(database.execute(_REPLIES, (owner,)).fetchone()[0])
         return int(used) + replies
+
+    def _is_old(self, stored: StoredFile) -> bool:
+        return stored.expires_at is not None and stored.expires_at <= self._clock()
 
     def _remove_file(self, id: str) -> None:
         with self._transaction() as database:

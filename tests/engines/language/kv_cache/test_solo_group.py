@@ -15,9 +15,10 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, new_prompt_cache, probe_prompt
-from pippin.engines.language.kv_cache.probe import choose_batching, takes_back
+from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
+from pippin.engines.language.kv_cache.solo_trial import takes_back
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
