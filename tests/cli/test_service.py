@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.service_files import LAUNCHD, SYSTEMD
 from pippin.cli.verbs import service
+from pippin.cli.verbs.service import LAUNCHD, SYSTEMD
 from pippin.config.errors import ConfigError
 
 COMMAND = ["/usr/bin/python3", "-m", "pippin", "serve", "a model", "--alias", "x=100%$HOME"]

@@ -1,7 +1,6 @@
 """`/v1/responses`: creates, reads, follows, cancels, deletes and compacts responses, and counts their input."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -67,12 +66,12 @@ class Responses:
         """Answer a request for a response, and store it."""
         handler, exchange = self._api.handler, exchange_of(request.scope)
         history = self._api.store.for_owner(exchange.owner)
-        dialect = SavingDialect(self._dialect, history)
+        dialect = SavingDialect(history)
         operation = await handler.prepare(request, exchange, dialect, history=history)
         encoder = operation.encoder
         if not isinstance(encoder, SavingEncoder):
             return await handler.answers.reply(request, exchange, operation)
-        if encoder.inner.background:
+        if encoder.background:
             return await self._run_in_background(exchange, operation, encoder)
         return await handler.answers.reply(request, exchange, operation, encoder.save)
 
@@ -145,10 +144,8 @@ class Responses:
     ) -> Response:
         await self._api.service.find(operation.model)  # refuses an unknown one at once
         own = response_id(operation.run)
-        answer = Answer(
-            replace(operation, encoder=encoder.inner), exchange, NobodyWaits(), self._api.handler.answers
-        )
-        running = BackgroundResponse(answer, encoder.inner, encoder.keep)
+        answer = Answer(operation, exchange, NobodyWaits(), self._api.handler.answers)
+        running = BackgroundResponse(answer, encoder, encoder.keep)
         self._background.add(exchange.owner, own, running)
         if operation.stream:
             return self._follow(running, -1)

@@ -12,7 +12,6 @@ from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import exchange_of, write_line
 from pippin.api.answers.answer import Answer
-from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB
@@ -79,7 +78,7 @@ class ResponsesSocket:
         self._socket = socket
         self._channel = Channel(socket)
         self._history = ConnectionHistory(api.store, exchange_of(socket.scope).owner)
-        self._dialect = SavingDialect(ResponsesDialect(), self._history, keep_all=True)
+        self._dialect = SavingDialect(self._history, keep_all=True)
 
     async def serve(self) -> None:
         """Answer until the client leaves."""

@@ -168,14 +168,22 @@ class Attention:
 
     own: Callable[..., mx.array]
 
-    def __call__(self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, **options: Any) -> mx.array:
-        mask = options.get("mask")
-        given = {name for name, value in options.items() if value is not None} - {"mask"}
+    def __call__(
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        *,
+        scale: float,
+        mask: mx.array | str | None = None,
+        sinks: mx.array | None = None,
+        **options: Any,
+    ) -> mx.array:
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         worth = scores >= LARGE and (q.shape[2] > 1 or k.shape[2] > SHORT_CONTEXT)
-        if worth and q.dtype == k.dtype == v.dtype == mx.float32 and not given:
+        if worth and q.dtype == k.dtype == v.dtype == mx.float32 and sinks is None and not options:
             return attention(q, k, v, scale, mask)
-        return self.own(q, k, v, scale=scale, **options)
+        return self.own(q, k, v, scale=scale, mask=mask, sinks=sinks, **options)
 
 
 def _large(x: Any) -> bool:

@@ -16,6 +16,7 @@ import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -23,8 +24,39 @@ from msgspec import Struct
 from pippin.config.cluster import set_ray_environment
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
-from pippin.runtime.cluster.pumps import LINK, LOG, READ_SIZE, SILENT, pump, watch
 from pippin.runtime.workers.stopped import until_stopped
+
+READ_SIZE: Final = 1 << 16
+SILENT: Final = 12
+"""Seconds after which a machine that acknowledges nothing counts as lost; the kernel probes every two."""
+LINK: Final = b"link\n"  # the first line of a connection names its content
+LOG: Final = b"log\n"
+
+
+async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Forward bytes until the source ends or the target is gone, then close the target."""
+    with suppress(OSError):  # either side may close
+        while data := await source.read(READ_SIZE):
+            target.write(data)
+            await target.drain()
+    with suppress(OSError):
+        target.close()
+        await target.wait_closed()
+
+
+def watch(stream: asyncio.StreamWriter) -> None:
+    """Make the kernel close the connection if the other machine disappears without a word (tcp(7))."""
+    connection: socket.socket = stream.get_extra_info("socket")
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 2),
+        ("TCP_KEEPINTVL", 2),
+        ("TCP_KEEPCNT", SILENT // 2 - 1),
+        ("TCP_USER_TIMEOUT", SILENT * 1000),
+    ):
+        if (option := getattr(socket, name, None)) is not None:  # macOS lacks some of them
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Ticket(Struct, frozen=True):

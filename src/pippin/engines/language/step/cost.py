@@ -89,8 +89,8 @@ class StepCost:
 def _fit(steps: list[Step]) -> NDArray[np.float64]:
     """The parts in seconds: among those that explain the steps equally well, the smallest."""
     parts = np.zeros(PARTS)
-    features = np.array([step.features for step in steps])
-    seconds = np.array([step.seconds for step in steps])
+    known = np.array([(*step.features, step.seconds) for step in steps])
+    features, seconds = known[:, :-1], known[:, -1]
     kept = list(range(PARTS))
     while kept:
         found = np.linalg.lstsq(features[:, kept], seconds, rcond=1e-6)[0]
