@@ -13,6 +13,7 @@ from mlx_lm.utils import _get_classes
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream.rotary import complete
+from pippin.engines.language.upstream.unread import refuse_unread
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
 SHARED = "rope_utils"
@@ -135,6 +136,7 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
+        refuse_unread(config, self.kind.__dataclass_fields__)
         required = [
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
