@@ -6,9 +6,8 @@ from typing import Final
 
 from pippin.catalog.info import WINDOW_KEYS
 from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS
-from pippin.engines.language.configuration import ALWAYS, DERIVED
+from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
-from pippin.engines.language.upstream.unread import COMPUTES
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "models-in-memory.md"
 OPENING: Final = "<!-- Written by `make docs` from what the loaders read -->\n"
@@ -26,16 +25,14 @@ def folder_page() -> str:
 
 def _table() -> str:
     generation = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id")
-    derived = (*DERIVED, *(name for fields in ALWAYS.values() for name in fields))
     rows = [
         ("File", "What is read", "What is not"),
         ("---",) * 3,
         (
             "`config.json`",
-            "the fields of the architecture's class in mlx-lm or mlx-vlm; "
-            f"{_listed(sorted(set(derived)))} from others; the window from {_listed(WINDOW_KEYS)}; rotary settings, "
-            "old and new; `eos_token_id`, `vocab_size`",
-            f"refused where mlx-lm's class lacks them and they differ from the usual value: {_listed(COMPUTES)}",
+            "the fields of the architecture's class in mlx-lm or mlx-vlm, in older spellings and transformers 5's; the "
+            f"window from {_listed(WINDOW_KEYS)}; `eos_token_id`, `vocab_size`",
+            f"refused where mlx-lm's class lacks them and they differ from the usual value: {_listed(COMPUTING)}",
         ),
         (
             "its `quantization_config`",

@@ -15,7 +15,6 @@ from pippin.engines.language.configuration import Config, rotary_tables, spelled
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.rotary import complete
-from pippin.engines.language.upstream.unread import refuse_unread
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
 SHARED = "rope_utils"
@@ -148,7 +147,6 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        refuse_unread(config, self.kind.__dataclass_fields__)
         required = [
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
