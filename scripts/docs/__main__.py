@@ -6,6 +6,7 @@ from scripts.docs.api_page import api_page
 from scripts.docs.cli_page import cli_page
 from scripts.docs.configuration_pages import configuration_page, migrating_page
 from scripts.docs.engine_page import engine_page
+from scripts.docs.folder_page import folder_page
 from scripts.docs.sampling_page import sampling_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -16,6 +17,7 @@ PAGES = {
     "api.md": api_page,
     "sampling.md": sampling_page,
     "engine.md": engine_page,
+    "models-in-memory.md": folder_page,
 }
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ Options marked ● change without a restart: edit the file and send SIGHUP, or `
 | `PIPPIN_HOME` | Pippin's own folder (`~/.cache/pippin`): imported models, and records of running servers |
 | `PIPPIN_SERVER` | address that `pippin ps`, `load` and `unload` talk to |
 | `PIPPIN_API_KEY` | key that these commands send, and that a server started here asks for |
-| `HF_HOME`, `HF_HUB_CACHE` | location of Hugging Face's cache, read as its own tools read them |
+| `HF_HOME`, `HF_HUB_CACHE`, `OLLAMA_MODELS` | folders of Hugging Face's cache and Ollama's models, as for their tools |
 | `HF_TOKEN` | token for gated models |
 
 In a variable, separate the items of a list by commas (`PIPPIN_API_KEYS=a,b`; `PIPPIN_API_KEY=a` will do for one); as a

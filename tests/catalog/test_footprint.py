@@ -1,5 +1,6 @@
 """The estimate of a loaded model's memory."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -74,6 +75,26 @@ def test_a_damaged_header_falls_back_to_the_file_size(tmp_path: Path) -> None:
     for data in (b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"\x02" + bytes(7) + b"{"):
         (folder / "model.safetensors").write_bytes(data)
         assert footprint(read_info(folder), ModelOptions(), "stored") == PROCESS_BYTES + len(data)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "method", "leaf", "values"),
+    [
+        ("F8_E4M3", "fp8", "weight", 32),
+        ("I8", "compressed-tensors", "weight", 32),
+        ("U8", "bitsandbytes", "weight", 64),
+        ("I32", "gptq", "qweight", 8 * 32),
+    ],
+)
+def test_what_other_tools_packed_counts_as_it_is_unpacked(
+    tmp_path: Path, dtype: str, method: str, leaf: str, values: int
+) -> None:
+    config = {"model_type": "llama", "quantization_config": {"quant_method": method}}
+    folder = write_model(tmp_path / "m", config)
+    header = json.dumps({f"a.{leaf}": {"dtype": dtype, "shape": [8, 4], "data_offsets": [0, 32]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
+    wide = footprint(read_info(folder), ModelOptions(), "float32") - PROCESS_BYTES
+    assert wide == 4 * values
 
 
 def test_the_scripted_model_is_small() -> None:

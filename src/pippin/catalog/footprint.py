@@ -43,6 +43,8 @@ KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
+UNPACKED: Final = ("F8_E4M3", "I8", "U8")
+"""Types of matrices that other tools have quantised, which become floats at the load."""
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
@@ -155,9 +157,15 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
     if count < 0:
         return 0
     stored = count * BYTES.get(array.dtype, 1)
+    module, _, leaf = name.rpartition(".")
+    if leaf == "weight" and array.dtype in UNPACKED:
+        halves = 2 if array.dtype == "U8" and settings.get("quant_method") == "bitsandbytes" else 1
+        packed = array.dtype == "U8" and halves == 1
+        return stored if packed else count * halves * (value_bytes or (4 if accelerator() == "cpu" else 2))
     if value_bytes is None:
         return stored
-    module, _, leaf = name.rpartition(".")
+    if leaf in ("qweight", "weight_packed"):
+        return count * 32 // (whole(settings.get("bits")) or 4) * value_bytes
     if settings and array.dtype == "U32" and leaf == "weight":
         bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
         return count * 32 // bits * value_bytes

@@ -54,8 +54,6 @@ WHISPER_WEIGHTS: Final = ("weights.npz",)
 """What Whisper folders hold instead of safetensors: arrays that `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
-OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
-"""The parameters read from generation_config.json."""
 RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention
 WITH_SINKS: Final = frozenset({"gpt_oss"})  # attention with sinks does not support packed keys
 FULL: Final = frozenset({"full_attention", "attention", "global_attention"})
@@ -280,7 +278,7 @@ def _sampling(generation: Json) -> Sampling:
     if generation.get("do_sample") is False:
         return Sampling(temperature=0.0)
     said: dict[str, Any] = {}
-    for parameter in OF_CHECKPOINTS:
+    for parameter in p.OF_CHECKPOINTS:
         value: Any = generation.get(parameter.name)
         if parameter.holds(value) and parameter.acts(value):
             said[parameter.name] = float(value) if parameter.type == "float" else value

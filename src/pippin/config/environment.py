@@ -63,7 +63,7 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
 
 def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that locate models; another process needs them to find the same ones."""
-    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS")
     return {name: variables[name] for name in names if variables.get(name)}
 
 

@@ -274,3 +274,37 @@ MOST_BIASES: Final = 4096  # tokens that `logit_bias` names
 LARGEST_BIAS: Final = 100.0  # either way
 MOST_BREAKERS: Final = 64  # texts in `dry_sequence_breakers`
 LONGEST_BREAKER: Final = 64  # characters of one
+
+OF_CHECKPOINTS: Final = (
+    *(TEMPERATURE, TOP_P, TOP_K, MIN_P, TYPICAL_P),
+    *(REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY),
+)
+"""The parameters that are read from a checkpoint's generation_config.json, and hold where a request does not say."""
+
+LEFT_OUT: Final = (
+    *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "guidance_scale", "dola_layers"),
+    *("no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "sequence_bias"),
+    *(
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "top_h",
+        "min_length",
+        "min_new_tokens",
+        "stop_strings",
+        "token_healing",
+    ),
+    *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids", "constraints"),
+    *(
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "exponential_decay_length_penalty",
+        "watermarking_config",
+    ),
+)
+"""Fields of generation_config.json that change an answer of transformers, and none here: the log of a load names them.
+"""
+
+
+def left_out(generation: dict[str, Any]) -> list[str]:
+    """The fields of `LEFT_OUT` that a generation_config.json sets to something."""
+    return [name for name in LEFT_OUT if generation.get(name) not in (None, False, 0, 1, "", [], {})]

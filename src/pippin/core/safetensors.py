@@ -78,8 +78,8 @@ def missing_shards(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> WeightFiles:
-    """The files of the index, if they hold all of its tensors, else all `model*.safetensors`. Raises `ValueError` where
-    files are missing, or where two of the others hold the same tensor. Raises `OSError`."""
+    """The files of the index, if they hold all of its tensors, else all `model*.safetensors`, else all others. Raises
+    `ValueError` where files are missing, or where two of the others hold the same tensor. Raises `OSError`."""
     index = index_of(folder)
     if missing := missing_shards(folder):
         raise ValueError(
@@ -92,7 +92,9 @@ def weight_files(folder: Path) -> WeightFiles:
             return WeightFiles(
                 tuple(named), held | {name: folder / index[name] for name in held if name in index}
             )
-    files = sorted(path for path in folder.glob("model*.safetensors") if path.is_file())
+    there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    named_so = [path for path in there if path.name.startswith("model")]
+    files = named_so or [path for path in there if not path.name.startswith("consolidated")]
     held = _tensors(files)
     for path in reversed(files):
         if twice := next((name for name in _tensors([path]) if held[name] != path), None):

@@ -162,6 +162,14 @@ def test_a_field_that_the_architecture_needs_is_named(folder: Path) -> None:
     assert message.startswith("The config.json of 'm' lacks 'rms_norm_eps', which the installed mlx-lm needs")
 
 
+def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(folder: Path) -> None:
+    expected = load(folder)[0](TOKENS)
+    config(folder, hidden_act="silu")
+    assert mx.array_equal(load(folder)[0](TOKENS), expected)
+    config(folder, hidden_act="gelu")
+    assert "hidden_act 'gelu' is not read by the class" in refusal(folder)
+
+
 def test_infinity_in_a_configuration_is_read(folder: Path) -> None:
     config(folder, time_step_limit=[0.0, float("inf")], other={"__float__": "Infinity"})
     assert load(folder)[1]["other"] == float("inf")

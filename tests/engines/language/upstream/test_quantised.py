@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from pippin.core.conversion import Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.conversion.convert import convert
+from pippin.engines.language.kernels.decoder import KernelDecoder
+from pippin.engines.language.model.weights import KernelUse, load_weights
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import TinyModels
 
@@ -246,8 +251,8 @@ def source(tiny_models: TinyModels) -> Path:
     return tiny_models("llama")
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, name: str) -> None:
+def both(source: Path, folder: Path, name: str) -> tuple[Path, Path]:
+    """The folder of a model whose matrices are packed, and of one with the numbers that they stand for."""
     settings, pack = FORMATS[name]
     tensors: dict[str, Tensor] = {}
     stand_for: dict[str, Tensor] = {}
@@ -259,8 +264,33 @@ def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, na
         prefix = tensor.removesuffix("weight")
         tensors |= {prefix + leaf: each for leaf, each in found.items()}
         stand_for[tensor] = plain(numbers.astype(np.float32))
-    expected = logits(written(tmp_path / "plain", source, None, stand_for))
-    assert mx.allclose(logits(written(tmp_path / "packed", source, settings, tensors)), expected, atol=1e-4)
+    packed = written(folder / "packed", source, settings, tensors)
+    return packed, written(folder / "plain", source, None, stand_for)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, name: str) -> None:
+    folder, unpacked = both(source, tmp_path, name)
+    assert mx.allclose(logits(folder), logits(unpacked), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["packed with zeros", "fp8 blocks"])
+def test_the_kernels_compute_with_these_numbers(source: Path, tmp_path: Path, name: str) -> None:
+    folder, unpacked = both(source, tmp_path, name)
+    info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
+    plan = msgspec.structs.replace(PLAN, kernels=True)
+    model, _ = load_weights(info, plan, lambda *_: None, use=KernelUse(threads=2))
+    assert isinstance(model, KernelDecoder)
+    assert mx.allclose(model(TOKENS, cache=make_prompt_cache(model)), logits(unpacked), atol=1e-3)
+
+
+def test_such_a_model_is_converted(source: Path, tmp_path: Path) -> None:
+    folder, unpacked = both(source, tmp_path, "gptq 4 bits")
+    wanted = Quantization(bits=8, group_size=GROUP, mode="affine", recipe=None)
+    asked = Conversion(target=str(tmp_path / "out"), quantization=wanted, dtype=None, measure=False)
+    convert(folder, asked, lambda _: None)
+    assert mx.allclose(logits(tmp_path / "out"), logits(unpacked), atol=0.3)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]["bits"] == 8
 
 
 def test_fp8_numbers_without_scales_are_read_as_numbers(source: Path, tmp_path: Path) -> None:

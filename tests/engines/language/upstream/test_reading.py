@@ -64,3 +64,49 @@ def test_a_scaling_that_a_class_leaves_out_is_refused(tmp_path: Path) -> None:
     folder = write("jina_vlm", FAMILIES["jina_vlm"], tmp_path / "jina_vlm")
     with pytest.raises(ValueError, match="rope_scaling of the type 'linear' is not read"):
         turns(folder, rope_theta=1e4, rope_scaling=LINEAR)
+
+
+def logits(folder: Path) -> mx.array:
+    return load_model(folder).language_model(mx.array([[1, 5, 9, 14]])).logits
+
+
+def test_a_stray_file_and_an_index_are_judged_as_for_mlx_lm(tmp_path: Path) -> None:
+    folder = write("paligemma", FAMILIES["paligemma"], tmp_path / "m")
+    expected, weights = logits(folder), mx.load(str(folder / "model.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(weights, "model.safetensors")}))
+    mx.save_safetensors(
+        str(folder / "model-zzz.safetensors"), {name: each * 2 for name, each in weights.items()}
+    )
+    assert mx.array_equal(logits(folder), expected)
+    index.unlink()
+    with pytest.raises(ValueError, match="both hold"):
+        load_model(folder)
+
+
+def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
+    folder = write("paligemma", FAMILIES["paligemma"], tmp_path / "m")
+    path = folder / "model.safetensors"
+    weights = mx.load(str(path))
+    packed = {
+        name: mx.to_fp8(each) if name.endswith("_proj.weight") else each for name, each in weights.items()
+    }
+    mx.save_safetensors(
+        str(path),
+        {
+            name: mx.from_fp8(each, dtype=mx.float32) * 0.5 if each.dtype == mx.uint8 else each
+            for name, each in packed.items()
+        },
+    )
+    expected = logits(folder)
+    scales = {f"{name}_scale": mx.array([0.5]) for name, each in packed.items() if each.dtype == mx.uint8}
+    assert scales
+    mx.save_safetensors(str(path), {**packed, **scales})
+    # MLX writes bytes; the header of other tools says what they are.
+    data = path.read_bytes().replace(b'"dtype":"U8"', b'"dtype":"F8_E4M3"')
+    size = int.from_bytes(data[:8], "little") + len(data) - path.stat().st_size
+    path.write_bytes(size.to_bytes(8, "little") + data[8:])
+    config = json.loads((folder / "config.json").read_text())
+    settings = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    assert mx.allclose(logits(folder), expected, atol=1e-5)

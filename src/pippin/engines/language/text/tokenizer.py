@@ -5,6 +5,7 @@ Special tokens that a client's text spells are encoded as text; a text that is t
 
 import codecs
 import json
+import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
@@ -17,8 +18,11 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.core.parameters import left_out
 from pippin.core.published import from_published, mistaken, name_of
 from pippin.engines.language.text.fast_forms import open_fast_form
+
+log = logging.getLogger(__name__)
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
 # (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is first tokenized in
@@ -329,6 +333,8 @@ class Tokenizer:
             # tokenizers raises bare `Exception` for a file that it can't read.
             raise ServerError("load_failed", _unread(folder, error)) from error
         config, generation = _read(folder / "config.json"), _read(folder / "generation_config.json")
+        if names := left_out(generation):
+            log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
         ends = (wrapped.eos_token_id, generation.get("eos_token_id"), config.get("eos_token_id"))
         return cls(

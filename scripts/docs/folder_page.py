@@ -1,0 +1,63 @@
+"""The table of docs/models-in-memory.md that is written from what the loaders read of a model's folder."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from pippin.catalog.info import WINDOW_KEYS
+from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS
+from pippin.engines.language.upstream.fields import COMPUTING
+from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "models-in-memory.md"
+OPENING: Final = "<!-- Written by `make docs` from what the loaders read -->\n"
+CLOSING: Final = "<!-- End -->\n"
+
+
+def folder_page() -> str:
+    """The page with a fresh table. Raises `ValueError` where the marks around the table are missing."""
+    before, _, rest = PAGE.read_text("utf-8").partition(OPENING)
+    _, closing, after = rest.partition(CLOSING)
+    if not closing:
+        raise ValueError(f"{PAGE.name} has no {OPENING.strip()} followed by {CLOSING.strip()}")
+    return before + OPENING + _table() + CLOSING + after
+
+
+def _table() -> str:
+    generation = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id")
+    rows = [
+        ("File", "What is read", "What is not"),
+        ("---",) * 3,
+        (
+            "`config.json`",
+            "the fields of the architecture's class in mlx-lm or mlx-vlm, in older spellings and transformers 5's; the "
+            f"window from {_listed(WINDOW_KEYS)}; `eos_token_id`, `vocab_size`",
+            f"refused where mlx-lm's class lacks them and they differ from the usual value: {_listed(COMPUTING)}",
+        ),
+        (
+            "its `quantization_config`",
+            f"as numbers: {_listed((*METHODS, 'auto-round'))}; packed as they are: "
+            f"{_listed((*LEFT_TO_LIBRARIES, *LEFT_FORMATS))}",
+            "other methods are refused by name",
+        ),
+        (
+            "`generation_config.json`",
+            _listed(generation),
+            f"named in the log: {_listed(LEFT_OUT)}; an answer's length is the request's",
+        ),
+        (
+            "`tokenizer_config.json`",
+            "as transformers reads it, and `chat_template`; `model_max_length` where nothing else tells a window",
+            "sides of padding and truncation: no text is padded or cut",
+        ),
+        (
+            "`model.safetensors.index.json`",
+            "`weight_map`, if its files hold all of its tensors; else every `model*.safetensors`, each tensor once",
+            "files beside those of the index",
+        ),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

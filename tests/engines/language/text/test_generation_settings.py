@@ -1,0 +1,47 @@
+"""What a tokenizer takes from the files beside its own."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.engines.language.text.tokenizer import Tokenizer
+from tests.engines.tiny_models import TinyModels
+
+
+@pytest.fixture
+def folder(tiny_models: TinyModels, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_models("llama"), tmp_path / "m"))
+
+
+def test_settings_that_change_no_answer_are_named_in_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"num_beams": 4, "top_h": None, "guidance_scale": 1.0, "suppress_tokens": [7], "top_p": 0.9}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    Tokenizer.load(folder)
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("pippin")]
+    assert told == ["generation_config.json sets num_beams, suppress_tokens, which change no answer here"]
+
+
+def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": [250, 251]}))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 252, "temperature": Infinity}')
+    assert Tokenizer.load(folder).eos == {250, 251, 252, 256}
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("", "is empty"),
+        ("version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("<html>", "a web page"),
+    ],
+)
+def test_a_tokenizer_that_holds_something_else_is_told(folder: Path, content: str, what: str) -> None:
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(ServerError, match=what):
+        Tokenizer.load(folder)
