@@ -54,6 +54,9 @@ CHOOSES_ITS_SIZE: Final = ("ernie_image", "flux2", "flux3", "llada_image", "qwen
 """Families that choose a size that they support from the given pictures if an edit names none. Others would take the
 first picture's own, however large or small."""
 
+SEES_ALPHA: Final = ("qwen_image",)
+"""Families that are given transparency; others would see the colours below it."""
+
 LEAST_SIDE: Final = {"mage_flow": 512}
 MOST_SIDE: Final = {"mage_flow": 2048}
 """The sides that a family supports, for sizes that are chosen here."""
@@ -134,7 +137,7 @@ class ImagePreparer:
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         wanted = request_of(task, self.info)
         self._check(wanted)
-        given, words = decoded(wanted)
+        given, words = decoded(wanted, keep_alpha=self.classes.family in SEES_ALPHA)
         sized = self._sized(wanted, given)
         return BlockingJob[Pipeline](id, Accepted(words), painter(sized, given, words))
 

@@ -29,9 +29,12 @@ def request_of(task: Task, info: ModelInfo) -> GenerateImages:
     return task
 
 
-def decoded(task: GenerateImages) -> "tuple[list[Image], int]":
+def decoded(task: GenerateImages, *, keep_alpha: bool) -> "tuple[list[Image], int]":
     """The pictures that a task starts from, and how many words it has. Raises `ServerError`."""
-    given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
+    given = [
+        pictures.decode(data, param=f"image[{index}]", keep_alpha=keep_alpha)
+        for index, data in enumerate(task.images)
+    ]
     return given, len(task.prompt.split()) + len((task.negative_prompt or "").split())
 
 
@@ -54,8 +57,7 @@ def at_most(pictures: int) -> str:
 
 
 def written(given: "list[Image]", folder: Path) -> list[Path]:
-    """Write the pictures that a request starts from into a folder, from which the pipelines read them. Transparency is
-    kept: some families see it."""
+    """Write the pictures that a request starts from into a folder, from which the pipelines read them."""
     paths = []
     for index, image in enumerate(given):
         path = folder / f"{index}.png"
