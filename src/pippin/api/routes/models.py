@@ -51,7 +51,7 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
         "context_management": never | dict.fromkeys(EDITS, never),
         "effort": thinks | dict.fromkeys(EFFORTS, thinks),
         "image_input": _said(can.images),
-        "pdf_input": never,
+        "pdf_input": answers,
         "server_tools": never | {"code_execution": never, "web_search": never},
         "structured_outputs": answers,
         "thinking": thinks

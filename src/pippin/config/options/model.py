@@ -15,6 +15,7 @@ Natural = Annotated[int, Meta(ge=0)]
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
 CpuActivations = Literal["float32", "int8", "int8-amx"]
+UnreadableMedia = Literal["auto", "describe", "refuse"]
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -236,6 +237,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
     max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
     vision_cache_size: Annotated[Natural, Meta(description="Images whose features are kept.")] = 20
+    unreadable_media: Annotated[
+        UnreadableMedia,
+        Meta(
+            description="Pictures, sound, videos and documents that the model can't take: `refuse`, or `describe` by "
+            "a line of text; `auto` refuses those of the user's newest message and describes others."
+        ),
+    ] = "auto"
 
     # Other kinds
     embedding_max_length: Annotated[

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, 
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.engines.attachments.reading import AttachmentReader, attachments
 from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
@@ -31,7 +33,6 @@ from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPro
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
-from pippin.engines.language.vision.placeholders import media_parts
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
@@ -84,6 +85,7 @@ class LanguagePreparer:
             *(self._reasoning.markers if self._reasoning else ()),
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
+        self._attachments = AttachmentReader(options.unreadable_media)
         config = read_config(Path(spec.info.path or ""))
         self.may_take_media = takes_media(config)
         self._placeholders = frozenset().union(*placeholder_tokens(config).values())
@@ -167,7 +169,7 @@ class LanguagePreparer:
         chat template may come with its media processor."""
         if self._loaded or not self.may_take_media or not request.messages:
             return False
-        return not self.tokenizer.chat_templates or any(media_parts(request.messages))
+        return not self.tokenizer.chat_templates or any(attachments(request.messages))
 
     def _framed(self, request: GenerationRequest) -> GenerationRequest:
         """The request with videos replaced by frames, for a model that takes pictures and no video."""
@@ -177,8 +179,25 @@ class LanguagePreparer:
 
         return msgspec.structs.replace(request, messages=as_frames(request.messages, rate))
 
+    def _readable(
+        self, request: GenerationRequest, render: Callable[[GenerationRequest], RenderedPrompt]
+    ) -> tuple[RenderedPrompt, tuple[str, ...]]:
+        """What `render` returns for the request without attachments that this model can't take, and warnings of them.
+
+        Raises `ServerError`.
+        """
+        seen = {"video"} if self.media.frames is not None else set()
+        readable = self._attachments.read(request, self.media.modalities | seen)
+        while True:
+            try:
+                return render(self._framed(readable.request)), readable.warnings
+            except ServerError as error:
+                if not readable.leave_out_for(error.report):
+                    raise
+
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
-        return self._renderer.prompt(self._framed(request), self._offered(request), most=MOST_COUNTED)
+        offered = self._offered(request)
+        return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
@@ -188,7 +207,8 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        prompt = fit_prompt(self._renderer, self._framed(request), offered, window, reserve)
+        fit = partial(fit_prompt, self._renderer, tools=offered, context_window=window, reserve=reserve)
+        prompt, warnings = self._readable(request, fit)
         self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
@@ -200,7 +220,7 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped),
+            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
