@@ -104,7 +104,7 @@ def test_poolings_that_mean_nothing_here_are_refused(tmp_path: Path) -> None:
     (folder / "1_Pooling").mkdir()
     config = folder / "1_Pooling" / "config.json"
     config.write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}')
-    with pytest.raises(ServerError, match=r"'cls_token'.*--embedding-pooling"):
+    with pytest.raises(ServerError, match=r"'cls'.*--embedding-pooling"):
         embed(folder, "a")
     assert embed(folder, "a", embedding_pooling="last").shape == (1, 64)
     config.write_text('{"pooling_mode_mean_tokens": true}')

@@ -70,8 +70,16 @@ def test_a_language_that_the_model_does_not_know_is_refused(loaded: Loaded) -> N
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("language", ["English", "en-GB", "en_US", "auto", "Auto"])
+def test_a_language_may_be_a_name_or_detected(loaded: Loaded, language: str) -> None:
+    done = hear(loaded, language=language)[-1]
+    assert isinstance(done, Transcribed)
+    assert (done.text, done.language) == (HEARD, "en")
+
+
+@pytest.mark.model
 def test_what_is_not_audio_is_refused_before_the_model(loaded: Loaded) -> None:
-    with pytest.raises(ServerError, match="can't be decoded"):
+    with pytest.raises(ServerError, match="no sound that can be decoded"):
         loaded[0].prepare("a", Transcribe(audio=b"hello" * 100))
     with pytest.raises(ServerError, match="speech into text"):
         loaded[0].prepare("a", Speak(text="hello"))

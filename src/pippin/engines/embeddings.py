@@ -6,11 +6,13 @@ folder's sentence-transformers files (`modules.json`, `1_Pooling/config.json`).
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -22,6 +24,7 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.safetensors import weight_files
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
@@ -65,44 +68,138 @@ MASKED = -1e9
 """Added to the score of a position that is not attended to. A padding position attends to nothing at all: with minus
 infinity its softmax would be NaN, and so would every sum over positions."""
 
-PoolingMode = Literal["last", "mean"]
+MODES: dict[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The pooling modes of sentence-transformers by the flags that name them, in the order in which several are joined."""
 
-CAUSAL_POOLINGS: dict[str, PoolingMode] = {"lasttoken": "last", "mean_tokens": "mean", "mean": "mean"}
-"""The pooling modes of sentence-transformers that a model with causal attention can have: its first token, which
-`cls_token` takes, attends to nothing but itself."""
+ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
+    "Identity": lambda x: x,
+    "Tanh": mx.tanh,
+    "ReLU": nn.relu,
+    "GELU": nn.gelu,
+    "SiLU": nn.silu,
+    "Sigmoid": mx.sigmoid,
+}
+"""torch's activations that a Dense module of sentence-transformers may name."""
+
+Step = Callable[[mx.array], mx.array]
+
+
+def normalized(vectors: mx.array) -> mx.array:
+    return vectors / mx.maximum(mx.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How hidden states become one vector: `config` is sentence-transformers' `1_Pooling/config.json`."""
+    """How hidden states become one vector: the modes whose vectors are joined, and what is done to the result."""
 
-    config: dict[str, Any]
-    normalize: bool
+    modes: tuple[str, ...]
+    steps: tuple[Step, ...]
 
-    @property
-    def mode(self) -> str:
-        """The first mode that is on: `mean_tokens`, `lasttoken`, `cls_token` and so on."""
-        named = self.config.get("pooling_mode")
-        if isinstance(named, str):
-            return named
-        prefix = "pooling_mode_"
-        on = (
-            key.removeprefix(prefix) for key, value in self.config.items() if value is True and prefix in key
-        )
-        return next(on, "mean_tokens")
+    def finished(self, vectors: mx.array) -> mx.array:
+        for step in self.steps:
+            vectors = step(vectors)
+        return vectors
+
+
+def pool(states: mx.array, mask: mx.array, modes: tuple[str, ...]) -> mx.array:
+    """The vectors [batch, modes * hidden] of states [batch, length, hidden], of which `mask` [batch, length] has 1 for
+    a token and 0 for the padding on its right. The formulas are sentence-transformers'."""
+    states, weights = states.astype(mx.float32), mask[..., None].astype(mx.float32)
+    places = weights * mx.arange(1, states.shape[1] + 1, dtype=mx.float32)[None, :, None]
+    found = {
+        "cls": lambda: states[:, 0],
+        "max": lambda: mx.where(weights > 0, states, -mx.inf).max(axis=1),
+        "mean": lambda: (states * weights).sum(axis=1) / weights.sum(axis=1),
+        "mean_sqrt_len_tokens": lambda: (states * weights).sum(axis=1) / mx.sqrt(weights.sum(axis=1)),
+        "weightedmean": lambda: (states * places).sum(axis=1) / places.sum(axis=1),
+        "lasttoken": lambda: states[mx.arange(len(states)), mask.sum(axis=1).astype(mx.int32) - 1],
+    }
+    return mx.concatenate([found[mode]() for mode in modes], axis=-1)
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """The pooling that a folder's sentence-transformers files name, or None where it has no `modules.json`."""
-    modules = folder / "modules.json"
-    if not modules.exists():
+    """The pooling that a folder's sentence-transformers files name, or None where it has no `modules.json`.
+
+    Raises `ServerError("load_failed")` naming a module or a setting that is not computed here.
+    """
+    file = folder / "modules.json"
+    if not file.exists():
         return None
-    paths = {
-        str(module.get("type", "")).rsplit(".", 1)[-1]: str(module.get("path", ""))
-        for module in from_json(modules.read_bytes(), list[dict[str, Any]])
-    }
-    config = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
-    return Pooling(config or {"pooling_mode": "mean"}, "Normalize" in paths)
+    modes: tuple[str, ...] = ("mean",)
+    steps: list[Step] = []
+    unknown: list[str] = []
+    for module in from_json(file.read_bytes(), list[dict[str, Any]]):
+        kind, path = str(module.get("type", "")), folder / str(module.get("path", ""))
+        if kind.startswith("pylate"):
+            refuse_unknown(folder.name, "late interaction")
+        match kind.rpartition(".")[2]:
+            case "Transformer" | "Dropout":  # the model itself, and what acts in training alone
+                pass
+            case "Pooling":
+                modes = _modes(folder.name, read_json(path / "config.json"))
+            case "Normalize":
+                steps.append(normalized)
+            case "Dense":
+                steps.append(_dense(folder.name, path))
+            case "LayerNorm":
+                steps.append(_layer_norm(folder.name, path))
+            case other:
+                unknown.append(other)
+    if unknown:
+        raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown)}")
+    return Pooling(modes, tuple(steps))
+
+
+def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
+    named = config.get("pooling_mode") or [mode for flag, mode in MODES.items() if config.get(flag)] or "mean"
+    modes = (named,) if isinstance(named, str) else tuple(named)
+    if other := [mode for mode in modes if mode not in MODES.values()]:
+        raise _not_computed(name, f"its pooling_mode is {', '.join(map(str, other))}")
+    if not config.get("include_prompt", True):
+        raise _not_computed(name, "its pooling leaves the prompt out (include_prompt is false)")
+    return modes
+
+
+def _dense(name: str, folder: Path) -> Step:
+    """sentence-transformers' Dense: a linear layer and an activation. Raises `ServerError("load_failed")`."""
+    config, arrays = read_json(folder / "config.json"), _arrays(name, folder, "linear.weight")
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    source = config.get("module_input_name", "sentence_embedding")
+    if activation not in ACTIVATIONS or source != "sentence_embedding":
+        raise _not_computed(name, f"{folder.name} has the activation {activation} on {source}")
+    weight, bias = arrays["linear.weight"].T, arrays.get("linear.bias", mx.zeros(()))
+    return lambda vectors: ACTIVATIONS[activation](vectors @ weight + bias)
+
+
+def _layer_norm(name: str, folder: Path) -> Step:
+    """sentence-transformers' LayerNorm. Raises `ServerError("load_failed")`."""
+    arrays = _arrays(name, folder, "norm.weight")
+    return lambda vectors: mx.fast.layer_norm(vectors, arrays["norm.weight"], arrays.get("norm.bias"), 1e-5)
+
+
+def _arrays(name: str, folder: Path, needed: str) -> dict[str, mx.array]:
+    """The arrays of a module, in float32."""
+    try:
+        found = mx.load(str(folder / "model.safetensors"))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _not_computed(name, f"{folder.name}/model.safetensors cannot be read ({error})") from error
+    assert isinstance(found, dict)  # of a safetensors file
+    if needed not in found:
+        raise _not_computed(name, f"{folder.name}/model.safetensors has no {needed}")
+    return {key: array.astype(mx.float32) for key, array in found.items()}
+
+
+def _not_computed(name: str, reason: str) -> ServerError:
+    return ServerError(
+        "load_failed", f"The vectors of {name} are not computed here: {reason}. Choose another model."
+    )
 
 
 class EmbeddingPreparer:
@@ -254,8 +351,6 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     """The forward pass of an encoder of mlx-vlm, which pools by itself."""
     load = partial(load_encoder_of, preparer.folder, preparer.tokenizer.config)
     try:
-        from mlx_vlm.models.pooling import pool_by_config
-
         model = load_encoder(load, preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
@@ -263,16 +358,14 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
             'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
         ) from error
     pad = preparer.tokenizer.pad
-    if pooling is not None:
-        model.pooling_config = pooling.config
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
         extra = {} if segments is None else {"token_type_ids": segments}
         out = model(tokens, attention_mask=mask, **extra)
-        # mlx-vlm's `text_embeds` are normalised; a folder that asks for vectors as they are is pooled here.
-        if pooling is not None and not pooling.normalize and "dense" not in model:
-            return floats(pool_by_config(out.last_hidden_state, mask, pooling.config))
+        # EmbeddingGemma's Dense modules are layers of mlx-vlm's model of it.
+        if pooling is not None and "dense" not in model:
+            return floats(pooling.finished(pool(out.last_hidden_state, mask, pooling.modes)))
         return floats(out.text_embeds)
 
     return forward
@@ -283,10 +376,25 @@ def load_encoder_of(folder: Path, config: dict[str, Any]) -> nn.Module:
     from mlx_vlm.embedding_loader import load_embedding_model
 
     config = spelled_out(config)
-    model = load_embedding_model(folder, config=config, lazy=True, trust_remote_code=False)
+    with _without_modules(folder, config["model_type"]) as alone:
+        model = load_embedding_model(alone, config=config, lazy=True, trust_remote_code=False)
     if config["model_type"] == "gemma3_text":
         restore_sliding_window(model, config)
     return model
+
+
+@contextmanager
+def _without_modules(folder: Path, architecture: str) -> Iterator[Path]:
+    """A view of a folder without the folders in it: mlx-vlm takes the arrays of modules for the model's. It reads
+    itself those of architectures that have them as layers."""
+    if architecture in ("gemma3_text", "lfm2"):
+        yield folder
+        return
+    with TemporaryDirectory(prefix="pippin-encoder-") as view:
+        for file in folder.iterdir():
+            if file.is_file():
+                (Path(view) / file.name).symlink_to(file.absolute())
+        yield Path(view)
 
 
 class SlidingWindowLayer(nn.Module):  # type: ignore[misc]
@@ -326,15 +434,15 @@ def restore_sliding_window(model: nn.Module, config: dict[str, Any]) -> None:
 def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progress: LoadProgress) -> Forward:
     """The forward pass of a causal language model whose hidden states are pooled."""
     info, options, pad = preparer.info, preparer.options, preparer.tokenizer.pad
-    mode = _pooling_mode(info, options, pooling)
-    normalize = pooling is None or pooling.normalize
+    modes = _pooling_modes(info, options, pooling)
+    steps = pooling or Pooling(modes, (normalized,))
     plan = decide(find_facts(), options)
     configure(plan)
     model, _ = load_weights(
         info,
         plan,
         progress,
-        Reading(trust_remote_code=options.trust_remote_code),
+        Reading(trust_remote_code=options.trust_remote_code, changed=_without_head(preparer.folder)),
         use=KernelUse(threads=preparer.threads),
     )
     seen = _conversation_states(preparer, model)  # before the head is removed
@@ -343,15 +451,12 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
         tokens, mask, _ = padded(batch, pad)
         lengths = mask.sum(axis=1)
-        states = hidden_states(tokens, lengths)
-        if mode == "mean":
-            return (states * mask[..., None]).sum(axis=1) / lengths[:, None]
-        return states[mx.arange(len(batch)), lengths - 1]
+        return pool(hidden_states(tokens, lengths), mask, modes)
 
     def pool_alone(sequence: EncoderInput) -> mx.array:
         assert seen is not None
-        states = seen.states(sequence)
-        return states.mean(axis=0) if mode == "mean" else states[-1]
+        states = seen.states(sequence)[None]
+        return pool(states, mx.ones(states.shape[:2], mx.int32), modes)[0]
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         texts = [index for index, each in enumerate(batch) if each.media is None]
@@ -362,9 +467,7 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
             if texts:
                 rows |= zip(texts, pool_texts([batch[index] for index in texts]), strict=True)
             pooled = mx.stack([rows[index] for index in range(len(batch))])
-        if normalize:
-            pooled = pooled / mx.maximum(mx.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        return floats(pooled)
+        return floats(steps.finished(pooled))
 
     return forward
 
@@ -380,20 +483,26 @@ def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> Conve
     return states
 
 
-def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | None) -> PoolingMode:
-    """The pooling named by the option, else by the folder, else `last`: the last token attends to all others."""
+def _without_head(folder: Path) -> dict[str, int]:
+    """A setting for mlx-lm that needs no head of a checkpoint that has none."""
+    there = any(name.startswith("lm_head.") for name in weight_files(folder).owners)
+    return {} if there else {"tie_word_embeddings": True}
+
+
+def _pooling_modes(info: ModelInfo, options: ModelOptions, pooling: Pooling | None) -> tuple[str, ...]:
+    """The pooling named by the option, else by the folder, else the last token, which attends to all others."""
     if options.embedding_pooling is not None:
-        return options.embedding_pooling
+        return ("mean",) if options.embedding_pooling == "mean" else ("lasttoken",)
     if pooling is None:
-        return "last"
-    if pooling.mode not in CAUSAL_POOLINGS:
+        return ("lasttoken",)
+    if "cls" in pooling.modes:
         raise ServerError(
             "load_failed",
-            f"{info.id} asks for the pooling {pooling.mode!r}, which no language model here has; "
+            f"{info.id} asks for the pooling 'cls', and its first token attends to nothing but itself; "
             "choose one with --embedding-pooling last or mean.",
             "embedding_pooling",
         )
-    return CAUSAL_POOLINGS[pooling.mode]
+    return pooling.modes
 
 
 def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:

@@ -219,13 +219,15 @@ class EncodingTokenizer:
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
-        self.limit = limit or self._own_limit(folder)
+        sentences = read_json(folder / "sentence_bert_config.json")
+        self.limit = limit or self._own_limit(sentences)
+        self._lower = bool(sentences.get("do_lower_case"))
         settings = read_json(folder / "tokenizer_config.json")
         pad = settings.get("pad_token")
         pad = pad.get("content") if isinstance(pad, dict) else pad
         self.pad = (self._tokenizer.token_to_id(pad) if isinstance(pad, str) else None) or 0
 
-    def _own_limit(self, folder: Path) -> int:
+    def _own_limit(self, sentences: dict[str, Any]) -> int:
         """The smallest limit that the folder's files name (`max_seq_length` is sentence-transformers'), or 512."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
@@ -233,7 +235,7 @@ class EncodingTokenizer:
             # RoBERTa counts positions from the one after the padding token's id.
             positions -= text.get("pad_token_id", 1) + 1
         limits = [
-            read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
+            sentences.get("max_seq_length"),
             positions,
         ]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=512)
@@ -247,7 +249,7 @@ class EncodingTokenizer:
 
         With `truncating`, text far beyond the limit may be left out; otherwise it raises `TooLong`.
         """
-        text = self._bounded(text, truncating=truncating)
+        text = self._bounded(text.lower() if self._lower else text, truncating=truncating)
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
         segments = tuple(encoding.type_ids) if pair is not None else None

@@ -15,14 +15,15 @@ MOST_PIXELS = 64_000_000
 MOST_SIDE = 65_500
 """The most pixels of one side; JPEG can hold no more than 65,535."""
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 PictureFormat = Literal["png", "jpeg", "webp"]
 
 
-def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image":
-    """Decode the first frame of a picture, turned upright, as RGBA if it has transparency and RGB otherwise.
+def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alpha: bool = False) -> "Image":
+    """Decode the first frame of a picture, turned upright, as RGB: transparency shows white, as viewers show it.
 
-    Raises `ServerError` naming `param` for bytes that are no picture, for a damaged one and for one too large.
+    With `keep_alpha`, a picture that has transparency is RGBA. Raises `ServerError` naming `param` for bytes that are
+    no picture, for a damaged one and for one too large.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -36,7 +37,8 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
                 check_size(*found.size, param, most_pixels=most_pixels)
                 found.load()
                 upright = ImageOps.exif_transpose(_in_bytes(found))
-                return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
+                keep = keep_alpha and upright.has_transparency_data
+                return upright.convert("RGBA") if keep else _on_white(upright)
     except ServerError:
         raise
     except UnidentifiedImageError as error:
@@ -61,6 +63,17 @@ def _in_bytes(picture: "Image") -> "Image":
     return grey
 
 
+def _on_white(picture: "Image") -> "Image":
+    from PIL import Image
+
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    picture = picture.convert("RGBA")
+    ground = Image.new("RGB", picture.size, "white")
+    ground.paste(picture, mask=picture)
+    return ground
+
+
 def check_size(width: int, height: int, param: str, *, most_pixels: int = MOST_PIXELS) -> None:
     """Raises `ServerError` naming `param` for a picture with more pixels, or a longer side, than is accepted."""
     if width * height > most_pixels or max(width, height) > MOST_SIDE:
@@ -78,12 +91,12 @@ def _refusal(param: str, why: str) -> ServerError:
 
 
 def encode(picture: "Image", format: PictureFormat, quality: int | None) -> bytes:
-    """Encode a picture, with its alpha channel where the format has one. `quality` is from 0 to 100, 90 if None; PNG
-    has none."""
+    """Encode a picture, with its alpha channel where the format has one and on white elsewhere. `quality` is from 0 to
+    100, 90 if None; PNG has none."""
     file = io.BytesIO()
-    flat = picture.convert("RGBA" if picture.mode == "RGBA" and format != "jpeg" else "RGB")
+    picture = _on_white(picture) if picture.mode != "RGBA" or format == "jpeg" else picture
     if format == "png":
-        flat.save(file, "PNG")
+        picture.save(file, "PNG")
     else:
-        flat.save(file, format.upper(), quality=90 if quality is None else max(1, quality))
+        picture.save(file, format.upper(), quality=90 if quality is None else max(1, quality))
     return file.getvalue()

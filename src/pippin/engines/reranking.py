@@ -71,6 +71,8 @@ class RerankingPreparer:
         self.options = options
         self.threads = spec.threads or os.cpu_count() or 1
         self.is_classifier = is_classifier(self.tokenizer.config)
+        if not self.is_classifier:
+            refuse_other_prompts(spec.info.id, self.tokenizer.config)
         self.conversations: ConversationPreparer | None = None
         if not self.is_classifier and takes_media(self.tokenizer.config):
             self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
@@ -206,6 +208,18 @@ class RerankingPreparer:
 def is_classifier(config: dict[str, Any]) -> bool:
     """Whether a model's `config.json` is that of a cross-encoder."""
     return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
+
+
+def refuse_other_prompts(name: str, config: dict[str, Any]) -> None:
+    """Raises `ServerError("load_failed")` for a language model that was not trained with Qwen3-Reranker's prompt."""
+    classes = config.get("architectures") or ("Qwen3",)
+    is_qwen = str(config.get("model_type")).startswith("qwen3")
+    if not is_qwen or not all(str(each).startswith("Qwen3") for each in classes) or "zerank" in name.lower():
+        raise ServerError(
+            "load_failed",
+            f"{name} is no reranker whose prompt is known here. Language models that rerank are served if they are "
+            "Qwen3-Reranker, Qwen3-VL-Reranker, or trained from these; all cross-encoders with one label are.",
+        )
 
 
 def _joined(parts: Sequence[Part]) -> Iterator[Part]:

@@ -2,6 +2,8 @@
 
 import importlib.util
 import io
+from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -63,7 +65,7 @@ def require_extra() -> None:
 
 
 def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECONDS) -> Samples:
-    """Decode audio to mono samples in [-1, 1], `rate` in a second.
+    """Decode audio to mono samples in [-1, 1], `rate` in a second. Damaged parts are left out, as FFmpeg does.
 
     Raises `ServerError` naming `param` for bytes that are no audio or empty, and for audio longer than `longest`
     seconds.
@@ -77,14 +79,14 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
             if not container.streams.audio:
                 raise ServerError("invalid_request", f"{param} holds no audio.", param)
             samples = _read(container, rate, param, longest)
-    except av.FFmpegError as error:
+    except av.FFmpegError:
+        samples = np.zeros(0, np.float32)
+    if samples.size == 0:
         raise ServerError(
             "invalid_request",
-            f"{param} can't be decoded as audio; send a whole wav, mp3, flac, ogg, m4a or webm file.",
+            f"{param} holds no sound that can be decoded; send a wav, mp3, flac, ogg, m4a or webm file.",
             param,
-        ) from error
-    if samples.size == 0:
-        raise ServerError("invalid_request", f"{param} holds no sound.", param)
+        )
     if not np.abs(samples).max() <= LOUDEST:  # also refuses NaN
         raise ServerError(
             "invalid_request",
@@ -95,12 +97,41 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
 
 
 def _read(container: "av.container.InputContainer", rate: int, param: str, longest: float) -> Samples:
-    import av
-
-    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
     pieces: list[Samples] = []
     length = 0
-    for frame in container.decode(audio=0):
+    for piece in _resampled(_frames(container), rate, param):
+        pieces.append(piece)
+        length += piece.size
+        if length > longest * rate:
+            raise ServerError(
+                "too_large", f"{param} lasts longer than {longest:.0f} seconds; send less.", param
+            )
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
+
+
+def _frames(container: "av.container.InputContainer") -> "Iterator[av.AudioFrame]":
+    """The frames of all packets that can be decoded, up to where the container can no longer be read."""
+    import av
+
+    stream = container.streams.audio[0]
+    packets = container.demux(stream)
+    more = True
+    while more:
+        try:
+            packet = next(packets, None)
+        except av.FFmpegError:
+            packet = None
+        more = packet is not None
+        with suppress(av.FFmpegError):
+            yield from stream.decode(packet)
+
+
+def _resampled(frames: "Iterator[av.AudioFrame]", rate: int, param: str) -> Iterator[Samples]:
+    """Mono samples of frames, which may change their form: two files that were joined are one sound."""
+    import av
+
+    resampler, form = None, None
+    for frame in frames:
         if not RATES[0] <= frame.sample_rate <= RATES[1] or frame.layout.nb_channels > MOST_CHANNELS:
             raise ServerError(
                 "invalid_request",
@@ -108,16 +139,19 @@ def _read(container: "av.container.InputContainer", rate: int, param: str, longe
                 f"{RATES[0]} to {RATES[1]} in at most {MOST_CHANNELS}.",
                 param,
             )
-        for resampled in resampler.resample(frame):
-            piece = resampled.to_ndarray().reshape(-1)
-            pieces.append(piece)
-            length += piece.size
-        if length > longest * rate:
-            raise ServerError(
-                "too_large", f"{param} lasts longer than {longest:.0f} seconds; send less.", param
-            )
-    pieces.extend(resampled.to_ndarray().reshape(-1) for resampled in resampler.resample(None))
-    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
+        if resampler is None or form != (form := (frame.format.name, frame.layout.name, frame.sample_rate)):
+            yield from _samples(resampler, None)
+            resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        # Times may jump where something is damaged or joined.
+        frame.pts = None
+        yield from _samples(resampler, frame)
+    yield from _samples(resampler, None)
+
+
+def _samples(resampler: "av.AudioResampler | None", frame: "av.AudioFrame | None") -> Iterator[Samples]:
+    """What a resampler gives for a frame, or at its end."""
+    for resampled in resampler.resample(frame) if resampler is not None else ():
+        yield resampled.to_ndarray().reshape(-1)
 
 
 class SpeechEncoder:

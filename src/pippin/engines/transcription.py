@@ -15,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 import numpy as np
 
 from pippin.config.options.model import ModelOptions
@@ -54,6 +55,10 @@ SEGMENT_SECONDS = 30.0
 """Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
 
 
+DETECTED = "auto"
+"""The language that many clients send for one that is to be detected."""
+
+
 class TranscriptionPreparer:
     """Decodes the audio of a request within limits, beside the step loop."""
 
@@ -67,6 +72,8 @@ class TranscriptionPreparer:
             raise ServerError(
                 "invalid_request", f"{self.info.id} turns speech into text; send it audio.", "model"
             )
+        if (task.language or "").lower() == DETECTED:
+            task = msgspec.structs.replace(task, language=None)
         rate = self.rate
         samples = sound.decode(task.audio, rate, param="file")
         accepted = Accepted(prompt_tokens=audio_tokens(samples.size / rate))
@@ -343,7 +350,7 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     Raises `ServerError` for a language that is not in the model's list, if it has one: some models of mlx-audio would
     put an unknown language into their prompt as a word, and others would ignore it.
     """
-    from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
+    from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     config = getattr(model, "config", None)
     lists = (
@@ -356,7 +363,8 @@ def _spoken_language(model: nn.Module, language: str) -> str:
         return language
     known = {each.lower(): each for each in listed}
     code = language.lower().replace("_", "-")
-    for word in (code, code.partition("-")[0], LANGUAGES.get(code.partition("-")[0], "")):
+    short = TO_LANGUAGE_CODE.get(code, code.partition("-")[0])
+    for word in (code, short, LANGUAGES.get(short, "")):
         if word in known:
             return str(known[word])
     raise ServerError(
@@ -388,11 +396,16 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
 
 
 def _language(model: nn.Module, language: str | None) -> str | None:
-    """Whisper's code for a language tag such as `en-GB`. Raises `ServerError` for a language that it does not know."""
+    """Whisper's code for a language tag such as `en-GB`, or for a name such as `English`.
+
+    Raises `ServerError` for a language that it does not know.
+    """
     if language is None:
         return None
     known: tuple[str, ...] = model.get_tokenizer().all_language_codes
-    code = language.lower().split("-")[0]
+    from mlx_audio.stt.models.whisper.tokenizer import TO_LANGUAGE_CODE
+
+    code = TO_LANGUAGE_CODE.get(language.lower(), language.lower().replace("_", "-").partition("-")[0])
     if code not in known:
         raise ServerError(
             "invalid_request",

@@ -89,7 +89,8 @@ def test_pictures_of_odd_kinds_become_plain_ones() -> None:
     cmyk = io.BytesIO()
     Image.new("CMYK", (8, 8)).save(cmyk, "JPEG")
     assert pictures.decode(cmyk.getvalue(), param="x").mode == "RGB"
-    assert pictures.decode(png(mode="LA", colour=(5, 5)), param="x").mode == "RGBA"
+    assert pictures.decode(png(mode="LA", colour=(5, 5)), param="x").mode == "RGB"
+    assert pictures.decode(png(mode="LA", colour=(5, 5)), param="x", keep_alpha=True).mode == "RGBA"
     assert pictures.decode(png(mode="I;16", colour=5), param="x").mode == "RGB"
     moving = io.BytesIO()
     Image.new("P", (8, 8)).save(moving, "GIF", save_all=True, append_images=[Image.new("P", (8, 8), 1)])

@@ -38,6 +38,8 @@ def test_what_shines_through_stays_so_where_the_format_has_it(
         assert found.mode == mode
         if mode == "RGBA":
             assert np.array(found)[4, 4, 3] == 90
+        else:
+            assert np.allclose(np.array(found)[4, 4], (236, 169, 169), atol=4)  # as on white paper
 
 
 def test_a_picture_is_mlx_vlms(painter: Painter) -> None:

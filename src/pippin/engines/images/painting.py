@@ -127,9 +127,12 @@ def request_of(task: Task, info: ModelInfo) -> GenerateImages:
     return task
 
 
-def decoded(task: GenerateImages) -> "tuple[list[Image], int]":
+def decoded(task: GenerateImages, *, keep_alpha: bool) -> "tuple[list[Image], int]":
     """The pictures that a task starts from, and how many words it has. Raises `ServerError`."""
-    given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
+    given = [
+        pictures.decode(data, param=f"image[{index}]", keep_alpha=keep_alpha)
+        for index, data in enumerate(task.images)
+    ]
     return given, len(task.prompt.split()) + len((task.negative_prompt or "").split())
 
 
@@ -152,8 +155,7 @@ def at_most(pictures: int) -> str:
 
 
 def written(given: "list[Image]", folder: Path) -> list[Path]:
-    """Write the pictures that a request starts from into a folder, from which the pipelines read them. Transparency is
-    kept: some families see it."""
+    """Write the pictures that a request starts from into a folder, from which the pipelines read them."""
     paths = []
     for index, image in enumerate(given):
         path = folder / f"{index}.png"
@@ -179,6 +181,9 @@ EDITS_BY_ANOTHER_PIPELINE: Final = ("flux2",)
 CHOOSES_ITS_SIZE: Final = ("ernie_image", "flux2", "flux3", "llada_image", "qwen_image")
 """Families that choose a size that they support from the given pictures if an edit names none. Others would take the
 first picture's own, however large or small."""
+
+SEES_ALPHA: Final = ("qwen_image",)
+"""Families that are given transparency; others would see the colours below it."""
 
 LEAST_SIDE: Final = {"mage_flow": 512}
 MOST_SIDE: Final = {"mage_flow": 2048}
@@ -260,7 +265,7 @@ class ImagePreparer:
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         wanted = request_of(task, self.info)
         self._check(wanted)
-        given, words = decoded(wanted)
+        given, words = decoded(wanted, keep_alpha=self.classes.family in SEES_ALPHA)
         sized = self._sized(wanted, given)
         return BlockingJob[Pipeline](id, Accepted(words), painter(sized, given, words))
 

@@ -121,17 +121,88 @@ def test_adapters_keep_their_prefixes_apart_in_memory_and_on_disk(
     exchanged.engine.close()
 
 
-def test_files_of_peft_are_read(base: Path, adapters: dict[str, str], tmp_path: Path) -> None:
-    weights: Any = mx.load(str(Path(adapters["one"]) / "adapters.safetensors"))
+def as_peft(folder: Path, target: Path, scales: dict[str, float] | None = None, **config: Any) -> Path:
+    """An adapter in PEFT's form; `scales` divide what is stored for layers whose names end so."""
+    weights: Any = mx.load(str(folder / "adapters.safetensors"))
     renamed = {}
     for key, value in weights.items():
         path, kind = key.rsplit(".", 1)
+        scale = next((found for end, found in (scales or {}).items() if path.endswith(end)), 1.0)
+        value = value / scale if kind == "lora_b" else value
         renamed[f"base_model.model.{path}.{'lora_A' if kind == 'lora_a' else 'lora_B'}.weight"] = value.T
-    mx.save_safetensors(str(tmp_path / "adapter_model.safetensors"), renamed)
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 2}))
+    target.mkdir(exist_ok=True)
+    mx.save_safetensors(str(target / "adapter_model.safetensors"), renamed)
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 2, **config}
+    (target / "adapter_config.json").write_text(json.dumps(settings))
+    return target
+
+
+def test_files_of_peft_are_read(base: Path, adapters: dict[str, str], tmp_path: Path) -> None:
+    as_peft(Path(adapters["one"]), tmp_path)
     bench = Bench(base, ModelOptions(adapter_path=str(tmp_path)))
     answers, _ = run_all(bench, {"a": (PROMPT, 12)})
     judge(base, adapters["one"], answers["a", 0])
+
+
+ONE, ANY = "layers.1.self_attn.q_proj", "self_attn.v_proj"
+
+
+@pytest.mark.parametrize(
+    ("scales", "config"),
+    [
+        ({ONE: 32.0}, {"alpha_pattern": {ONE: 64}}),
+        ({ANY: 8.0}, {"alpha_pattern": {"v_proj": 16, r".*\.1\.self_attn\.v_proj": 64}}),
+        ({ONE: 32.0, ANY: 16.0}, {"alpha_pattern": {ONE: 64, r"layers\.\d+\.self_attn\.v_proj": 32}}),
+        ({}, {"alpha_pattern": {"proj": 64}}),  # a part of a name is no name
+        (
+            {ANY: 8.0, "": 2.0},
+            {"r": 8, "lora_alpha": 4, "rank_pattern": {".*": 4}, "alpha_pattern": {ANY: 16}},
+        ),
+        ({ANY: 8.0}, {"r": 4, "lora_alpha": 1, "use_rslora": True, "alpha_pattern": {ANY: 8}}),
+        (
+            {},
+            {
+                "bias": "none",
+                "fan_in_fan_out": True,
+                "layers_to_transform": [0],
+                "init_lora_weights": "gaussian",
+            },
+        ),
+    ],
+)
+def test_patterns_of_peft_are_matched_as_peft_does(
+    base: Path, adapters: dict[str, str], tmp_path: Path, scales: dict[str, float], config: dict[str, Any]
+) -> None:
+    folder = as_peft(Path(adapters["one"]), tmp_path / "peft", scales, **config)
+    bench = Bench(base, ModelOptions(adapter_path=str(folder)))
+    answers, _ = run_all(bench, {"a": (PROMPT, 12)})
+    judge(base, adapters["one"], answers["a", 0])
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"r": 0}, "rank"),
+        ({"r": 8}, "rank"),
+        ({"use_dora": True}, "dora"),
+        ({"alora_invocation_tokens": [72, 101]}, "alora_invocation_tokens"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices"),
+        ({"target_parameters": ["mlp.experts"]}, "target_parameters"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"use_qalora": True}, "use_qalora"),
+        ({"use_of_next_year": True}, "use_of_next_year"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+    ],
+)
+def test_what_changes_more_than_pairs_of_matrices_is_refused_by_name(
+    base: Path, adapters: dict[str, str], tmp_path: Path, config: dict[str, Any], reason: str
+) -> None:
+    folder = as_peft(Path(adapters["one"]), tmp_path / "peft", **config)
+    with pytest.raises(ServerError, match=reason):
+        Bench(base, ModelOptions(adapter_path=str(folder)))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def png_of(width: int, height: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 def test_usual_formats_are_read(format: str) -> None:
     image = decode(picture(30, 20, 1, format), param=WHERE)
     assert (image.size, image.mode) == ((30, 20), "RGB")
@@ -58,7 +58,43 @@ def test_usual_formats_are_read(format: str) -> None:
 def test_all_kinds_of_colour_become_rgb(mode: str) -> None:
     image = Pictures.new("L", (8, 6), 200).convert("I").convert(mode) if mode == "I;16" else None
     image = image or Pictures.new("RGB", (8, 6), (200, 100, 50)).convert(mode)
-    assert decode(encoded(image, "PNG"), param=WHERE).mode in ("RGB", "RGBA")
+    assert decode(encoded(image, "PNG"), param=WHERE).mode == "RGB"
+
+
+def half_clear(mode: str) -> Pictures.Image:
+    """Black on the right; on the left a hidden colour of no opacity."""
+    picture = Pictures.new("RGBA", (16, 8), (255, 0, 0, 0))
+    picture.paste((0, 0, 0, 255), (8, 0, 16, 8))
+    return picture.convert(mode) if mode != "P" else picture.quantize(4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "format"),
+    [
+        ("RGBA", "PNG"),
+        ("LA", "PNG"),
+        ("P", "PNG"),
+        ("RGBA", "GIF"),
+        ("RGBA", "WEBP"),
+        ("RGBA", "TIFF"),
+        ("RGBA", "AVIF"),
+    ],
+)
+def test_what_is_transparent_is_white(mode: str, format: str) -> None:
+    options = {"lossless": True} if format == "WEBP" else {}
+    found = np.asarray(decode(encoded(half_clear(mode), format, **options), param=WHERE)).astype(int)
+    assert found[:, :6].min() > 240
+    assert found[:, 10:].max() < 15
+
+
+def test_what_is_half_transparent_is_half_white() -> None:
+    found = decode(encoded(Pictures.new("RGBA", (4, 4), (0, 0, 0, 128)), "PNG"), param=WHERE)
+    assert found.getpixel((1, 1)) == (127, 127, 127)
+
+
+def test_a_grey_of_no_opacity_is_white() -> None:
+    clear = encoded(Pictures.new("L", (4, 4), 9), "PNG", transparency=9)
+    assert decode(clear, param=WHERE).getpixel((1, 1)) == (255, 255, 255)
 
 
 def test_cmyk_becomes_rgb() -> None:
@@ -98,7 +134,8 @@ def test_of_animations_the_first_frame_is_taken(format: str) -> None:
         (b"not a picture at all", "no picture of a kind"),
         (b"%PDF-1.7\n1 0 obj", "no picture of a kind"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture of a kind"),
-        (encoded(Pictures.new("RGB", (9, 9)), "TIFF"), "no picture of a kind"),
+        (encoded(Pictures.new("RGB", (9, 9)), "TGA"), "no picture of a kind"),
+        (encoded(Pictures.new("RGB", (99, 99)), "TIFF")[:200], "damaged or cut off"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture of a kind"),
         (picture(300, 300, 1, "JPEG")[:2000], "damaged or cut off"),
         (picture(300, 300, 1, "PNG")[:2000], "damaged or cut off"),

@@ -10,10 +10,11 @@ the model, if there is only one adapter.
 import json
 import logging
 import os
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -351,7 +352,7 @@ def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> 
     scale = config.get("lora_parameters", {}).get("scale")
     if not isinstance(scale, (int, float)):
         raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
-    return _paired(name, weights, ".lora_a", ".lora_b", lambda down, up: _Addition(down, up * scale))
+    return _paired(name, weights, ".lora_a", ".lora_b", lambda _, down, up: _Addition(down, up * scale))
 
 
 def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
@@ -360,22 +361,74 @@ def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array])
     if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
         raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
     scale = alpha / rank
-    return _paired(name, weights, ".A", ".B", lambda down, up: _Addition(down, up * scale))
+    return _paired(name, weights, ".A", ".B", lambda _, down, up: _Addition(down, up * scale))
+
+
+MORE_THAN_PAIRS: Final = frozenset(
+    {"alora_invocation_tokens", "arrow_config", "layer_replication", "lora_bias", "modules_to_save"}
+    | {"monteclora_config", "target_parameters", "trainable_token_indices", "velora_config"}
+)
+"""Fields of PEFT's adapter_config.json that change more than pairs of matrices on linear layers can. Which layers have
+pairs, the file of weights says: `target_modules`, `layers_to_transform` and others chose them."""
+
+OF_PAIRS: Final = frozenset({"use_rslora"})
+"""Of the fields `use_...`, which change the computation, those that are honoured."""
+
+STARTS: Final = (None, True, False, "gaussian", "orthogonal", "eva")
+"""The values of `init_lora_weights` that leave the base model as it is; others, such as PiSSA's, take the matrices'
+first values from it."""
+
+
+def _check_peft(name: str, config: dict[str, Any]) -> None:
+    """Raises `ServerError` naming a field of a PEFT adapter that can't be honoured."""
+    kind = config.get("peft_type") or "LORA"
+    if kind != "LORA":
+        raise _refused(name, f"its peft_type is {kind}, and only LORA is supported")
+    unknown = {field for field in config if field.startswith("use_")} - OF_PAIRS
+    fields = sorted(field for field in MORE_THAN_PAIRS | unknown if config.get(field))
+    if config.get("init_lora_weights") not in STARTS:
+        fields.append("init_lora_weights")
+    if fields:
+        raise _refused(
+            name,
+            f"its adapter_config.json sets {', '.join(fields)}, which changes more than pairs of matrices do; merge "
+            "it into its base model with PEFT, if it can be merged, and serve that",
+        )
 
 
 def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or not isinstance(alpha, (int, float)) or config.get("rank_pattern"):
+    _check_peft(name, config)
+    rank, alpha, root = config.get("r"), config.get("lora_alpha"), bool(config.get("use_rslora"))
+    ranks, alphas = (config.get(field) or {} for field in ("rank_pattern", "alpha_pattern"))
+    if not all(isinstance(value, (int, float)) for value in (rank, alpha, *ranks.values(), *alphas.values())):
         raise _refused(name, "its adapter_config.json gives no plain r and lora_alpha")
-    scale = alpha / (rank**0.5 if config.get("use_rslora") else rank)
+
+    def addition(path: str, down: mx.array, up: mx.array) -> _Addition:
+        own = _by_pattern(ranks, path, rank)
+        if own < 1 or own != down.shape[0]:
+            reason = (
+                f"its adapter_config.json gives {path} the rank (r) {own}, and its matrix has {down.shape[0]}"
+            )
+            raise _refused(name, reason)
+        scale = _by_pattern(alphas, path, alpha) / (own**0.5 if root else own)
+        return _Addition(down.T, up.T * scale)
+
     plain = {key.removeprefix("base_model.model."): value for key, value in weights.items()}
-    return _paired(
-        name, plain, ".lora_A.weight", ".lora_B.weight", lambda down, up: _Addition(down.T, up.T * scale)
-    )
+    return _paired(name, plain, ".lora_A.weight", ".lora_B.weight", addition)
+
+
+def _by_pattern(patterns: Mapping[str, Any], path: str, otherwise: Any) -> Any:
+    """The value of the first pattern that is a layer's path or its end, as PEFT reads them."""
+    found = (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", path))
+    return next(found, otherwise)
 
 
 def _paired(
-    name: str, weights: dict[str, mx.array], first: str, second: str, make: Any
+    name: str,
+    weights: dict[str, mx.array],
+    first: str,
+    second: str,
+    make: Callable[[str, mx.array, mx.array], _Addition],
 ) -> dict[str, _Addition]:
     found: dict[str, _Addition] = {}
     for key, down in weights.items():
@@ -385,7 +438,7 @@ def _paired(
         up = weights.get(path + second)
         if not key.endswith(first) or up is None or down.ndim != 2 or up.ndim != 2:
             raise _refused(name, f"it holds {key}, which is no pair of matrices of a plain linear layer")
-        found[path] = make(down, up)
+        found[path] = make(path, down, up)
     if not found:
         raise _refused(name, "it adapts nothing")
     return found

@@ -122,7 +122,7 @@ class SequenceDecoder:
         self._closed = False
         self._tokenizer = tokenizer
         markers = _markers(job)
-        self._detokenizer = tokenizer.detokenizer(markers, strip_first_space=not job.raw_prompt)
+        self._detokenizer = tokenizer.detokenizer(markers, at_start=not job.raw_prompt)
         self._length = 0  # characters of text so far
         self._stops = StopFinder(job.stops, include=request.include_stop)
         tools = job.tools if request.read_calls else ()
@@ -304,7 +304,7 @@ class SequenceDecoder:
         self._length += len(text)
         added = self._tokenizer.pieces.added.get(token)
         as_text = constrained and self.job.grammar is not None and token not in self.job.grammar.special
-        if text and added is not None and not as_text:
+        if added is not None and text.endswith(added.content) and not as_text:
             self._reader.added_token(self._length - len(added.content))
         return text
 

@@ -7,7 +7,7 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
@@ -192,41 +192,57 @@ def with_renamed_tokens(backend: tokenizers.Tokenizer, names: dict[str, str]) ->
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
+BESIDE: Final = "a"
+"""A token that every decoder leaves as it is."""
+
 
 class Pieces:
-    """The bytes of each token of a vocabulary, spelled out when a token is first met. One serves all streams."""
+    """The bytes of each token of a vocabulary, spelled out when a token is first met. One serves all streams.
+
+    A decoder of the tokenizers library spells each token by itself, but for the first and the last of a text. So the
+    bytes of a token are what the decoder adds for it between two others; only tokens that are a part of a character
+    are read here, as ByteLevel and ByteFallback read them. Special tokens are spelled as they are called.
+    """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         self.added: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
         self.special = frozenset(token for token, added in self.added.items() if added.special)
-        steps = _decoder_steps(backend)
-        self._byte_level = byte_values() if any(step["type"] == "ByteLevel" for step in steps) else None
-        self.strips_first_space = any(_strips_first_space(step) for step in steps)
-        self._space = next(filter(None, map(_space_mark, steps)), "▁")
+        decoder = backend.decoder
+        # The library joins tokens with blanks where a tokenizer has no decoder.
+        self._join: Callable[[list[str]], str] = " ".join if decoder is None else decoder.decode
+        self._after = self._join([BESIDE, BESIDE]).removeprefix(BESIDE)
+        steps = "" if decoder is None else decoder.__getstate__().decode()
+        self._byte_level = byte_values() if '"ByteLevel"' in steps else {}
+        self._byte_fallback = '"ByteFallback"' in steps
+        self.cuts_the_last = '"BPEDecoder"' in steps
+        """Whether the last token of a text is spelled in another way than the same token before others."""
         self._known: dict[int, bytes] = {}
 
     def raw(self, token: int) -> bytes:
-        """The bytes of a token, which may be a part of a character; empty for an id that the vocabulary lacks."""
+        """The bytes of a token amid a text, which may be a part of a character; empty for an id that the vocabulary
+        lacks."""
         known = self._known.get(token)
         if known is None:
-            known = self._known[token] = self._spell(token)
+            known = self._known[token] = self.spell(token) or b""
         return known
 
-    def _spell(self, token: int) -> bytes:
-        added = self.added.get(token)
-        if added is not None:
-            return str(added.content).encode()
+    def spell(self, token: int, *, first: bool = False, last: bool = False) -> bytes | None:
+        """The bytes of a token, where it stands first or last in a text or amid it; None for an id that the vocabulary
+        lacks."""
         piece = self._backend.id_to_token(token) if token >= 0 else None
         if piece is None:
-            return b""
-        if self._byte_level is not None:
-            return b"".join(
-                bytes((self._byte_level[mark],)) if mark in self._byte_level else mark.encode()
-                for mark in piece
-            )
-        byte = _BYTE_TOKEN.fullmatch(piece)
-        return bytes((int(byte[1], 16),)) if byte else piece.replace(self._space, " ").encode()
+            return None
+        if token in self.special:
+            return piece.encode()
+        text = self._join([*[BESIDE][first:], piece, *[BESIDE][last:]])
+        if "\ufffd" in text:
+            byte = _BYTE_TOKEN.fullmatch(piece) if self._byte_fallback else None
+            if byte:
+                return bytes((int(byte[1], 16),))
+            if self._byte_level.keys() >= set(piece):
+                return bytes(map(self._byte_level.__getitem__, piece))
+        return text.removeprefix("" if first else BESIDE).removesuffix("" if last else self._after).encode()
 
 
 def byte_values() -> dict[str, int]:
@@ -236,51 +252,35 @@ def byte_values() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-def _decoder_steps(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    if backend.decoder is None:
-        return []
-    decoder: dict[str, Any] = json.loads(backend.decoder.__getstate__())
-    return list(decoder["decoders"]) if decoder["type"] == "Sequence" else [decoder]
-
-
-def _strips_first_space(step: dict[str, Any]) -> bool:
-    match step:
-        case {"type": "Strip", "content": " ", "start": start}:
-            return bool(start)
-        case {"type": "Metaspace", "prepend_scheme": scheme}:
-            return bool(scheme != "never")
-        case _:
-            return False
-
-
-def _space_mark(step: dict[str, Any]) -> str | None:
-    match step:
-        case {"type": "Replace", "pattern": {"String": str(mark)}, "content": " "}:
-            return mark
-        case {"type": "Metaspace", "replacement": str(mark)}:
-            return mark
-        case _:
-            return None
-
-
 class Detokenizer:
-    """The text of one stream of tokens. The bytes of an incomplete character are held back."""
+    """The text of one stream of tokens: what the tokenizer's decoder gives for all of them. The bytes of an incomplete
+    character are held back.
 
-    def __init__(self, pieces: Pieces, shown: frozenset[int], *, strip_first_space: bool) -> None:
+    Of tokens for bytes that are no UTF-8, the library replaces each of the run; here, the characters before stay.
+    """
+
+    def __init__(self, pieces: Pieces, shown: frozenset[int], *, at_start: bool) -> None:
         self._pieces = pieces
         self._dropped = pieces.special - shown
-        self._strip = strip_first_space and pieces.strips_first_space
+        self._first = at_start
+        self._held = b""  # what the last token shows if another follows
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """The text that is complete with this token."""
         if token in self._dropped:
             return ""
-        text = self._decoder.decode(self._pieces.raw(token))
-        if self._strip and text:
-            self._strip = False
-            return text.removeprefix(" ")
-        return text
+        at_an_end = self._first or self._pieces.cuts_the_last
+        return self._decoder.decode(self._at_an_end(token) if at_an_end else self._pieces.raw(token))
+
+    def _at_an_end(self, token: int) -> bytes:
+        followed = self._pieces.spell(token, first=self._first)
+        if followed is None:
+            return b""
+        shown = self._pieces.spell(token, first=self._first, last=True) or b""
+        held, self._held = self._held, followed.removeprefix(shown)
+        self._first = False
+        return held + shown
 
     def finish(self) -> str:
         """End the stream: replacement characters for bytes that never became a character."""
@@ -388,13 +388,13 @@ class Tokenizer:
         """The bytes of a token, which may be a part of a character."""
         return self.pieces.raw(token)
 
-    def detokenizer(self, markers: Iterable[str] = (), *, strip_first_space: bool = False) -> Detokenizer:
+    def detokenizer(self, markers: Iterable[str] = (), *, at_start: bool = False) -> Detokenizer:
         """A detokenizer for a new stream, which drops special tokens other than those in `markers`.
 
-        With `strip_first_space` an answer loses the leading space that many decoders strip from a text; text that
+        `at_start`: the stream is a text of its own, which loses the leading space that many decoders strip; text that
         goes on from a prompt keeps it.
         """
-        return Detokenizer(self.pieces, self._shown(frozenset(markers)), strip_first_space=strip_first_space)
+        return Detokenizer(self.pieces, self._shown(frozenset(markers)), at_start=at_start)
 
     def single(self, text: str) -> int | None:
         """The id of the added token that is spelled `text`, or None."""

@@ -60,7 +60,7 @@ def classes_in(folder: Path) -> Callable[[Config], tuple[Any, Any]]:
 
     def classes(config: Config) -> tuple[Any, Any]:
         make, arguments = classes_of(config)
-        arrays = read_arrays(folder, config)
+        arrays = _whole(read_arrays(folder, config), config)
 
         def made(given: Any) -> nn.Module:
             model = make(given)
@@ -77,6 +77,14 @@ def classes_in(folder: Path) -> Callable[[Config], tuple[Any, Any]]:
         return made, arguments
 
     return classes
+
+
+def _whole(arrays: Arrays, config: Config) -> Arrays:
+    """The arrays of a body that was saved without its head (`MistralModel`), as the whole model names them."""
+    body = [str(name).endswith("Model") for name in config.get("architectures") or ()]
+    if not body or not all(body) or "embed_tokens.weight" not in arrays:
+        return arrays
+    return {f"model.{name}": array for name, array in arrays.items()}
 
 
 def refuse_bytes(model: nn.Module) -> None:

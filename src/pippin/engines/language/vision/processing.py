@@ -297,7 +297,7 @@ class MediaProcessor(TextOnly):
 
     def _image_arguments(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
         least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
-        image = pictures.decode(data, param=param).convert("RGB")
+        image = pictures.decode(data, param=param)
         if not self._takes_pixel_limits:
             return {"images": [resized(image, part, least, most, param)]}
         limits = {"min_pixels": least, "max_pixels": most}

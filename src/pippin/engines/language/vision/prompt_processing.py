@@ -305,9 +305,7 @@ class PromptProcessor(TextOnly):
         match part:
             case Image():
                 least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, where)
-                given["images"].append(
-                    resized(pictures.decode(data, param=where).convert("RGB"), part, least, most, where)
-                )
+                given["images"].append(resized(pictures.decode(data, param=where), part, least, most, where))
             case Video():
                 rate = self._rate.asked(part.fps, part.max_frames)
                 _add_clip(read_clip(data, rate, where), given)

@@ -1,0 +1,171 @@
+"""Vectors of folders with other modules than a transformer, one pooling and a normalisation are sentence-transformers',
+by its formulas in float64; what is not computed is refused by name."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.engines.embeddings import load_encoder_of
+from pippin.engines.reranking import refuse_other_prompts
+from tests.engines.test_embeddings import embed, load
+from tests.engines.tiny_models import tiny_model
+
+Rows = npt.NDArray[np.float64]
+TEXTS = ("A man is eating pasta.", "Paris", "The weather is nice today, and it stays so for the whole week.")
+MODES = {
+    "cls_token": lambda h: h[0],
+    "max_tokens": lambda h: h.max(0),
+    "mean_tokens": lambda h: h.mean(0),
+    "mean_sqrt_len_tokens": lambda h: h.sum(0) / len(h) ** 0.5,
+    "weightedmean_tokens": lambda h: (
+        (h * (places := np.arange(1, len(h) + 1)[:, None])).sum(0) / places.sum()
+    ),
+    "lasttoken": lambda h: h[-1],
+}
+ACTIVATIONS: dict[str, Callable[[Rows], Rows]] = {
+    "torch.nn.modules.activation.Tanh": np.tanh,
+    "torch.nn.modules.linear.Identity": lambda x: x,
+    "torch.nn.modules.activation.ReLU": lambda x: np.maximum(x, 0),
+}
+
+
+def folder_with(source: Path, target: Path, modes: tuple[str, ...], *modules: str, **pooling: Any) -> Path:
+    """A copy of a folder whose modules are its transformer, a pooling, and these."""
+    shutil.copytree(source, target)
+    kinds = ["Transformer", "Pooling", *modules]
+    rows = [
+        {"path": f"{place}_{kind}" if place else "", "type": f"sentence_transformers.models.{kind}"}
+        for place, kind in enumerate(kinds)
+    ]
+    (target / "modules.json").write_text(json.dumps(rows))
+    (target / "1_Pooling").mkdir(exist_ok=True)
+    flags = {f"pooling_mode_{mode}": mode in modes for mode in MODES}
+    (target / "1_Pooling" / "config.json").write_text(json.dumps({**flags, **pooling}))
+    return target
+
+
+def module(folder: Path, config: dict[str, Any], **arrays: Rows) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    named = {name.replace("_", "."): mx.array(array.astype(np.float32)) for name, array in arrays.items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), named)
+
+
+@pytest.fixture(scope="module")
+def states(minilm: Path) -> list[Rows]:
+    """The last hidden states of each text alone."""
+    config = json.loads((minilm / "config.json").read_text())
+    model, tokenizer = load_encoder_of(minilm, config), load(minilm)[0].tokenizer
+    tokens = [mx.array([tokenizer.encode(text).tokens]) for text in TEXTS]
+    return [
+        np.array(model(row, attention_mask=mx.ones_like(row)).last_hidden_state[0], np.float64)
+        for row in tokens
+    ]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "modes",
+    [
+        *((mode,) for mode in MODES),
+        ("cls_token", "mean_tokens"),
+        ("max_tokens", "weightedmean_tokens", "lasttoken"),
+    ],
+)
+def test_every_pooling_and_several_together(
+    minilm: Path, tmp_path: Path, states: list[Rows], modes: tuple[str, ...]
+) -> None:
+    folder = folder_with(minilm, tmp_path / "model", modes)
+    expected = np.stack([np.concatenate([MODES[mode](rows) for mode in modes]) for rows in states])
+    assert np.abs(embed(load(folder), *TEXTS) - expected).max() < 1e-4
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_dense_and_layer_norm_and_normalize_in_their_order(
+    minilm: Path, tmp_path: Path, states: list[Rows], activation: str
+) -> None:
+    folder = folder_with(minilm, tmp_path / "model", ("cls_token",), "Dense", "LayerNorm", "Normalize")
+    chance = np.random.default_rng(1)
+    weight, bias, scale, shift = (chance.normal(size=size) for size in ((48, 384), 48, 48, 48))
+    module(folder / "2_Dense", {"activation_function": activation}, linear_weight=weight, linear_bias=bias)
+    module(folder / "3_LayerNorm", {"dimension": 48}, norm_weight=scale, norm_bias=shift)
+    rows = ACTIVATIONS[activation](np.stack([rows[0] for rows in states]) @ weight.T + bias)
+    rows = (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5) * scale + shift
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    assert np.abs(embed(load(folder), *TEXTS) - rows).max() < 1e-4
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("modules", "pooling", "reason"),
+    [
+        (("SpladePooling",), {}, "SpladePooling"),
+        (("WeightedLayerPooling", "CNN"), {}, "WeightedLayerPooling, CNN"),
+        ((), {"include_prompt": False}, "include_prompt"),
+        ((), {"pooling_mode": "attention"}, "attention"),
+        (("Dense",), {}, "2_Dense"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(
+    minilm: Path, tmp_path: Path, modules: tuple[str, ...], pooling: dict[str, Any], reason: str
+) -> None:
+    folder = folder_with(minilm, tmp_path / "model", ("mean_tokens",), *modules, **pooling)
+    with pytest.raises(ServerError, match=reason) as caught:
+        load(folder)
+    assert caught.value.report.kind == "load_failed"
+
+
+@pytest.mark.model
+def test_text_is_lowered_where_the_folder_says_so(minilm: Path, tmp_path: Path) -> None:
+    folder = folder_with(minilm, tmp_path / "model", ("mean_tokens",))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert np.abs(embed(load(folder), "Paris") - embed(load(folder), "paris")).max() > 1e-2
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 256, "do_lower_case": true}')
+    assert np.allclose(embed(load(folder), "Paris"), embed(load(folder), "paris"))
+
+
+def test_a_body_without_its_head_embeds_as_the_whole_model(tmp_path: Path) -> None:
+    whole = tiny_model("llama", tmp_path / "whole")
+    config = json.loads((whole / "config.json").read_text())
+    (whole / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    expected = embed(load(whole), "a text", "another")
+    arrays: Any = mx.load(str(whole / "model.safetensors"))
+    body = {name: array for name, array in arrays.items() if name.startswith("model.")}
+    for made, stored, classes in (
+        ("headless", body, "LlamaForCausalLM"),
+        ("body", {name.removeprefix("model."): array for name, array in body.items()}, "LlamaModel"),
+    ):
+        folder = tmp_path / made
+        shutil.copytree(whole, folder)
+        mx.save_safetensors(str(folder / "model.safetensors"), stored, {"format": "mlx"})
+        written = {**config, "tie_word_embeddings": False, "architectures": [classes]}
+        (folder / "config.json").write_text(json.dumps(written))
+        assert np.abs(embed(load(folder), "a text", "another") - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("bge-reranker-v2-gemma", {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]}),
+        ("mxbai-reranker-base-v2", {"model_type": "qwen2"}),
+        ("jina-reranker-v3", {"model_type": "qwen3", "architectures": ["JinaForRanking"]}),
+        ("zerank-2-reranker", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}),
+    ],
+)
+def test_language_models_that_rerank_by_another_prompt_are_refused(name: str, config: dict[str, Any]) -> None:
+    with pytest.raises(ServerError, match="no reranker whose prompt is known"):
+        refuse_other_prompts(name, config)
+    refuse_other_prompts(
+        "Qwen3-Reranker-0.6B", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    )
