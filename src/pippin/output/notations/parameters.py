@@ -103,7 +103,7 @@ class _Parameters:
 
     def __init__(self, calls: Calls, name: str, tags: Tags) -> None:
         schema = calls.schema(name)
-        self._source, self._tags = calls.source, tags
+        self._source, self._tags, self._counts = calls.source, tags, calls.counts
         self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
         self._missing = set((schema or {}).get("properties") or ())  # properties without a value so far
         self._typed = bool(self._missing)
@@ -140,7 +140,7 @@ class _Parameters:
         if tags.cdata and (yield from source.literal(_CDATA)):
             yield from source.until(Markers(("]]>",)), value)
         while True:
-            found = yield from source.until(self._inner, value)
+            found = yield from source.until(self._inner, value, self._counts)
             closed = ""
             if found == tags.close:
                 closed = tags.close + (yield from source.space())
