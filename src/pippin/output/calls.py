@@ -29,10 +29,13 @@ class Calls:
         *,
         put_text: Put,
         object_text: Callable[[str], str | None],
+        counts: Callable[[str], bool],
     ) -> None:
-        """`put_text` writes what turns out to be no call; `object_text` makes one JSON object of arguments, or None."""
+        """`put_text` writes what turns out to be no call; `object_text` makes one JSON object of arguments, or None;
+        `counts` tells whether the marker that comes next is one, not text that spells it."""
         self.source = source
         self.tools = tools
+        self.counts = counts
         self._writer, self._put_text, self._object_text = writer, put_text, object_text
         self._opener = ""  # markup before the call, already taken
         self._name = ""

@@ -104,7 +104,12 @@ class OutputReader:
         )
         self._writer.silent = use.choice.mode == "none"
         self._calls = Calls(
-            self._source, self._writer, use.tools, put_text=self._write, object_text=object_text
+            self._source,
+            self._writer,
+            use.tools,
+            put_text=self._write,
+            object_text=object_text,
+            counts=lambda marker: self._is_token(marker) is not False,
         )
         self._reread = REREAD_LIMIT  # characters that may still be read again
         self._channel: Literal["text", "reasoning"] = "text"

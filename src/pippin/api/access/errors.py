@@ -16,6 +16,7 @@ from starlette.types import Scope
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import dialect_of_path
+from pippin.api.http.codings import ACCEPTED, CODING
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ class Errors:
             headers["retry-after"] = "1"
         if report.kind == "authentication":
             headers["www-authenticate"] = "Bearer"
+        if report.param == CODING:
+            headers["accept-encoding"] = ACCEPTED
         body = dialect.error(report, request_id)
         return Response(body, dialect.status(report), headers, media_type="application/json")
 

@@ -11,13 +11,16 @@ from pippin.core.errors import ServerError
 WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """The `wbits` of zlib for each coding that is decoded (RFC 9110, section 8.4.1). For `deflate` zlib's own header and
 gzip's are both recognised."""
+CODING: Final = "content-encoding"
+"""The header that refusals of a coding name; `Accept-Encoding` then says what is decoded (RFC 9110, section 12.5.3)."""
+ACCEPTED: Final = "gzip, deflate"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
 def coding_of(headers: Headers) -> str | None:
     """The coding of a request's body; None for bytes as they are. Raises `ServerError` for one that is not decoded."""
-    coding = headers.get("content-encoding", "identity").strip().lower()
+    coding = headers.get(CODING, "identity").strip().lower()
     if coding in ("", "identity"):
         return None
     if coding not in WINDOWS:
@@ -25,6 +28,7 @@ def coding_of(headers: Headers) -> str | None:
             "unsupported_media_type",
             f"The body is in the content coding '{coding}', which this server does not decode. Send it as it is, or "
             "compressed with gzip or deflate.",
+            CODING,
         )
     return coding
 

@@ -103,7 +103,7 @@ class _Parameters:
 
     def __init__(self, calls: Calls, name: str, tags: Tags) -> None:
         schema = calls.schema(name)
-        self._source, self._tags = calls.source, tags
+        self._source, self._tags, self._counts = calls.source, tags, calls.counts
         self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
         self._missing = set((schema or {}).get("properties") or ())  # properties without a value so far
         self._typed = bool(self._missing)
@@ -117,26 +117,30 @@ class _Parameters:
         """Read from after the first element's `opens`."""
         head: str | None = (yield from self._source.before(Markers((self._tags.head_end,)), _HEAD_LIMIT))[0]
         while head is not None:
+            opened = True
             kind: Literal["string", "json"] | None = None
             if self._tags.value_opens is not None:
                 key = head.strip()
                 yield from self._source.space()
-                yield from self._source.literal(self._tags.value_opens)
+                opened = (yield from self._source.literal(self._tags.value_opens)) is not None
             else:
                 key, kind = head_name(head), _kind(head)
             self._missing.discard(key)
             self._arguments.begin(key, kind=kind)
-            head = yield from self._read_value()
+            head = yield from self._read_value(opened=opened)
             self._arguments.end()
 
-    def _read_value(self) -> Reading[str | None]:
-        """Read a value through its end. Returns the head of the next element; None at the end of the call."""
+    def _read_value(self, *, opened: bool) -> Reading[str | None]:
+        """Read a value through its end. Returns the head of the next element; None at the end of the call.
+
+        A value without an opening tag (not `opened`) and without an end is none.
+        """
         tags, source = self._tags, self._source
         value = _Value(self._arguments.put, lines=tags.lines)
         if tags.cdata and (yield from source.literal(_CDATA)):
             yield from source.until(Markers(("]]>",)), value)
         while True:
-            found = yield from source.until(self._inner, value)
+            found = yield from source.until(self._inner, value, self._counts)
             closed = ""
             if found == tags.close:
                 closed = tags.close + (yield from source.space())
@@ -144,7 +148,7 @@ class _Parameters:
                 if found is None and (yield from source.peek()):
                     value.close(closed)
                     continue
-            if found is None and source.truncated:
+            if found is None and (source.truncated or not (opened or closed)):
                 raise Malformed
             if found != tags.opens:
                 return None

@@ -9,6 +9,8 @@ from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.forms import Forms
 from pippin.engines.language.prompt.rendering import rendered
+from pippin.engines.language.template.template import searched_marks
+from pippin.engines.language.text.tokenizer import plain
 from tests.engines.language.prompt.histories import (
     AGENT,
     ASKED,
@@ -18,6 +20,8 @@ from tests.engines.language.prompt.histories import (
     SYSTEM,
     TOOLS,
     Conversation,
+    call,
+    result,
     says,
 )
 from tests.output.families import FAMILIES, Family, Renderer
@@ -104,6 +108,60 @@ def test_no_word_of_a_conversation_is_lost_by_any_template(family: Family) -> No
                 template.prompt(name)
         else:
             assert lost(name, template.prompt(name)) == [], name
+
+
+def held(mark: str) -> dict[str, Conversation]:
+    """Conversations in which somebody writes a mark."""
+    text = f"LEFT {mark} RIGHT"
+    written = ToolCall("call_1", "alpha", json.dumps({"qkey": text}))
+    return {
+        "user": (says("user", text), SAID, MORE),
+        "assistant": (ASKED, says("assistant", text), MORE),
+        "before a call": (ASKED, Message("assistant", (Text(text), call(1))), result(1)),
+        "argument": (ASKED, Message("assistant", (written,)), result(1)),
+        "result": (ASKED, Message("assistant", (call(1),)), result(1, text)),
+        "behind a thought": (ASKED, says("assistant", f"<think>Hm.</think>{text}"), MORE),
+    }
+
+
+def marks_lost(family: Family) -> dict[str, list[str]]:
+    template, found = Template(family), {}
+    for mark in ("</think>", *searched_marks(family.source)):
+        for where, messages in held(mark).items():
+            tools = TOOLS if len(messages[1].parts) > 1 or where in ("argument", "result") else ()
+            kept = template.forms.of(messages, tools=bool(tools))
+            prompt = plain(template.render(kept, tools, True))
+            text = f"LEFT {mark} RIGHT"
+            if text not in prompt and json.dumps(text, ensure_ascii=False)[1:-1] not in prompt:
+                found.setdefault(where, []).append(mark)
+    return found
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["Qwen3.5-4B", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "GLM-4.6", "llama-cpp-rwkv-world", "gemma4"],
+)
+def test_a_text_that_holds_a_mark_of_the_template_is_kept_whole(file: str) -> None:
+    assert marks_lost(family(file)) == {}
+
+
+SWITCHED = {"NVIDIA-Nemotron-Nano-v2": {"user": ["</think>", "</think>"]}}
+"""Templates with switches, `/think` and `/no_think`, that they take out of what the user says."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
+def test_every_template_keeps_texts_that_hold_its_marks(family: Family) -> None:
+    if family.file not in NO_CONVERSATIONS:
+        assert marks_lost(family) == SWITCHED.get(family.file, {})
+
+
+def test_a_thought_that_a_text_begins_with_is_the_templates_to_take_out() -> None:
+    template = Template(family("Qwen3.5-4B"))
+    said = says("assistant", "<think>HIDDEN</think>SHOWN")
+    prompt = template.render((ASKED, said, MORE), (), True)
+    assert "SHOWN" in prompt
+    assert "HIDDEN" not in prompt
 
 
 @pytest.mark.parametrize("file", ["Qwen-Qwen3-0.6B", "HuggingFaceTB-SmolLM3-3B", "GLM-4.6"])

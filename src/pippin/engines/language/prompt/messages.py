@@ -19,11 +19,15 @@ from pippin.core.conversation import (
 )
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
-from pippin.engines.language.text.tokenizer import Literals
+from pippin.engines.language.text.tokenizer import Literals, broken
 from pippin.engines.language.vision.placeholders import MediaStyle, holds_media
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
+CONTINUED = "\ufded"
+"""The noncharacter that marks the end of the assistant's words while the template is rendered, if an answer is to
+continue them: the prompt is cut there."""
+_THOUGHT = re.compile(r"\s*<([\w:]*think[\w:]*)>.*?</\1>", re.DOTALL)
 _FUNCTION = re.compile(r"functions\.[^\s:]+:[0-9]+")
 
 
@@ -107,9 +111,27 @@ class Converter:
 
     def _content(self, message: Message) -> Any:
         trusted = message.role in ("system", "developer", "assistant")
+
+        def shield(text: str) -> str:
+            shielded = self.literals.shield(text, trusted=trusted)
+            return self._kept_whole(shielded) if message.role == "assistant" else shielded
+
         if self.media is not None and holds_media(message.parts):
-            return self.media.content(message.parts, lambda text: self.literals.shield(text, trusted=trusted))
-        return self.literals.shield(_joined_texts(message.parts), trusted=trusted)
+            return self.media.content(message.parts, shield)
+        return shield(_joined_texts(message.parts))
+
+    def _kept_whole(self, text: str) -> str:
+        """The assistant's text with the marks broken at which the template would cut it.
+
+        A thought that the text begins with stays as it is: templates take it out of earlier turns. So do words that the
+        answer is to continue.
+        """
+        marks = self.traits.marks
+        if marks is None or CONTINUED in text or not marks.search(text):
+            return text
+        thought = _THOUGHT.match(text)
+        begin = thought.end() if thought else 0
+        return text[:begin] + broken(text[begin:], marks)
 
     def _result_media(self, results: list[ToolResult]) -> Messages:
         """The media in tool results, as a user message: templates take them nowhere else."""
@@ -129,7 +151,7 @@ class Converter:
         if not calls:
             return [entry]
         if not self.traits.tool_calls:
-            written = "\n".join(self._written_call(call) for call in calls)
+            written = self._kept_whole("\n".join(self._written_call(call) for call in calls))
             return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
         written_calls = [self._call(call, ids) for call in calls]
         if entry["content"] and not self.traits.calls_beside_text:

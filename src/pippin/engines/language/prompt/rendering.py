@@ -23,7 +23,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.forms import Forms, Render
-from pippin.engines.language.prompt.messages import Converter
+from pippin.engines.language.prompt.messages import CONTINUED, Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
@@ -37,10 +37,6 @@ from pippin.engines.language.vision.media import (
 )
 from pippin.engines.language.vision.placeholders import media_parts
 from pippin.output.tool_format import History
-
-CONTINUED = "\ufded"
-"""The noncharacter that marks the end of the assistant's words while the template is rendered, if an answer is to
-continue them: the prompt is cut there."""
 
 
 @dataclass(frozen=True)

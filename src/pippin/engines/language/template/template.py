@@ -283,6 +283,30 @@ class ChatTemplate:
         return "".join(pieces)
 
 
+_MARK: Final = re.compile(r"[<\[|]\S")
+_SEARCHES: Final = {"split", "rsplit", "partition", "rpartition", "find", "index", "replace", "removeprefix"}
+_SEARCHES |= {"rfind", "rindex", "startswith", "endswith", "removesuffix"}
+
+
+def searched_marks(source: str) -> tuple[str, ...]:
+    """The marks, such as `</think>`, that a template looks for in texts, to cut them there or to take something out."""
+    tree = _environment().parse(source)
+    names = {
+        node.target.name: node.node.value
+        for node in tree.find_all(jinja2.nodes.Assign)
+        if isinstance(node.target, jinja2.nodes.Name) and isinstance(node.node, jinja2.nodes.Const)
+    }
+    places: list[jinja2.nodes.Expr] = []
+    for call in tree.find_all(jinja2.nodes.Call):
+        if isinstance(call.node, jinja2.nodes.Getattr) and call.node.attr in _SEARCHES:
+            places += call.args
+    for compared in tree.find_all(jinja2.nodes.Compare):
+        places += [compared.expr] if compared.ops[0].op in ("in", "notin") else []
+    found = [place.value for place in places if isinstance(place, jinja2.nodes.Const)]
+    found += [names.get(place.name) for place in places if isinstance(place, jinja2.nodes.Name)]
+    return tuple(sorted({each for each in found if isinstance(each, str) and _MARK.search(each)}))
+
+
 class _Generation(jinja2.ext.Extension):
     """The tag `{% generation %}`, which marks the assistant's words for training, renders its contents unchanged."""
 

@@ -1,10 +1,12 @@
 """Which parts of a conversation a chat template can write, found by rendering samples when the model is opened."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, searched_marks
+from pippin.engines.language.text.tokenizer import pattern_of
 from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]
@@ -35,6 +37,7 @@ class Traits:
     reasoning_fields: tuple[str, ...] = ()  # the fields of a message whose reasoning the template reads
     thinking_parts: bool = False  # reasoning as a part of the content (Mistral's)
     turn_end: str = ""  # what the template writes after an assistant's words
+    marks: re.Pattern[str] | None = None  # what the template looks for in the texts of messages
 
 
 def probe(template: ChatTemplate, history: History) -> Traits:
@@ -92,6 +95,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
+        marks=pattern_of(searched_marks(template.source)),
         turn_end=_turn_end(_try(template, [user, assistant], {})),
     )
 

@@ -99,8 +99,8 @@ class Literals:
         special = {id_ for id_ in markers if added[id_].special}
         used = {id_ for id_ in markers if markers[id_] in template_text and markers[id_].strip()}
         self._names = {markers[id_]: f"{NAME}{id_}{NAME}" for id_ in special | used}
-        self._any = _pattern(self._names)
-        self._special = _pattern(markers[id_] for id_ in special)
+        self._any = pattern_of(self._names)
+        self._special = pattern_of(markers[id_] for id_ in special)
 
     def shield(self, text: str, *, trusted: bool = False) -> str:
         """Put a noncharacter into each marker of `text`.
@@ -111,9 +111,7 @@ class Literals:
         if NAME in text or BREAK in text:
             text = text.translate(_RESERVED)
         pattern = self._special if trusted else self._any
-        while pattern is not None and pattern.search(text):
-            text = pattern.sub(_broken, text)
-        return text
+        return text if pattern is None else broken(text, pattern)
 
     def shield_value(self, value: Any, *, trusted: bool = True) -> Any:
         """A JSON value with all its strings shielded, keys included."""
@@ -153,12 +151,20 @@ def plain(rendered: str) -> str:
     return rendered.replace(BREAK, "")
 
 
+def broken(text: str, marks: re.Pattern[str]) -> str:
+    """The text with a noncharacter in each of these marks."""
+    while marks.search(text):
+        text = marks.sub(_broken, text)
+    return text
+
+
 def _broken(found: re.Match[str]) -> str:
     text = found.group()
     return text[0] + BREAK + text[1:]
 
 
-def _pattern(markers: Iterable[str]) -> re.Pattern[str] | None:
+def pattern_of(markers: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern of these markers, the longest first; None for none."""
     ordered = sorted(markers, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
