@@ -104,6 +104,8 @@ def read(data: bytes, pictures: int) -> Reading:
         ).stdout
     except subprocess.TimeoutExpired as error:
         said, late = error.stdout or b"", True
+    except OSError as error:  # no memory for another process, or none is allowed
+        return Reading(0, (), f"its reader can't be started ({error.strerror})")
     lines = [from_json(line, Line) for line in said.splitlines(keepends=True) if line.endswith(b"\n")]
     count = next((line.pages for line in lines if line.pages), 0)
     pages = tuple(line for line in lines if line.text is not None)
