@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli import conversion
 from pippin.cli.main import main
 from pippin.cli.verbs import convert
+from pippin.cli.verbs import convert as conversion
 from tests.catalog.folders import write_model
 from tests.engines.tiny_models import tiny_model
 

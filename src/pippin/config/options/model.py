@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
-from pippin.config.options.ranges import NumberOrRange, bounds
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend, Split
 from pippin.core.requests import OverflowPolicy, Sampling
@@ -268,11 +267,12 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
     ] = None
     replicas: Annotated[
-        NumberOrRange,
+        int,
         Meta(
+            ge=1,
+            le=64,
             description="Processes that serve the model side by side, each with weights and caches of its own. "
-            "A request goes to the one that has computed most of its prompt. Of a range such as 1-6 more are started "
-            "while all are busy, and ended once fewer have enough to do; on this machine memory is set aside for all.",
+            "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
     cluster: Annotated[
@@ -345,8 +345,8 @@ def ranks_here(options: ModelOptions) -> int:
 
 
 def replicas_here(options: ModelOptions) -> int:
-    """The most replicas on this machine. Those in a cluster take no memory that is planned here."""
-    return 0 if options.cluster is not None else bounds(options.replicas)[1]
+    """The replicas on this machine. Those in a cluster take no memory that is planned here."""
+    return 0 if options.cluster is not None else options.replicas
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

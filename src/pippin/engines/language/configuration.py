@@ -6,7 +6,8 @@ missing. Here each configuration gets the older fields, and others that it has u
 that it knows.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -27,6 +28,41 @@ BASES = {
 ORIGINAL = "original_max_position_embeddings"
 FROM_LENGTH = ("llama3", "yarn", "longrope")
 """Scalings that are told by the length of the texts that a model was trained with first."""
+
+
+DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "head_dim": lambda config: head_size(config),
+    "block_dim": lambda config: config.get("hidden_size"),
+    "n_ctx": lambda config: config.get("n_positions"),
+    "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
+}
+"""Fields that transformers leaves out where others tell them."""
+
+ALWAYS: dict[str, Config] = {
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "longcat_flash": {
+        "attention_method": "MLA",
+        "zero_expert_type": "identity",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+    },
+}
+"""Fields of which transformers' class of an architecture knows one value, and writes none."""
+
+
+def with_required(config: Config, required: Iterable[str]) -> Config:
+    """The configuration with fields that a class requires and transformers does not write, as far as others tell
+    them."""
+    found = {**ALWAYS.get(str(config.get("model_type")), {}), **config}
+    pattern = found.get("sliding_window_pattern")
+    if found.get("model_type") == "exaone4" and isinstance(pattern, int):
+        found["sliding_window_pattern"] = "L" * (pattern - 1) + "G"
+    for name in required:
+        if found.get(name) is None and name in DERIVED:
+            with contextlib.suppress(KeyError):
+                found[name] = DERIVED[name](found)
+    return found
 
 
 def spelled_out(config: Mapping[str, Any]) -> Config:

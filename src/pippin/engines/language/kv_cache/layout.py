@@ -15,8 +15,8 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
+from pippin.engines.language.kv_cache.kinds.attention import IndexCache
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
-from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 

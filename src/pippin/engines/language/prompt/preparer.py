@@ -1,6 +1,7 @@
 """The preparer of language models, which makes jobs from requests, beside the step loop."""
 
 import hashlib
+import itertools
 import logging
 import secrets
 import time
@@ -30,7 +31,7 @@ from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.loops import Loop, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
-from pippin.engines.language.vision.checkpoint import read_config, takes_media
+from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import formats
@@ -85,7 +86,9 @@ class LanguagePreparer:
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
         self._attachments = AttachmentReader(options.unreadable_media)
-        self.may_take_media = takes_media(read_config(Path(spec.info.path or "")))
+        config = read_config(Path(spec.info.path or ""))
+        self.may_take_media = takes_media(config)
+        self._placeholders = frozenset().union(*placeholder_tokens(config).values())
         self._loaded = False
         self._renderer = self.open_renderer(load_processor(spec.info, options, self.tokenizer))
         if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
@@ -129,7 +132,7 @@ class LanguagePreparer:
                     raise ServerError(
                         "invalid_request", f"'tokens' may hold {MOST_DETOKENIZED} at most.", "tokens"
                     )
-                self.tokenizer.check(tokens, "tokens")
+                self.tokenizer.check_known(tokens, "tokens")
                 return (Detokenized(self.tokenizer.decode(tokens)),)
             case _:
                 raise ServerError(
@@ -206,6 +209,7 @@ class LanguagePreparer:
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
         fit = partial(fit_prompt, self._renderer, tools=offered, context_window=window, reserve=reserve)
         prompt, warnings = self._readable(request, fit)
+        self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
             raise too_long(f"{len(prompt.tokens)} tokens", window, request)
@@ -241,12 +245,20 @@ class LanguagePreparer:
             prediction=self._prediction(request),
         )
 
+    def _check_prompt(self, prompt: RenderedPrompt, request: GenerationRequest) -> None:
+        """Raises `ServerError` for a token that the model has no embedding for. Features replace those of media."""
+        tokens = prompt.tokens
+        if prompt.media is not None:
+            tokens = tuple(token for token in tokens if token >= 0 and token not in self._placeholders)
+        self.tokenizer.check(tokens, "prompt" if request.messages is None else "messages")
+
     def _prediction(self, request: GenerationRequest) -> tuple[int, ...]:
         if request.prediction is None:
             return ()
         # Cut before it is tokenized: a long text would keep other requests waiting.
         text = request.prediction[: MOST_PREDICTED * MOST_CHARACTERS]
-        return tuple(self.tokenizer.encode(text)[:MOST_PREDICTED])
+        tokens = self.tokenizer.encode(text)[:MOST_PREDICTED]
+        return tuple(itertools.takewhile(lambda token: token < self.tokenizer.rows, tokens))
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
         """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
@@ -407,10 +419,10 @@ def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
     _at_least("min_tokens", request.min_tokens, 0)
     for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
         _at_least(field, asked, 0)
-        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.size):
+        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.rows):
             raise _refuse(
                 field,
-                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.size)} alternatives at most",
+                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.rows)} alternatives at most",
             )
     _at_least("thinking_budget", request.thinking.budget, 0)
 
@@ -421,8 +433,8 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
         value: float | None = values[parameter.name]
         if value is not None and not parameter.holds(value):
             raise _refuse(parameter.public_name, f"is {value:g}; it must be {parameter.range}")
-    if sampling.top_k is not None and sampling.top_k > tokenizer.size:
-        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.size} tokens")
+    if sampling.top_k is not None and sampling.top_k > tokenizer.rows:
+        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens")
     bias, most, largest = sampling.logit_bias or {}, parameters.MOST_BIASES, parameters.LARGEST_BIAS
     if len(bias) > most:
         raise _refuse("logit_bias", f"holds {len(bias)} tokens; {most} is the most")
@@ -468,13 +480,15 @@ def plan_reasoning(
         return ReasoningPlan()
     if found.implicit and (request.thinking.enabled is False or _closed(found, prompt)):
         found = replace(found, implicit=False)
-    start = _start(found, tokenizer)
+    start, end = _start(found, tokenizer), tuple(tokenizer.encode(found.end))
+    if request.thinking.budget is not None:
+        tokenizer.check(end, "thinking_budget")  # they will be forced
     return ReasoningPlan(
         found,
         opened=_opened(found, prompt),
         may_open=bool(start) and _may_open(found, prompt, request),
         start=start,
-        end=tuple(tokenizer.encode(found.end)),
+        end=end,
     )
 
 

@@ -4,14 +4,14 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
@@ -135,4 +135,7 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        return self.kind.from_dict(spelled_out(config))
+        required = [
+            each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
+        ]
+        return self.kind.from_dict(with_required(spelled_out(config), required))

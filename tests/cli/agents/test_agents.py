@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pippin.cli.agents.setup import Target, prepare, start
-from pippin.cli.agents.table import AGENTS, Agent
+from pippin.cli.agents import Agent, Target, agents, prepare, start
 from pippin.cli.verbs.agent import lacks
 from pippin.core.errors import ServerError
 from tests.cli.serving import Terminal, terminal
@@ -25,11 +24,11 @@ def target(folder: Path) -> Target:
     return Target("http://127.0.0.1:8000", MODEL, 60_000, KEY, folder)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", agents())
 def test_every_agent_is_told_of_address_and_model_and_of_nothing_that_is_left_open(
     name: str, tmp_path: Path
 ) -> None:
-    setup = prepare(AGENTS[name], target(tmp_path), ("-p", "hello {model}"))
+    setup = prepare(agents()[name], target(tmp_path), ("-p", "hello {model}"))
     told = " ".join([*setup.variables.values(), *setup.files.values(), *setup.command])
     assert "http://127.0.0.1:8000" in told
     assert MODEL in told
@@ -40,9 +39,9 @@ def test_every_agent_is_told_of_address_and_model_and_of_nothing_that_is_left_op
     assert KEY not in setup.shown(KEY)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", agents())
 def test_files_are_in_the_format_of_their_name(name: str, tmp_path: Path) -> None:
-    for path, text in prepare(AGENTS[name], target(tmp_path)).files.items():
+    for path, text in prepare(agents()[name], target(tmp_path)).files.items():
         match path.suffix:
             case ".json":
                 assert json.loads(text)
@@ -55,7 +54,7 @@ def test_files_are_in_the_format_of_their_name(name: str, tmp_path: Path) -> Non
 
 
 def test_codex_reads_numbers_and_tables(tmp_path: Path) -> None:
-    (text,) = prepare(AGENTS["codex"], target(tmp_path)).files.values()
+    (text,) = prepare(agents()["codex"], target(tmp_path)).files.values()
     read = tomllib.loads(text)
     assert read["model_context_window"] == 60_000
     assert read["model_providers"]["pippin"]["base_url"] == "http://127.0.0.1:8000/v1"
@@ -71,12 +70,12 @@ def test_an_answer_leaves_room_in_the_window(tmp_path: Path) -> None:
 
 def test_a_model_without_tools_or_with_a_small_window_is_told() -> None:
     able = {"capabilities": {"tools": True}, "context_window": 65_536}
-    assert lacks(AGENTS["claude"], able) is None
-    assert lacks(AGENTS["claude"], {**able, "context_window": 8192}) == (
+    assert lacks(agents()["claude"], able) is None
+    assert lacks(agents()["claude"], {**able, "context_window": 8192}) == (
         "has a window of 8192 tokens and no room for 32000"
     )
-    assert lacks(AGENTS["claude"], {**able, "capabilities": {}}) == "doesn't call tools"
-    assert lacks(AGENTS["aider"], {**able, "capabilities": {}}) is None
+    assert lacks(agents()["claude"], {**able, "capabilities": {}}) == "doesn't call tools"
+    assert lacks(agents()["aider"], {**able, "capabilities": {}}) is None
 
 
 def test_an_agent_is_started_with_its_files_and_variables_and_its_status_is_given(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_an_agent_is_started_with_its_files_and_variables_and_its_status_is_give
         window=1,
         variables={"ADDRESS": "{address}", "FOLDER": "{folder}"},
         arguments=("--model", "{model}"),
-        files=AGENTS["codex"].files,
+        files=agents()["codex"].files,
         unset=("GONE",),
     )
     folder = tmp_path / "agents" / "some"
@@ -118,4 +117,4 @@ def test_print_is_a_script_that_a_shell_takes(terminal: Terminal) -> None:
     assert not (terminal.home / ".cache/pippin/agents").exists()
     assert "Did you mean `claude`" in terminal.run("agent", "cluade").stderr
     listed = terminal.run("agent", "--list").stdout
-    assert all(name in listed for name in AGENTS)
+    assert all(name in listed for name in agents())

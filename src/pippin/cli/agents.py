@@ -1,4 +1,4 @@
-"""Fills in a row of the table for one server and model, and starts the agent."""
+"""Coding agents: reads which there are (`agents.yaml`), fills in one for a server and model, and starts it."""
 
 import json
 import os
@@ -9,18 +9,41 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import yaml
+from msgspec import Struct
 
-from pippin.cli.agents.table import Agent, File
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 WORD: Final = re.compile(r"\{(address|model|window|output|key|folder)\}")
 NUMBERS: Final = ("{window}", "{output}")
 MOST_OUTPUT: Final = 16_384  # most tokens of one answer, for which an agent reserves room in the window
 NO_KEY: Final = "none"
+
+
+class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent, as `agents.yaml` describes it."""
+
+    command: str
+    install: str
+    window: int
+    variables: dict[str, str] = {}
+    arguments: tuple[str, ...] = ()
+    files: dict[str, Any] = {}
+    tools: bool = True
+    unset: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@cache
+def agents() -> dict[str, Agent]:
+    text = resources.files("pippin.cli").joinpath("agents.yaml").read_text("utf-8")
+    return convert(yaml.safe_load(text), dict[str, Agent])
 
 
 @dataclass(frozen=True)
@@ -77,7 +100,7 @@ def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Se
         command=(agent.command, *(_filled(text, words) for text in agent.arguments), *arguments),
         variables={name: _filled(text, words) for name, text in agent.variables.items()},
         unset=agent.unset,
-        files={target.folder / file.name: _text(file, words) for file in agent.files},
+        files={target.folder / name: _text(name, tree, words) for name, tree in agent.files.items()},
     )
 
 
@@ -115,19 +138,15 @@ def _filled(text: str, words: dict[str, str]) -> str:
     return WORD.sub(lambda found: words[found[1]], text)
 
 
-def _text(file: File, words: dict[str, str]) -> str:
-    tree = _tree(file.content, words)
-    match file.format:
-        case "json":
+def _text(name: str, content: Any, words: dict[str, str]) -> str:
+    tree = _tree(content, words)
+    match Path(name).suffix:
+        case ".json":
             return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
-        case "yaml":
-            return yaml.safe_dump(tree, sort_keys=False)
-        case "toml":
+        case ".toml":
             return "\n".join(_toml(tree)) + "\n"
-        case "text":
-            return str(tree)
         case _:
-            assert_never(file.format)
+            return yaml.safe_dump(tree, sort_keys=False)
 
 
 def _tree(value: Any, words: dict[str, str]) -> Any:
