@@ -70,7 +70,11 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
 
     Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
     """
-    found = {**_other_names(config), **{name: _spelled_out_part(name, each) for name, each in config.items()}}
+    found = {
+        **_other_names(config),
+        **_of_full_layers(config),
+        **{name: _spelled_out_part(name, each) for name, each in config.items()},
+    }
     tables = rotary_tables(config)
     if not tables:
         return found
@@ -92,6 +96,13 @@ def _other_names(config: Mapping[str, Any]) -> Config:
     names = getattr(CONFIG_MAPPING[kind], "attribute_map", {})
     # Some map the size of a head to that of its part which is turned: other classes read the whole size there.
     return {other: config[name] for other, name in names.items() if name in config and other != "head_dim"}
+
+
+def _of_full_layers(config: Mapping[str, Any]) -> Config:
+    """Gemma 4's sizes of layers that see all tokens; transformers writes them for each layer."""
+    sizes = next((each for each in (config.get("per_layer_config") or {}).values()), {})
+    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+    return {names[name]: value for name, value in sizes.items() if name in names}
 
 
 def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:

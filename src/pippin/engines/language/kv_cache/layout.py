@@ -236,7 +236,12 @@ class CacheLayout:
 
 def probe_prompt(model: nn.Module, length: int) -> PromptCache:
     """A short prompt that the model has run."""
+    return computed_prompt(model, list(range(1, length + 1)))
+
+
+def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
+    """What a model's caches are after these tokens."""
     caches = new_prompt_cache(model)
-    model(mx.arange(1, length + 1)[None], cache=caches)
+    model(mx.array([tokens]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches

@@ -14,7 +14,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import name_of
 from pippin.engines.language.drafters import loading as drafters
-from pippin.engines.language.kv_cache.groups import BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
 from pippin.engines.language.loading.asked import Asked
@@ -165,7 +164,7 @@ def _takes_back(drafter: nn.Module, layout: CacheLayout) -> bool:
     if not (layout.rewinds and layout.batches):
         return False
     replays = any(each.replays for each in layout.kinds)
-    return not replays or can_rewind(drafter, BatchShape(layout=layout))
+    return not replays or can_rewind(drafter, layout)
 
 
 def open_draft_model(folder: Path, asked: Asked) -> DraftModel:

@@ -367,6 +367,23 @@ class BatchedQuantized(BatchedAttention):
         return keys, values
 
 
+class RoundedCache(KVCache):  # type: ignore[misc]
+    """mlx-lm's cache of one sequence, whose keys and values are rounded to few bits as they come."""
+
+    def __init__(self, computed: KVCache, bits: tuple[int, int], group_size: int) -> None:
+        super().__init__()
+        self._forms = [(group_size, each) for each in bits]
+        self.update_and_fetch(
+            *(array[..., : computed.offset, :] for array in (computed.keys, computed.values))
+        )
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        both = zip((keys, values), self._forms, strict=True)
+        rounded = (mx.dequantize(*mx.quantize(array, *form), *form) for array, form in both)
+        found: tuple[mx.array, mx.array] = super().update_and_fetch(*rounded)
+        return found
+
+
 def quantized_bytes(array: TokenArray, bits: int, group_size: int) -> int:
     """Bytes of a token's vectors. A group has a scale and a bias beside its bits."""
     values = array.heads * array.size
@@ -423,6 +440,11 @@ class AttentionKind(CacheKind):
         if not self.values.size:
             return self  # an index chooses by its keys: other tokens would be attended to
         return replace(self, key_bits=key_bits, value_bits=value_bits, group_size=group_size)
+
+    def rounded(self, cache: Any) -> Any:
+        if not self.key_bits:
+            return cache
+        return RoundedCache(cache, (self.key_bits, self.value_bits), self.group_size)
 
     @property
     def token_arrays(self) -> tuple[TokenArray, ...]:
