@@ -422,11 +422,3 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
                 failure = error
         assert failure is not None  # there is an address at least
         raise failure
-
-    async def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> httpcore.AsyncNetworkStream:
-        raise httpcore.ConnectError("media never come from a socket file")
-
-    async def sleep(self, seconds: float) -> None:
-        await self._inner.sleep(seconds)
