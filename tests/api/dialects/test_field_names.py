@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pippin.core.conversation import Audio, Image, ToolResult, Video
+from pippin.core.conversation import Audio, Image, Missing, ToolResult, Video
 from pippin.core.errors import ErrorReport, FieldName, renamed
 from pippin.core.events import Accepted, Failed
 from pippin.core.tasks import Generate
@@ -90,6 +90,9 @@ MEDIA: list[tuple[str, Body, str]] = [
     ),
 ]
 
+# A refusal for good would end these conversations: whoever prepares them is told what is missing.
+OF_TOOLS = [case for case in MEDIA if "tool" in str(case[1]) or "function_call" in str(case[1])]
+
 LATER: list[tuple[str, Body, str, str]] = [
     # What the service or an engine names, and what it is in the client's words.
     (CHAT, {"messages": said(TEXT)}, "messages[0]", "messages[0]"),
@@ -144,12 +147,35 @@ def param_of(path: str, error: Body) -> str:
     return str(error["param"])
 
 
-@pytest.mark.parametrize(("path", "body", "field"), MEDIA)
+@pytest.mark.parametrize(("path", "body", "field"), [case for case in MEDIA if case not in OF_TOOLS])
 def test_a_refused_medium_is_named_as_it_was_sent(path: str, body: Body, field: str) -> None:
     service = FakeService()
     error = asyncio.run(reply_to(path, body, service))
     assert param_of(path, error) == field
     assert not service.runs
+
+
+@pytest.mark.parametrize(("path", "body", "field"), OF_TOOLS)
+def test_a_medium_of_a_tool_that_can_not_be_had_is_missing(path: str, body: Body, field: str) -> None:
+    async def main() -> FakeService:
+        service, own = FakeService(), {"max_tokens": 9} if path == MESSAGES else {}
+        async with client_of(application(service, media_fetch=True)) as client:
+            reply = await client.post(path, json={"model": MODEL.id, **own, **body})
+            assert reply.status_code == 200, reply.text
+        return service
+
+    [found] = media_of(asyncio.run(main()))
+    assert isinstance(found.source, Missing)
+    assert found.source.report.param == field
+
+
+def media_of(service: FakeService) -> list[Image | Audio | Video]:
+    task = service.runs[0].task
+    assert isinstance(task, Generate)
+    parts = [part for message in task.request.messages or () for part in message.parts]
+    for part in list(parts):
+        parts += part.parts if isinstance(part, ToolResult) else ()
+    return [part for part in parts if isinstance(part, Image | Audio | Video)]
 
 
 @pytest.mark.parametrize(("path", "body", "field"), MEDIA)
@@ -170,12 +196,7 @@ def test_the_place_of_a_medium_goes_to_the_engine(path: str, body: Body, field: 
         async with client_of(application(service)) as client:
             reply = await client.post(path, json={"model": MODEL.id, **own, **sent})
             assert reply.status_code == 200, reply.text
-        task = service.runs[0].task
-        assert isinstance(task, Generate)
-        parts = [part for message in task.request.messages or () for part in message.parts]
-        for part in list(parts):
-            parts += part.parts if isinstance(part, ToolResult) else ()
-        [found] = [part.field for part in parts if isinstance(part, Image | Audio | Video)]
+        [found] = [part.field for part in media_of(service)]
         return found
 
     assert asyncio.run(main()) == field

@@ -17,6 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "song.mp3": b"mp3",
         "clip.mp4": b"mp4",
         "log.txt": b"a line",
+        "a.pdf": b"%PDF-1.7",
         "data.bin": b"\xff\xfe\x00",
     }.items():
         (tmp_path / name).write_bytes(data)
@@ -45,8 +46,8 @@ def test_media_are_named_by_their_path_and_other_files_behind_an_at(
 
 
 def test_each_kind_of_file_becomes_the_part_that_the_api_has_for_it(folder: Path) -> None:
-    content, files = read_prompt("look at cat.png song.mp3 clip.mp4 @log.txt")
-    assert [path.name for path in files] == ["cat.png", "song.mp3", "clip.mp4", "log.txt"]
+    content, files = read_prompt("look at cat.png song.mp3 clip.mp4 @log.txt @a.pdf")
+    assert [path.name for path in files] == ["cat.png", "song.mp3", "clip.mp4", "log.txt", "a.pdf"]
     assert content == [
         {
             "type": "image_url",
@@ -61,7 +62,14 @@ def test_each_kind_of_file_becomes_the_part_that_the_api_has_for_it(folder: Path
             "video_url": {"url": f"data:video/mp4;base64,{base64.b64encode(b'mp4').decode()}"},
         },
         {"type": "text", "text": "File log.txt:\n\na line"},
-        {"type": "text", "text": "look at cat.png song.mp3 clip.mp4 @log.txt"},
+        {
+            "type": "file",
+            "file": {
+                "filename": "a.pdf",
+                "file_data": f"data:application/pdf;base64,{base64.b64encode(b'%PDF-1.7').decode()}",
+            },
+        },
+        {"type": "text", "text": "look at cat.png song.mp3 clip.mp4 @log.txt @a.pdf"},
     ]
 
 

@@ -38,6 +38,12 @@ def test_pages_are_text_in_their_order() -> None:
     )
 
 
+def test_spaces_that_do_not_break_are_kept_and_control_characters_are_not() -> None:
+    [shown] = parts(pdf("a\\240b\\001c"))
+    assert isinstance(shown, Text)
+    assert shown.text.endswith("a\xa0bc")
+
+
 def test_a_model_that_sees_gets_each_page_as_a_picture_behind_its_text() -> None:
     first, drawn, second, again = parts(pdf("One", "Two"), sees=True)
     assert isinstance(first, Text)

@@ -104,7 +104,7 @@ def test_operators_may_refuse_all_or_describe_all() -> None:
     ("part", "line"),
     [
         (Image(Inline(b"x", "image/tiff")), "[Picture left out: image/tiff: this model reads text only.]"),
-        (Image(Inline(b"x", "a/b]\n<x>")), "[Picture left out: this model reads text only.]"),
+        (Image(Inline(b"x")), "[Picture left out: this model reads text only.]"),
         (Audio(Inline(b"x"), "wav"), "[Sound left out: audio/wav: this model reads text only.]"),
         (Video(Inline(b"x", "video/mp4")), "[Video left out: video/mp4: this model reads text only.]"),
         (
@@ -162,3 +162,4 @@ def test_what_is_refused_later_is_left_out_where_it_may_be() -> None:
     assert [type(part) for part in said(misplaced)].count(Image) == 1
     assert not refused(misplaced, "invalid_request", "messages")
     assert not refused(conversation(), "invalid_request", "temperature")
+    assert not refused(conversation(), "context_length_exceeded", "messages"), "the client must shorten it"

@@ -17,7 +17,7 @@ import httpcore
 import msgspec
 
 from pippin.api.answers import addresses
-from pippin.api.dialects.shared.media import decoded_base64, document_of
+from pippin.api.dialects.shared.media import decoded_base64, document_of, placed
 from pippin.api.http.body import LARGE, joined
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import (
@@ -90,7 +90,7 @@ class MediaResolver:
         messages = (message for each in conversations for message in each.messages)
         _check_count((part for message in messages for part in message.parts), "input")
         inputs = [
-            msgspec.structs.replace(each, messages=await self._of_input(each))
+            msgspec.structs.replace(each, messages=await self._messages(each.messages, each.field))
             if isinstance(each, Conversation)
             else each
             for each in task.inputs
@@ -112,21 +112,16 @@ class MediaResolver:
     async def _inlined(self, parts: tuple[Any, ...], param: str) -> tuple[Any, ...]:
         return tuple([await self._part(part, param) for part in parts])
 
-    async def _of_input(self, given: Conversation) -> tuple[Message, ...]:
-        """The messages of an input of an embedding model. Refusals name its field if the client sent no messages."""
-        if given.field is None:
-            return tuple(
-                [
-                    await self._message(each, f"messages[{number}]")
-                    for number, each in enumerate(given.messages)
-                ]
-            )
-        return tuple(
-            [
-                msgspec.structs.replace(each, parts=await self._inlined(each.parts, given.field))
-                for each in given.messages
-            ]
-        )
+    async def _messages(self, messages: tuple[Message, ...], field: str | None) -> tuple[Message, ...]:
+        """`field`: the request's own field for these messages, which refusals name."""
+        found: list[Message] = []
+        for number, message in enumerate(messages):
+            if field is None:
+                found.append(await self._message(message, f"messages[{number}]"))
+            else:
+                parts = await self._inlined(message.parts, field)
+                found.append(msgspec.structs.replace(message, parts=parts))
+        return tuple(found)
 
     async def _message(self, message: Message, param: str, earlier: "_Earlier | None" = None) -> Message:
         if not _has_media(message.parts):
@@ -164,9 +159,7 @@ class MediaResolver:
             case Document(source=Url(url)):
                 source = await self.fetch(url, where)
                 found = await asyncio.to_thread(document_of, source, part.name, where)
-                return (
-                    msgspec.structs.replace(found, field=part.field) if isinstance(found, Document) else found
-                )
+                return placed(found, part.field)
             case Image(source=Url(url)) | Audio(source=Url(url)) | Video(source=Url(url)):
                 return msgspec.structs.replace(part, source=await self.fetch(url, where))
             case _:
@@ -330,8 +323,7 @@ class _Earlier:
         """Raises `ServerError` if the newest question alone has too many."""
         messages = request.messages or ()
         question = newest_question(messages, continued=request.continue_final)
-        asked = messages[question].parts if question is not None else ()
-        _check_count(asked, "messages")
+        _check_count(messages[question].parts if question is not None else (), "messages")
         everywhere = sum(1 for message in messages for _ in _media(message.parts))
         # In steps, so that the prompt begins alike in several turns.
         surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
@@ -430,11 +422,3 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
                 failure = error
         assert failure is not None  # there is an address at least
         raise failure
-
-    async def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> httpcore.AsyncNetworkStream:
-        raise httpcore.ConnectError("media never come from a socket file")
-
-    async def sleep(self, seconds: float) -> None:
-        await self._inner.sleep(seconds)

@@ -1,8 +1,8 @@
 """Turns files that a prompt names into message parts.
 
 A picture, a recording or a clip is attached if the prompt contains its path, in the forms that terminals write when a
-file is dropped on them: bare, in quotes, or with escaped spaces. Any other file is attached as text if `@` precedes
-its path.
+file is dropped on them: bare, in quotes, or with escaped spaces. Any other file is attached, as text or as a PDF, if
+`@` precedes its path.
 """
 
 import base64
@@ -49,6 +49,10 @@ def attach(path: Path) -> Attached:
         return Attached(path, {"type": "image_url", "image_url": {"url": _address(path, data)}})
     if suffix in CLIPS:
         return Attached(path, {"type": "video_url", "video_url": {"url": _address(path, data)}})
+    if suffix == ".pdf":
+        return Attached(
+            path, {"type": "file", "file": {"filename": path.name, "file_data": _address(path, data)}}
+        )
     if len(data) > MOST_TEXT:
         raise ConfigError(
             f"{path} has {size(len(data))}, and text of at most {size(MOST_TEXT)} can be attached: cut it first, as "

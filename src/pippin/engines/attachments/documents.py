@@ -19,8 +19,8 @@ MOST_PICTURES: Final = 20
 """Pages of a document that are also shown as pictures."""
 MOST_SECONDS: Final = 30.0
 """For one document; its reader begins no page after `pdf.SECONDS`, so that only a hostile page takes longer."""
-MOST_KEPT: Final = 64 << 20
-"""Bytes of pages that are kept: agents send a document again with every request."""
+MOST_KEPT: Final = 16
+"""Documents that are kept: agents send one again with every request."""
 
 Parts = tuple[Text | Image, ...]
 
@@ -40,10 +40,6 @@ class Reading(Struct, frozen=True):
     count: int
     pages: tuple[Line, ...]
     why: str
-
-    @property
-    def size(self) -> int:
-        return sum(len(page.text or "") + len(page.picture or b"") + 100 for page in self.pages)
 
 
 class Documents:
@@ -81,16 +77,22 @@ class Documents:
             if (kept := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return kept
-        found = read(data, pictures)
+        try:
+            found = read(data, pictures)
+        except OSError as error:  # there is no memory for another process now
+            return Reading(0, (), f"its reader can't be started ({error.strerror})")
         with self._lock:
             self._kept[key] = found
-            while sum(each.size for each in self._kept.values()) > MOST_KEPT:
+            while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return found
 
 
 def read(data: bytes, pictures: int) -> Reading:
-    """Read a PDF in a process of its own, which is ended after `MOST_SECONDS`: what it said by then is kept."""
+    """Read a PDF in a process of its own, which is ended after `MOST_SECONDS`: what it said by then is kept.
+
+    Raises `OSError` if no process can be started.
+    """
     command = [sys.executable, "-I", str(Path(pdf.__file__)), str(pictures)]
     late = False
     try:

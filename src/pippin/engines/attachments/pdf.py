@@ -9,6 +9,7 @@ import base64
 import io
 import json
 import math
+import re
 import sys
 import time
 from typing import Any, Final
@@ -46,9 +47,12 @@ def bound_resources() -> None:
         return
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS) + 5, int(SECONDS) + 10))
+    bounds = {resource.RLIMIT_CPU: int(SECONDS) + 5}
     if sys.platform == "linux":  # elsewhere it is not enforced, or counts what is only reserved
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+        bounds[resource.RLIMIT_AS] = MOST_MEMORY
+    for kind, most in bounds.items():
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def tell(**said: Any) -> None:
@@ -81,8 +85,7 @@ def text_of(pages: Any, number: int) -> str:
         text = str(pages[number].extract_text())
     except Exception:  # as in `main`; the other pages may be whole
         return "[This page can't be read.]"
-    kept = "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())
-    return kept.encode("utf-8", "ignore").decode().strip()
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]", "", text).strip()
 
 
 class Pictures:

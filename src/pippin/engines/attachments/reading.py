@@ -39,7 +39,6 @@ KINDS: Final[dict[type[Attachment], tuple[str, str]]] = {
     Document: ("document", "document"),
 }
 """The modality of a part, and the word for it."""
-MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
 FEWER: Final = "this model takes fewer of them in a request"
 NO_PLACE: Final = "this model takes none at this place of a conversation"
 
@@ -116,26 +115,25 @@ class Readable:
             raise refusal
         _, word = KINDS[type(part)]
         self._left[word] += 1
-        facts = ", ".join(_facts(part))
+        facts = _facts(part)
         return (Text(f"[{word.capitalize()} left out{facts and ': '}{facts}: {reason}.]"),)
 
     def leave_out_for(self, report: ErrorReport) -> bool:
         """Leave out what has led to a refusal; False if nothing that may be left out has."""
+        if report.kind not in ("invalid_request", "unsupported"):
+            return False
         listed = list(attachments(self.request.messages or ()))
-        free = {
-            where: part for where, part, index in listed if ".pages[" in where or not self._is_needed(index)
-        }
+        free = {where for where, _, index in listed if ".pages[" in where or not self._is_needed(index)}
         place = next((n for n, (where, *_) in enumerate(listed) if where == report.param), None)
         if place is None:
-            going, reason = (set(free), NO_PLACE) if report.param == "messages" else (set(), "")
+            going, reason = free if report.param == "messages" else set(), NO_PLACE
         else:
-            refused, part, _ = listed[place]
-            earlier = {w for w, p, _ in listed[:place] if w in free and type(p) is type(part)}
-            # Refused though it can be read: there are too many, and the newest are worth most.
-            if earlier and (report.kind == "unsupported" or refused not in free):
-                going, reason = earlier, FEWER
-            else:
-                going, reason = {refused} & set(free), _reason(report)
+            kind = type(listed[place][1])
+            going = {where for where, part, _ in listed[:place] if type(part) is kind} & free
+            reason = FEWER
+            # Too many where it could be read alone, of which the newest are worth most; else it is at fault itself.
+            if not going or (report.kind == "invalid_request" and report.param in free):
+                going, reason = {report.param or ""} & free, _reason(report)
         self.change(
             lambda part, where, index: self.leave_out(part, index, reason) if where in going else (part,)
         )
@@ -198,33 +196,31 @@ def _reason(report: ErrorReport) -> str:
     return told[:1].lower() + told[1:]
 
 
-def _facts(part: Attachment) -> Iterable[str]:
+def _facts(part: Attachment) -> str:
     """The media type, size and name of an attachment, as far as they are known."""
     if not isinstance(part.source, Inline):
-        return
-    mime, size = part.source.mime or "", ""
-    if isinstance(part, Image):
-        mime, size = _measured(part.source.data, mime)
-    elif isinstance(part, Document):
-        mime = "application/pdf"
-    elif isinstance(part, Audio) and part.format:
-        mime = mime or f"audio/{part.format}"
-    if MEDIA_TYPE.fullmatch(mime):
-        yield mime
-    if size:
-        yield size
-    if isinstance(part, Document) and part.name:
-        yield part.name
+        return ""
+    match part:
+        case Image():
+            facts = _measured(part.source)
+        case Document():
+            facts = ["application/pdf", part.name]
+        case _:
+            facts = [
+                part.source.mime
+                or (f"audio/{part.format}" if isinstance(part, Audio) and part.format else "")
+            ]
+    return ", ".join(filter(None, facts))
 
 
-def _measured(data: bytes, mime: str) -> tuple[str, str]:
+def _measured(source: Inline) -> list[str]:
     """The media type and the width and height of a picture, if it is one and Pillow is installed to say so."""
     try:
         from PIL import Image as PillowImage
 
         from pippin.engines.pictures import FORMATS
 
-        with PillowImage.open(io.BytesIO(data), formats=FORMATS) as found:
-            return found.get_format_mimetype() or mime, f"{found.width}x{found.height}"
+        with PillowImage.open(io.BytesIO(source.data), formats=FORMATS) as found:
+            return [found.get_format_mimetype() or "", f"{found.width}x{found.height}"]
     except Exception:  # Pillow's readers have no common error
-        return mime, ""
+        return [source.mime or ""]

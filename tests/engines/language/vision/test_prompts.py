@@ -5,15 +5,27 @@ from typing import Any
 
 import pytest
 
-from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import (
+    Audio,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 from pippin.core.errors import ServerError
+from pippin.core.events import Rendered
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
-from pippin.core.tasks import CountTokens, Generate
+from pippin.core.tasks import CountTokens, Generate, RenderTemplate
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
+from tests.engines.attachments.pdfs import pdf
 from tests.engines.language.bench import Eager, watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
@@ -130,6 +142,29 @@ def test_pictures_in_results_of_tools_are_seen(bench: VisionBench) -> None:
     assert job.media is not None
     assert len(job.media.placed) == 1
     assert bench.alone(job)
+
+
+def test_a_damaged_picture_in_an_earlier_turn_is_a_line(bench: VisionBench) -> None:
+    messages = (
+        Message("user", (Image(Inline(WIDE)), Image(Inline(WIDE[:90])))),
+        Message("assistant", (Text("A dog."),)),
+        Message("user", (Image(Inline(TALL)), Text("And this?"))),
+    )
+    job = bench.prepare("a", messages)
+    assert job.media is not None
+    assert len(job.media.placed) == 2
+    assert job.accepted.warnings
+    [shown] = bench.preparer.prepare("a", RenderTemplate(GenerationRequest(model="", messages=messages)))  # type: ignore[misc]
+    assert isinstance(shown, Rendered)
+    assert "it is damaged or cut off, and can't be read as a picture.]" in shown.text
+    with pytest.raises(ServerError, match=r"messages\[0\]\.content\[1\]"):
+        bench.prepare("a", messages[:1])
+
+
+def test_the_pages_of_a_document_are_seen(bench: VisionBench) -> None:
+    job = bench.job("a", Document(Inline(pdf("Wombats", "dig"))), "What do they do?")
+    assert job.media is not None
+    assert len(job.media.placed) == 2
 
 
 def test_size_limits_and_low_detail_make_fewer_tokens(bench: VisionBench, folder: Path) -> None:

@@ -132,7 +132,7 @@ def blocks(shown: tuple[str, ...]) -> list[Json]:
     return found
 
 
-DIALECTS = [chat, messages, tool_results, responses]
+DIALECTS = [chat, messages, responses]
 ODD = {
     "grey": picture(24, 24, 1, "PNG", "L"),
     "palette": picture(24, 24, 1, "GIF", "P"),
@@ -175,9 +175,23 @@ def test_hostile_media_get_a_sentence_and_harm_nobody(dialect: Dialect, address:
         assert listed["capabilities"]["images"] is True
 
 
+def test_hostile_media_of_a_tool_end_no_conversation(address: str) -> None:
+    with httpx.Client(base_url=address, timeout=500) as wire:
+        for name, shown in HOSTILE.items():
+            path, body = tool_results(shown, uri(PICTURES[0]))
+            reply = wire.post(path, json={"model": "tiny-vision", **body})
+            is_base64 = name not in ("not base64", "nothing")
+            assert reply.status_code == (200 if is_base64 else 400), (name, reply.text)
+        path, body = tool_results(*[uri(PICTURES[0])] * 65)
+        assert wire.post(path, json={"model": "tiny-vision", **body}).status_code == 200
+
+
 def test_pictures_are_counted_over_all_messages(address: str) -> None:
     path, body = chat(*[uri(PICTURES[0])] * 33)
     body["messages"] *= 2
+    reply = httpx.post(f"{address}{path}", json={"model": "tiny-vision", **body}, timeout=500)
+    assert reply.status_code == 200, "the oldest are left out"
+    path, body = chat(*[uri(PICTURES[0])] * 66)
     reply = httpx.post(f"{address}{path}", json={"model": "tiny-vision", **body}, timeout=500)
     assert reply.status_code == 400
     assert "66 media parts" in reply.json()["error"]["message"]

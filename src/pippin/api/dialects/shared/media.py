@@ -17,8 +17,8 @@ PATH: Final = re.compile(r"[^\n]{1,4096}\.[A-Za-z0-9]{2,5}")
 SLICE: Final = 1 << 20  # characters
 PDF: Final = "application/pdf"
 Placed = TypeVar("Placed", bound=Part)
-NO_TEXT: Final = re.compile(r"[\x00-\x07\x0e-\x19\x1c-\x1f\ufffd]|\A\s*%PDF-")
-"""What no text has, though it may be valid UTF-8: the bytes of other files. U+FFFD stands for what is not valid."""
+NO_TEXT: Final = re.compile(r"[\x00-\x07\x0e-\x19\x1c-\x1f]")
+"""What no text has, though it is valid UTF-8: bytes of other files."""
 
 
 class FileContent(Struct, kw_only=True):
@@ -79,7 +79,10 @@ def document_of(source: MediaSource, name: str, param: str, heading: str = "") -
     match source:
         case Inline(data, mime) if mime != PDF and not data[:1024].lstrip().startswith(b"%PDF-"):
             heading = heading or (f"{name}:" if name else "")
-            text = checked_text(data.decode(errors="replace"), param)
+            try:
+                text = checked_text(data.decode(), param)
+            except UnicodeDecodeError:
+                text = checked_text("\0", param)
             return Text(f"{heading}\n{text}" if heading else text)
         case _:
             return Document(source, name)
@@ -87,7 +90,7 @@ def document_of(source: MediaSource, name: str, param: str, heading: str = "") -
 
 def checked_text(text: str, param: str) -> str:
     """The text of a document. Raises `ServerError` for bytes that only look like text."""
-    if NO_TEXT.search(text):
+    if NO_TEXT.search(text) or text[:1024].lstrip().startswith("%PDF-"):
         raise unsupported(param, "only PDF and UTF-8 text can be read; send the text of other files.")
     return text
 

@@ -1,4 +1,4 @@
-/** Files that a person gives along: pictures, sound and video as they are, other files as the text in them. */
+/** Files that a person gives along: pictures, sound, video and PDF as they are, other files as the text in them. */
 
 const LARGEST_MB = 40;
 
@@ -12,6 +12,9 @@ export async function partOf(file) {
     const url = await dataUrl(file);
     const format = file.name.split(".").pop().toLowerCase();
     return { name: file.name, type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format } };
+  }
+  if (file.type === "application/pdf") {
+    return { name: file.name, type: "file", file: { filename: file.name, file_data: await dataUrl(file) } };
   }
   return { name: file.name, type: "text", text: `${file.name}:\n\n${await textOf(file)}` };
 }
@@ -45,5 +48,5 @@ async function textOf(file) {
   } catch {
     // Not UTF-8, so it is no text.
   }
-  throw new Error(`${file.name} is neither text, picture, sound nor video.`);
+  throw new Error(`${file.name} is neither text, PDF, picture, sound nor video.`);
 }
