@@ -10,7 +10,7 @@ from typing import Final
 
 from pippin.catalog.footprint import weight_bytes
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.conversion import run_conversion
+from pippin.cli.errands import run_conversion
 from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
 from pippin.cli.terminal import progress, say, size
 from pippin.config.errors import ConfigError
