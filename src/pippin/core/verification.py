@@ -7,9 +7,8 @@ from msgspec import Struct, field
 from pippin.core.conversion import Step
 
 Severity = Literal["fault", "warning", "note"]
-SectionName = Literal["files", "tokens", "template", "numbers", "tools", "questions", "lm-eval"]
-SECTIONS: Final[tuple[SectionName, ...]] = get_args(SectionName)[:-1]
-"""The sections of every report; lm-eval's is there where it was asked for."""
+SectionName = Literal["files", "tokens", "template", "numbers", "tools", "questions"]
+SECTIONS: Final[tuple[SectionName, ...]] = get_args(SectionName)
 
 
 class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):

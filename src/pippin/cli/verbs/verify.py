@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.errands import run_verification
@@ -16,11 +15,10 @@ from pippin.cli.terminal import progress, say
 from pippin.cli.verify import lm_eval
 from pippin.cli.verify.report import as_page, as_text
 from pippin.config import environment
-from pippin.config.errors import ConfigError
 from pippin.config.verified import keep
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-from pippin.core.verification import SECTIONS, Report, Section, SectionName, Verification
+from pippin.core.verification import SECTIONS, Report, Verification
 
 
 def new_parser() -> Parser:
@@ -30,7 +28,9 @@ def new_parser() -> Parser:
         "tool calls and answers. Changes nothing. Exits with 1 if it finds faults.",
     )
     parser.add_argument("model", help="a name, a folder, or a repository of the hub, which is downloaded")
-    parser.add_argument("--only", metavar="SECTIONS", help=f"some of {','.join(SECTIONS)}; all if not given")
+    parser.add_argument(
+        "--only", action="append", choices=SECTIONS, help="this section; may be given several times"
+    )
     parser.add_argument(
         "--against", metavar="MODEL", help="compare with this model, such as the one before quantisation"
     )
@@ -51,7 +51,7 @@ def new_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    sections = _sections(parsed)
+    sections = tuple(name for name in SECTIONS if name in (parsed.only or SECTIONS))
     if parsed.lm_eval:
         lm_eval.refuse_missing(parsed.lm_eval)
     catalog = open_catalog(settings_of(parsed))
@@ -67,33 +67,19 @@ def run(arguments: Sequence[str]) -> int:
     against = found(parsed.against).info.path if parsed.against else None
     with progress(f"Verifying {spec.info.id}:") as tell:
         report = run_verification(spec, Verification(sections=sections, against=against), tell)
-    if parsed.lm_eval:
-        report = replace(report, sections=(*report.sections, _evaluated(parsed, report)))
     if sections == SECTIONS:
         keep(report)
     if parsed.html:
         parsed.html.expanduser().write_text(as_page(report), "utf-8")
     say(json.dumps(msgspec.to_builtins(report), indent=2) if parsed.json else as_text(report))
-    return 1 if report.count("fault") else 0
+    failed = _evaluate(parsed, report) if parsed.lm_eval else 0
+    return 1 if report.count("fault") or failed else 0
 
 
-def _evaluated(parsed: Namespace, report: Report) -> Section:
+def _evaluate(parsed: Namespace, report: Report) -> int:
     from pippin.cli.chat.server import reached
 
     parsed.keep = False
     with reached(parsed, parsed.model) as server:
         key = parsed.api_key or environment.client_key()
         return lm_eval.run_tasks(parsed.lm_eval, server.client.address, server.model, report.folder, key)
-
-
-def _sections(parsed: Namespace) -> tuple[SectionName, ...]:
-    """The sections that are asked for. Raises `ConfigError`."""
-    if parsed.only is None:
-        return SECTIONS
-    named = parsed.only.split(",")
-    unknown = [name for name in named if name not in SECTIONS]
-    if unknown:
-        raise ConfigError(
-            f"--only {parsed.only}: {unknown[0]} is no section. They are {', '.join(SECTIONS)}."
-        )
-    return tuple(name for name in SECTIONS if name in named)

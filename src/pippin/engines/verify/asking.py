@@ -12,9 +12,10 @@ from pippin.core.events import Event, Token
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.engines.base import Engine
+from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import LanguagePreparer, open_preparer
+from pippin.engines.language.step.engine import LanguageEngine
 
 AT_ONCE = 8
 
@@ -24,7 +25,7 @@ class Served:
     """A loaded model and its engine."""
 
     preparer: LanguagePreparer
-    engine: Engine
+    engine: LanguageEngine | LibraryEngine
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     @classmethod
@@ -32,6 +33,11 @@ class Served:
         """Raises `ServerError("load_failed")`."""
         preparer = open_preparer(spec)
         return cls(preparer, open_engine(spec, preparer, lambda done, total, what: None))
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model takes conversations."""
+        return self.preparer.info.capabilities.chat
 
     def ask(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """The greedy answers, computed together. Raises `ServerError` for a request that is refused."""
@@ -41,7 +47,7 @@ class Served:
             job = self.preparer.prepare(name, Generate(replace(request, sampling=Sampling(temperature=0.0))))
             assert not isinstance(job, tuple)
             events[name] = []
-            self.engine.submit(job)  # type: ignore[arg-type]
+            self.engine.submit(job)
         while self.engine.busy:
             for name, event in self.engine.step():
                 events[name].append(event)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.conversion.perplexity import perplexity_of, predict, sample, sample_rows
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Served, tokens_of
-from pippin.engines.verify.files import fault, note, warning
+from pippin.engines.verify.findings import finding
 
 Answer = tuple[Token, ...]
 
@@ -34,21 +33,13 @@ OF_LIBRARY: Final = 0.1
 """The mean difference from the library, in float32, that is more than 16 bits or few bits of a cache make."""
 WORSE: Final = 1.25  # ratio of perplexities
 FAR: Final = 0.2  # divergence, in nats, of a quantisation that costs much
-REPORT: Final = (
-    "report it with this line, and the model's name; --no-prefix-cache and --cpu-kernels off narrow it down"
-)
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """What was found, and the figures for readers."""
+def check(served: Served, folder: Path, against: Path | None) -> tuple[list[Finding], dict[str, Any]]:
+    """Compare the served model with itself, with mlx-lm, and with another folder's model.
 
-    findings: tuple[Finding, ...]
-    figures: dict[str, Any]
-
-
-def check(served: Served, folder: Path, against: Path | None) -> Numbers:
-    """Compare the served model with itself, with the library, and with another folder's model. Raises `ServerError`."""
+    Returns what was found, and the figures for readers. Raises `ServerError`.
+    """
     prompts = _prompts(served.preparer.tokenizer)
     alone = [_answers(served, [prompt], "alone")[0] for prompt in prompts]
     ways = {
@@ -62,30 +53,14 @@ def check(served: Served, folder: Path, against: Path | None) -> Numbers:
     found: list[Finding] = []
     figures: dict[str, Any] = {}
     for way, answers in ways.items():
-        worst = max(map(difference, alone, answers))
-        figures[f"largest difference {way}"] = worst
-        if worst > MUCH:
-            found.append(
-                fault(
-                    "ways-differ",
-                    f"Greedy answers {way} differ by {worst:.2g} in a log probability from those alone.",
-                    "Answers depend on what else the server does.",
-                    REPORT,
-                )
-            )
-    beside = _beside_library(folder, prompts, alone)
-    figures["mean difference from the library in float32"] = beside
-    if not beside < OF_LIBRARY:
-        found.append(
-            fault(
-                "library-differs",
-                f"Log probabilities are {beside:.2g} away, in the mean, from those of the library in float32.",
-                "This machine's arithmetic, or an option of the model, changes answers.",
-                REPORT,
-            )
-        )
+        gap = figures[f"largest difference {way}"] = max(map(difference, alone, answers))
+        if gap > MUCH:
+            found.append(finding("ways-differ", way=way, gap=gap))
+    gap = figures["mean difference from mlx-lm in float32"] = _beside_library(folder, prompts, alone)
+    if not gap < OF_LIBRARY:
+        found.append(finding("library-differs", gap=gap))
     found += _perplexity(folder, against, served.preparer.tokenizer, figures)
-    return Numbers(tuple(found), figures)
+    return found, figures
 
 
 def difference(one: Answer, other: Answer) -> float:
@@ -156,32 +131,19 @@ def _perplexity(
     value = perplexity_of(mx.array(own), rows)
     figures["perplexity"] = value
     if value is None or value > min(0.5 * own.shape[-1], 500):
-        yield warning(
-            "perplexity",
-            f"The perplexity of an ordinary text is {'infinite' if value is None else f'{value:.0f}'}, nearly that of "
-            "chance.",
-            "The model was not trained, or its weights, its vocabulary or its positions are read wrongly.",
-            "pippin verify MODEL --against ORIGINAL",
-        )
+        yield finding("perplexity", value=math.inf if value is None else value)
     if against is None:
         return
     other = _predictions(against, rows)
     if other.shape != own.shape:
-        yield note("vocabularies", "The other model has another vocabulary: only perplexities are compared.")
+        yield finding("vocabularies")
         return
-    before = perplexity_of(mx.array(other), rows)
     # Row by row: a vocabulary of 150,000 makes each row of 256 tokens 150 MB.
-    divergence = float(
-        np.mean([(np.exp(there) * (there - here)).sum(-1) for there, here in zip(other, own, strict=True)])
-    )
-    figures |= {"perplexity of the other": before, "divergence from the other": divergence}
-    if divergence > FAR or (before is not None and value is not None and value > WORSE * before):
-        yield warning(
-            "other-better",
-            f"The other's perplexity is {before or math.inf:.4g}; the divergence from it is {divergence:.2g} nats.",
-            "The quantisation costs much.",
-            "pippin convert ORIGINAL --bits 6, --group-size 32 or --mixed 4-6",
-        )
+    gaps = [(np.exp(there) * (there - here)).sum(-1) for there, here in zip(other, own, strict=True)]
+    gap, before = float(np.mean(gaps)), perplexity_of(mx.array(other), rows)
+    figures |= {"perplexity of the other": before, "divergence from the other": gap}
+    if gap > FAR or (before is not None and value is not None and value > WORSE * before):
+        yield finding("other-better", other=math.inf if before is None else before, gap=gap)
 
 
 def _predictions(folder: Path, rows: mx.array) -> NDArray[np.float32]:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Final
 
 from pippin.core.completion import Completion
@@ -13,7 +12,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import AT_ONCE, Served
-from pippin.engines.verify.files import note, warning
+from pippin.engines.verify.findings import data, finding
 
 CHOICES: Final = 4
 MANY_LOST: Final = 0.03
@@ -30,7 +29,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answers:
-    """For each question whether the model preferred the right answer, and that answer's log probability a byte."""
+    """Which questions the model answered rightly, and the log probability a byte of each right answer."""
 
     right: tuple[bool, ...]
     scores: tuple[float, ...]
@@ -52,8 +51,7 @@ class Answers:
 @cache
 def questions() -> tuple[Question, ...]:
     """The bundled questions."""
-    text = resources.files(__package__).joinpath("data", "questions.jsonl").read_text("utf-8")
-    rows = map(json.loads, text.splitlines())
+    rows = map(json.loads, data("questions.jsonl").splitlines())
     return tuple(Question(kind, asked, tuple(choices)) for kind, asked, *choices in rows)
 
 
@@ -75,22 +73,13 @@ def check(answers: Answers, other: Answers | None) -> Iterator[Finding]:
     """Judge the answers by chance, and by those of the other model."""
     share = sum(answers.right) / len(answers.right)
     if share < 1.3 / CHOICES:
-        yield note(
-            "questions-chance",
-            f"{share:.0%} of the questions are right, and guessing gives {1 / CHOICES:.0%}.",
-            "The model was not trained on English, or not at all; else see the numbers.",
+        yield finding("questions-chance", share=share)
+    if other is not None:
+        pairs = list(zip(answers.right, other.right, strict=True))
+        lost, won = pairs.count((False, True)), pairs.count((True, False))
+        yield finding(
+            "questions-lost", "warning" if lost - won > MANY_LOST * len(pairs) else None, lost=lost, won=won
         )
-    if other is None:
-        return
-    lost = sum(there and not here for here, there in zip(answers.right, other.right, strict=True))
-    won = sum(here and not there for here, there in zip(answers.right, other.right, strict=True))
-    make = warning if lost - won > MANY_LOST * len(answers.right) else note
-    yield make(
-        "questions-lost",
-        f"{lost} questions are lost that the other model answers, and {won} are won.",
-        "That is the cost of the quantisation." if make is warning else "",
-        "pippin convert ORIGINAL --bits 6, --group-size 32 or --mixed 4-6" if make is warning else "",
-    )
 
 
 def _scores(served: Served, asked: tuple[Question, ...]) -> list[list[float]]:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Final
 
 from pippin.core.conversation import Message, Part, Reasoning, Role, Text, Tool, ToolCall, ToolResult
@@ -16,12 +15,11 @@ from pippin.engines.language.prompt.rendering import rendered
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify.files import fault, note, warning
+from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History
 
-TEMPLATE: Final = "fetch chat_template.jinja of the publisher again, or serve with --chat-template-file FILE"
 USUAL: Final = ("one turn", "system", "three turns", "call and result")
 MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
 THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
@@ -48,7 +46,7 @@ class Written:
         history = found.tool.history if found.tool is not None else History()
         template = ChatTemplate(source, tokenizer.special_names)
         converter = Converter(probe(template, history), history, tokenizer.literals, None)
-        return cls(template, converter, tokenizer, found.reasoning, found.tool and found.tool.name)
+        return cls(template, converter, tokenizer, found.reasoning, found.tool.name if found.tool else None)
 
     def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool, **more: Any) -> str:
         """Raises `ServerError` where the template refuses the conversation."""
@@ -59,8 +57,7 @@ class Written:
 @cache
 def histories() -> dict[str, Conversation]:
     """Conversations that the APIs allow, by name. Each text occurs once in its conversation."""
-    lines = resources.files(__package__).joinpath("data", "histories.txt").read_text("utf-8").splitlines()
-    pairs = (line.rsplit(": ", 1) for line in lines)
+    pairs = (line.rsplit(": ", 1) for line in data("histories.txt").splitlines())
     return {
         name: tuple(_turn(turn, place) for place, turn in enumerate(turns.split())) for name, turns in pairs
     }
@@ -86,19 +83,12 @@ def _part(written: str, text: str) -> Part:
             return Text("" if kind == "e" else text)
 
 
-def check(written: Written) -> Iterator[Finding]:
+def check(written: Written, found: dict[str, str]) -> Iterator[Finding]:
+    """Try the template; `found` are its `outcomes`."""
     yield from _roles(written)
-    yield from _conversations(written)
+    yield from _conversations(found)
     yield from _marks(written)
-    yield from _start(written)
     yield from _thoughts(written)
-    if written.converter.traits.tools and written.tools is None:
-        yield warning(
-            "tool-format",
-            "The template offers tools, and Pippin knows no format of calls that it is written for.",
-            "Calls may come out as text.",
-            "serve with --tool-call-parser NAME",
-        )
 
 
 def outcomes(written: Written) -> dict[str, str]:
@@ -114,49 +104,32 @@ def outcomes(written: Written) -> dict[str, str]:
     return found
 
 
-def _conversations(written: Written) -> Iterator[Finding]:
-    found = outcomes(written)
+def _conversations(found: dict[str, str]) -> Iterator[Finding]:
     refused = [name for name, outcome in found.items() if outcome.startswith("refused")]
     if refused:
-        make = fault if set(refused) & set(USUAL) else note
-        yield make(
+        usual = set(refused) & set(USUAL)
+        yield finding(
             "conversation-refused",
-            f"The template writes {len(refused)} of {len(found)} conversations in no form: {', '.join(refused)}.",
-            "Requests with them are refused by the place of the turn.",
-            TEMPLATE,
+            None if usual else "note",
+            count=len(refused),
+            all=len(found),
+            names=refused,
         )
-    changed = {name: outcome for name, outcome in found.items() if name not in refused and outcome != "kept"}
+    changed = [f"{name} ({said})" for name, said in found.items() if name not in refused and said != "kept"]
     if changed:
-        yield note(
-            "conversation-changed",
-            f"{len(changed)} of {len(found)} conversations are changed until the template writes all their words: "
-            f"{'; '.join(f'{name} ({outcome})' for name, outcome in changed.items())}.",
-        )
+        yield finding("conversation-changed", count=len(changed), all=len(found), names=changed)
 
 
 def _roles(written: Written) -> Iterator[Finding]:
     traits = written.converter.traits
     if not traits.system and _drops_system(written):
-        yield warning(
-            "system-dropped",
-            "The template leaves the system's words out without an error.",
-            "Other servers lose them; Pippin writes them in the user's turn.",
-            TEMPLATE,
-        )
+        yield finding("system-dropped")
     if traits.tools and not traits.tool_calls:
-        yield warning(
-            "tool-calls-lost",
-            "The template offers tools and leaves out the assistant's earlier calls.",
-            "Other servers lose them; Pippin writes them as text.",
-            TEMPLATE,
-        )
+        yield finding("tool-calls-lost")
     elif traits.tools and not traits.tool_results:
-        yield fault(
-            "tool-role-lost",
-            "The template offers tools and leaves out their results.",
-            "An agent does not see what its tools said; Pippin writes it as text of the user.",
-            TEMPLATE,
-        )
+        yield finding("tool-role-lost")
+    if traits.tools and written.tools is None:
+        yield finding("tool-format")
 
 
 def _drops_system(written: Written) -> bool:
@@ -169,38 +142,21 @@ def _drops_system(written: Written) -> bool:
 
 
 def _marks(written: Written) -> Iterator[Finding]:
-    """Marks that the template writes and that the tokenizer spells in letters."""
+    """Marks that the template writes and that the tokenizer spells in letters, and the one that begins a text."""
     texts = [_rendered(written, name) for name in ("system and three turns", "call and result")]
     marks = sorted({mark for text in texts for mark in MARK.findall(text)})
     spelled = [mark for mark in marks if written.tokenizer.single(mark) is None]
     if spelled:
-        count = len(written.tokenizer.encode(spelled[0]))
-        yield fault(
-            "mark-not-token",
-            f"The template writes {', '.join(spelled)}, which the tokenizer has not as tokens ({spelled[0]} is {count} "
-            "tokens).",
-            "The model never saw its turns marked so, and its answers do not end.",
-            "fetch tokenizer.json and tokenizer_config.json of the publisher again",
-        )
-
-
-def _start(written: Written) -> Iterator[Finding]:
-    bos = written.tokenizer.bos
-    begun = written.tokenizer.encode(_rendered(written, "system and three turns"))
+        yield finding("mark-not-token", marks=spelled)
+    bos, begun = written.tokenizer.bos, written.tokenizer.encode(texts[0])
     if bos is not None and begun[:2] == [bos, bos]:
-        yield fault(
-            "bos-twice",
-            "The template writes the token that begins a text twice.",
-            "Answers become worse without an error.",
-            TEMPLATE,
-        )
-    own = written.tokenizer.encode("a", add_special_tokens=True)
-    if bos is not None and begun[:1] != [bos] and own[:1] == [bos]:
-        yield note(
-            "bos-left-out",
-            "The tokenizer begins texts with a token that the template does not write.",
-            "Conversations begin without it, here as in transformers.",
-        )
+        yield finding("bos-twice", who="template")
+    if (
+        bos is not None
+        and bos not in begun[:1]
+        and bos in written.tokenizer.encode("a", add_special_tokens=True)[:1]
+    ):
+        yield finding("bos-left-out")
 
 
 def _rendered(written: Written, name: str, **more: Any) -> str:
@@ -221,46 +177,19 @@ def _thoughts(written: Written) -> Iterator[Finding]:
     tokens = [str(token.content) for token in written.tokenizer.pieces.added.values()]
     unread = sorted({tag for tag in THINKS.findall(source) if tag not in read})
     unwritten = sorted({tag for tag in tokens if THINKS.fullmatch(tag) and tag not in read})
+    pair = "none" if found is None else f"{found.start} {found.end}"
     if unread:
-        yield fault(
-            "think-tags",
-            f"The template writes {', '.join(unread)}; the server reads {_pair(found)}.",
-            "Thoughts come out as the answer, or the answer as thoughts.",
-            "serve with --thinking-start-token and --thinking-end-token, or with the publisher's template",
-        )
+        yield finding("think-tags", who="template", tags=unread, read=pair)
     elif unwritten and (found is not None or "think" in source):
-        yield fault(
-            "think-tags",
-            f"The tokenizer has the tokens {', '.join(unwritten)}, and the template writes "
-            f"{found.start if found else 'none'}.",
-            "The model marks its thoughts otherwise than the server reads them.",
-            TEMPLATE,
-        )
+        yield finding("think-tags", who="tokenizer", tags=unwritten, read=pair)
     if found is None:
         return
     on, off = (_rendered(written, "one turn", enable_thinking=on, thinking=on) for on in (True, False))
     with_thought = _rendered(written, "thought beside a call", enable_thinking=True, thinking=True)
     if any(_swapped(found, text) for text in (on, off, with_thought)):
-        yield fault(
-            "think-order",
-            f"The template writes {found.end} before {found.start}.",
-            "Thoughts come out as the answer, and the answer as thoughts.",
-            TEMPLATE,
-        )
+        yield finding("think-order", start=found.start, end=found.end)
     if on == off:
-        asked = "enable_thinking" in source or "thinking" in re.sub(r"</?thinking>", "", source)
-        make = warning if "enable_thinking" in source else note
-        yield make(
-            "think-switch",
-            "The template writes the same with thinking on and off"
-            f"{', though it asks for the switch' if asked else ''}.",
-            "A client that turns thinking off waits for thoughts all the same.",
-            TEMPLATE if "enable_thinking" in source else "bound it with thinking_budget",
-        )
-
-
-def _pair(found: ReasoningFormat | None) -> str:
-    return "none" if found is None else f"{found.start} {found.end}"
+        yield finding("think-switch", None if "enable_thinking" in source else "note")
 
 
 def _swapped(found: ReasoningFormat, text: str) -> bool:

@@ -62,7 +62,7 @@ def predict(folder: Path, rows: mx.array, plan: DevicePlan) -> mx.array:
     for layer in model.layers:
         _use_once(layer)
     logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
-    predicted = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    predicted: mx.array = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     mx.eval(predicted)
     return predicted
 
