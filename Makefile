@@ -82,6 +82,11 @@ test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long 
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python \
 	  $(BIN)/pytest -m '' --timeout=1800 --hypothesis-profile=thorough $(ARGS)
 
+.PHONY: test-oracle
+test-oracle: $(TO_TEST) $(ORACLE) ## Compare the answers of every architecture with those of transformers
+	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python \
+	  $(BIN)/pytest -m '' --timeout=1800 tests/engines/language/architectures/test_published.py $(ARGS)
+
 .PHONY: schedules
 schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache
 	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/step/test_schedules.py $(ARGS)

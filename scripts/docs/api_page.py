@@ -88,7 +88,7 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
   `response.incomplete`; one that fails ends with `response.failed`; a refusal before the first byte is a status code.
 - **`context_management`** of type `compaction` has the model summarise the oldest turns when the conversation does
   not fit its window, whatever the threshold; `truncation: auto` drops them.
-- **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
+- **`input_file`** is a PDF or UTF-8 text, in `file_data` or at `file_url`.
 
 ## Realtime
 
@@ -187,7 +187,7 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and
 - **Tools of MCP servers**: a tool of type `mcp_toolset` names a server that the operator has set up ([mcp.md](mcp.md)).
 - **Anthropic's own tools** that have no schema are left out with a warning, except `bash_*` and `text_editor_*`, which
   the client runs: they get the schema that Anthropic's models know.
-- **Documents** of text, inline content and search results are read; PDFs, file ids and citations are refused.
+- **Documents** (PDF, text, inline content) and search results are read; file ids and citations are refused.
 - **Models**: a request for a `claude-*` name that no model has is answered by the model of the option `claude_model`, or
   by the default model. The answer has the requested name, because Claude Code drops the thinking of other models.
 - The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.servers import servers
 from pippin.config.compat.terms import Server, Term
 from pippin.config.options.declaration import Option, options
 from scripts.docs.standing import Standing, standing
@@ -110,8 +110,8 @@ def _value(option: Option) -> str:
 
 
 def migrating_page() -> str:
-    contents = [f"- [{server.title}](#{_anchor(server.title)})" for server in SERVERS.values()]
-    return "\n".join([f"{GENERATED}\n{MIGRATING}", *contents, "", *map(_server, SERVERS.values())])
+    contents = [f"- [{server.title}](#{_anchor(server.title)})" for server in servers().values()]
+    return "\n".join([f"{GENERATED}\n{MIGRATING}", *contents, "", *map(_server, servers().values())])
 
 
 def _anchor(title: str) -> str:

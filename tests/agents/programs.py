@@ -11,8 +11,8 @@ import pytest
 
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "agents"
 NPM_PACKAGES: Final = {
-    "codex": "@openai/codex@0.169.0",
-    "claude": "@anthropic-ai/claude-code@2.1.197",
+    "codex": "@openai/codex@0.171.0",
+    "claude": "@anthropic-ai/claude-code@2.1.332",
     "opencode": "opencode-ai@1.18.33",
     "copilot": "@github/copilot@1.0.102",
     "qwen": "@qwen-code/qwen-code@0.24.4",

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from pippin.cli.agents.table import AGENTS
+from pippin.cli.agents import agents
 from tests.agents.agents import AIDER
 from tests.agents.programs import RUN_SECONDS, npm_command, python_environment
 from tests.cli.serving import Serving, Terminal
@@ -48,7 +48,9 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal
 
 def commands(name: str) -> Path:
     """The folder that has the agent's command."""
-    return python_environment("aider", AIDER) if name == "aider" else npm_command(AGENTS[name].command).parent
+    return (
+        python_environment("aider", AIDER) if name == "aider" else npm_command(agents()[name].command).parent
+    )
 
 
 @pytest.mark.parametrize("name", HEADLESS)
@@ -77,4 +79,4 @@ def test_an_agent_answers_and_leaves_the_users_files_alone(
 
 def test_every_agent_is_run_here_but_the_one_that_no_registry_brings() -> None:
     """Crush's package fetches its program from a host of its own when it is installed."""
-    assert set(AGENTS) - set(HEADLESS) == {"crush"}
+    assert set(agents()) - set(HEADLESS) == {"crush"}

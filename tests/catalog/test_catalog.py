@@ -87,11 +87,11 @@ def test_an_unreadable_folder_is_no_fault(roots: CatalogRoots, monkeypatch: pyte
 
 def test_a_half_downloaded_model_is_named_as_such(roots: CatalogRoots) -> None:
     snapshot = write_hub_model(roots.hub, "org/half")
-    (snapshot / "model.safetensors").unlink()
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     write_model(snapshot, **{"model.safetensors.index": index})
+    (snapshot / "model.safetensors").rename(snapshot / "model-00001-of-00002.safetensors")
     message = refusal(Catalog(ServerOptions(), roots), "org/half").report.message
-    assert "half downloaded: 2 of 2" in message
+    assert "half downloaded: 1 of 2" in message
     assert "pippin pull org/half" in message
 
 
@@ -119,6 +119,60 @@ def test_a_model_without_its_small_files_is_half_downloaded(
     assert [(entry.found.id, entry.incomplete) for entry in catalog.entries()] == [("org/half", True)]
     message = refusal(catalog, "org/half").report.message
     assert f"half downloaded: its {what} is missing. To go on: `pippin pull org/half`." in message
+
+
+def test_an_index_of_other_files_is_no_half_download(roots: CatalogRoots) -> None:
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    write_model(roots.imports / "converted", **{"model.safetensors.index": index})
+    write_model(roots.imports / "null", **{"model.safetensors.index": {"weight_map": None}})
+    assert {model.id for model in Catalog(ServerOptions(), roots).models()} == {"converted", "null"}
+
+
+def newer_snapshot(roots: CatalogRoots) -> Path:
+    """Of a model in the Hub's cache: `main` leads to it, and it has only a config.json."""
+    root = roots.hub / "models--org--model"
+    (root / "refs" / "main").write_text("def456")
+    newer = root / "snapshots" / "def456"
+    newer.mkdir()
+    (newer / "config.json").write_text('{"model_type": "llama"}')
+    return newer
+
+
+def test_the_one_complete_snapshot_is_used_for_an_unfinished_one(roots: CatalogRoots) -> None:
+    complete = write_hub_model(roots.hub, "org/model")
+    newer_snapshot(roots)
+    (roots.hub / "models--org--model" / "blobs" / "weights.incomplete").touch()
+    assert Catalog(ServerOptions(offline=True), roots).resolve("org/model").path == str(complete)
+
+
+def test_one_of_several_complete_snapshots_is_for_the_operator_to_name(roots: CatalogRoots) -> None:
+    complete = write_hub_model(roots.hub, "org/model")
+    shutil.copytree(complete, complete.with_name("older"))
+    newer_snapshot(roots)
+    message = refusal(Catalog(ServerOptions(offline=True), roots), "org/model").report.message
+    assert str(complete) in message
+    assert str(complete.with_name("older")) in message
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"<html>", "web page"),
+    ],
+    ids=["empty", "lfs", "page"],
+)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_that_holds_something_else_is_told(
+    roots: CatalogRoots, name: str, content: bytes, what: str
+) -> None:
+    path = write_hub_model(roots.hub, "org/model") / name
+    path.unlink()
+    path.write_bytes(content)
+    message = refusal(Catalog(ServerOptions(), roots), "org/model").report.message
+    assert f"{name} of the model org/model " in message
+    assert what in message
 
 
 def test_a_folder_without_a_tokenizer_is_not_to_be_pulled(tmp_path: Path, roots: CatalogRoots) -> None:

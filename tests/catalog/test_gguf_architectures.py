@@ -10,7 +10,8 @@ import pytest
 
 from pippin.catalog.gguf import import_gguf
 from pippin.catalog.gguf.architectures import llama3_factors, llama3_scaling
-from tests.catalog.gguf_files import HEAD, GgufFileBuilder
+from pippin.engines.language.text.tokenizer import Tokenizer
+from tests.catalog.gguf_files import HEAD, TOKENS, GgufFileBuilder
 from tests.catalog.gguf_golden import ROOT, mlx_forward
 
 IDS = [5, 9, 40, 77, 3, 120, 200, 17, 5, 9, 40, 33, 64, 128, 250, 2, 8, 91, 14, 66]
@@ -60,3 +61,14 @@ def test_mlx_lm_makes_of_a_found_scaling_the_factors_that_it_was_found_from(fact
     rope = initialize_rope(HEAD, 500000.0, False, scaling)
     unscaled = 500000.0 ** (np.arange(0, HEAD, 2) / HEAD)
     assert np.allclose(np.array(rope._freqs) / unscaled, factors, rtol=1e-4)
+
+
+def test_marks_that_a_file_has_as_ordinary_text_are_special_and_end_turns(tmp_path: Path) -> None:
+    builder = GgufFileBuilder()
+    builder.metadata["tokenizer.ggml.tokens"] = ["<|endoftext|>", "<|im_end|>", *TOKENS[2:]]
+    builder.metadata["tokenizer.ggml.token_type"] = [3, *[1] * (len(TOKENS) - 1)]
+    import_gguf(builder.write(tmp_path / "m.gguf"), tmp_path / "models", "m")
+    tokenizer = Tokenizer.load(tmp_path / "models" / "m")
+    assert tokenizer.encode("<|im_end|>") == [1]
+    assert tokenizer.eos == {0, 1}
+    assert tokenizer.detokenizer().add(1) == ""

@@ -73,6 +73,11 @@ def test_a_sentence_transformer_makes_embeddings_of_its_length(tmp_path: Path) -
     assert info.capabilities.embeddings
 
 
+def test_a_configuration_is_read_as_python_writes_it(tmp_path: Path) -> None:
+    config = {"model_type": "mamba2", "time_step_limit": [0.0, float("inf")], "x": float("nan"), "n_ctx": 64}
+    assert read_info(write_model(tmp_path / "m", config)).context_window == 64
+
+
 def test_a_pipeline_of_folders_makes_images(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "flux" / "transformer").parent
     (folder / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))

@@ -130,7 +130,7 @@ async def send_rubbish(stage: Stage) -> None:
         path = stage.random.choice(
             [
                 *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"),
-                *("/api/chat", "/api/generate", "/api/v0/chat/completions", "/mcp"),
+                *("/api/chat", "/api/generate", "/api/v0/chat/completions"),
                 *("/v1/batches", "/v1/messages/batches", "/v1/files"),
             ]
         )

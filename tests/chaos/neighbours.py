@@ -45,26 +45,6 @@ async def lm_studio(http: httpx.AsyncClient, model: str, words: str) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-async def mcp_complete(http: httpx.AsyncClient, model: str, words: str) -> str:
-    """By the tool `complete` of Pippin's MCP server."""
-    call = {"name": "complete", "arguments": {"model": model, "prompt": words}}
-    reply = await http.post(
-        "/mcp",
-        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
-        headers={"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"},
-    )
-    if reply.status_code != 200:
-        raise refusal(reply)
-    data = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
-    answer = json.loads(data[-1]) if data else reply.json()
-    if "result" not in answer:
-        raise Broken(f"no result: {reply.text[:200]!r}")
-    text = str(answer["result"]["content"][0]["text"])
-    if answer["result"].get("isError"):
-        raise Refused(500, text)
-    return text
-
-
 async def batch(http: httpx.AsyncClient, model: str, words: str) -> str:
     """As the second of two lines of a batch, which goes on after a restart of the server."""
     lines = [
@@ -216,7 +196,6 @@ NEIGHBOURS: Final = (
     ollama_chat,
     ollama_stream,
     lm_studio,
-    mcp_complete,
     batch,
     response_socket,
     realtime,

@@ -19,13 +19,11 @@ from tests.chaos.clients import FORMS, SECONDS, Client, Form
 from tests.chaos.faults import ACTS, WAITING, Act, Stage
 from tests.chaos.health.probes import INTERVAL, LATE, Probe, read_probes
 from tests.chaos.ledger import Ledger
-from tests.chaos.neighbours import NEIGHBOURS, batch, mcp_complete
+from tests.chaos.neighbours import NEIGHBOURS, batch
 from tests.chaos.server import ROOT, Reading, ServerProcess
 
 CLIENTS = 12
-# The first call of MCP imports its library, which may hold `/health` up for longer than a storm allows; the phases
-# do not time it, and ask by MCP too.
-IN_STORMS = [form for form in (*FORMS, *NEIGHBOURS) if form is not mcp_complete]
+IN_STORMS = (*FORMS, *NEIGHBOURS)
 SETTLE = 15.0  # seconds in which everything must come back to the start
 MEGABYTES = 80.0  # that the API server may have grown: Python keeps freed memory for itself
 LIMITS = ["--max-body-mb", "2", "--max-concurrent", "128", "--drain-timeout", "2", "--body-timeout", "5"]

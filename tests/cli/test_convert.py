@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli import errands
 from pippin.cli.main import main
 from pippin.cli.verbs import convert
+from pippin.cli.verbs import convert as conversion
 from tests.catalog.folders import write_model
 from tests.engines.tiny_models import tiny_model
 
@@ -86,7 +86,7 @@ def test_a_process_that_dies_is_told_with_its_last_words(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny_model("llama", home / "tiny")
-    monkeypatch.setattr(errands, "PROCESS", "pippin.no_such_module")
+    monkeypatch.setattr(conversion, "PROCESS", "pippin.no_such_module")
     assert main(["convert", str(home / "tiny")]) == 1
     assert "ended with status 1: " in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ import pytest
 from scripts.docs.configuration_pages import migrating_page
 from scripts.docs.standing import FILES, standing
 
-from pippin.config.compat.servers import SERVERS, flag_terms
+from pippin.config.compat.servers import flag_terms, servers
 from pippin.config.compat.terms import ENTRY_FIELDS, Server, Term
 from pippin.config.errors import ConfigError
 from pippin.config.flags import flags
@@ -58,8 +58,8 @@ def terms_of(server: Server) -> list[Term]:
     return [*server.flags, *server.variables, *server.keys, *server.settings, *server.mcp_keys]
 
 
-ALL = [(server, term) for server in SERVERS.values() for term in terms_of(server)]
-FLAGS = [(server, term) for server in SERVERS.values() for term in server.flags]
+ALL = [(server, term) for server in servers().values() for term in terms_of(server)]
+FLAGS = [(server, term) for server in servers().values() for term in server.flags]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ FLAGS = [(server, term) for server in SERVERS.values() for term in server.flags]
 )
 def test_every_documented_name_is_known(server: str, kind: str) -> None:
     terms: dict[str, tuple[Term, ...]] = {
-        "flags": SERVERS[server].flags,  # type: ignore[index]
-        "variables": SERVERS[server].variables,  # type: ignore[index]
-        "keys": SERVERS[server].keys,  # type: ignore[index]
-        "settings": SERVERS[server].settings,  # type: ignore[index]
-        "mcp_keys": SERVERS[server].mcp_keys,  # type: ignore[index]
+        "flags": servers()[server].flags,  # type: ignore[index]
+        "variables": servers()[server].variables,  # type: ignore[index]
+        "keys": servers()[server].keys,  # type: ignore[index]
+        "settings": servers()[server].settings,  # type: ignore[index]
+        "mcp_keys": servers()[server].mcp_keys,  # type: ignore[index]
     }
     assert set(DOCUMENTED[server][kind]) <= {term.name for term in terms[kind]}
 
@@ -106,7 +106,7 @@ def test_every_flag_is_taken_or_refused_with_and_without_its_profile(
             load(Sources(flags=(GivenFlag(term.name, text),), compat=compat), {})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+@pytest.mark.parametrize("server", servers().values(), ids=servers())
 def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
     values = {
         "HF_HUB_OFFLINE": "1",
@@ -156,12 +156,12 @@ def test_a_batch_of_none_is_refused_where_the_server_had_no_meaning_for_it() -> 
 
 
 def test_flags_that_several_servers_know_take_as_many_words_everywhere() -> None:
-    for compat in (None, *SERVERS):
+    for compat in (None, *servers()):
         for name, term in flag_terms(compat).items():
             assert (term.takes == "switch") == (flags()[name].takes == "switch"), name
 
 
-@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+@pytest.mark.parametrize("server", servers().values(), ids=servers())
 def test_every_documented_endpoint_answers_or_the_page_says_what_is_in_its_place(server: Server) -> None:
     routes = routes_of(application(FakeService()))
     routed = {f"{method} {route.path}" for route in routes for method in route.methods or ()}
@@ -170,7 +170,7 @@ def test_every_documented_endpoint_answers_or_the_page_says_what_is_in_its_place
     assert documented & routed
 
 
-@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+@pytest.mark.parametrize("server", servers().values(), ids=servers())
 def test_the_page_says_what_each_name_does(server: Server) -> None:
     page = migrating_page()
     part = page[page.index(f"\n## {server.title}\n") :].split("\n## ")[1]
@@ -250,7 +250,7 @@ def test_what_is_needless_is_one_line_and_what_is_not_there_ends_the_start() -> 
 
 def test_no_name_of_a_replaced_server_is_taken_and_dropped() -> None:
     """A name that changes nothing is one that has nothing to change."""
-    for server in SERVERS.values():
+    for server in servers().values():
         for term in terms_of(server):
             assert term.option is not None or term.effect != "equivalent"
             assert "not built in" not in term.note
@@ -399,7 +399,7 @@ def test_profiles_serve_and_download_as_their_servers_did() -> None:
 
 def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = {
-        term.name for server in SERVERS.values() for term in server.variables if term.option == "api_keys"
+        term.name for server in servers().values() for term in server.variables if term.option == "api_keys"
     }
     names = foreign | {"PIPPIN_API_KEY", "PIPPIN_API_KEYS", "PIPPIN_API_KEY_FILE"}
     assert len(names) > 3
@@ -408,7 +408,7 @@ def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) 
     assert not names & worker_environment().keys()
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", servers())
 def test_a_promise_has_one_state_and_a_reason(server: Compat) -> None:
     stands = standing(server)
     tables = (stands.differs, stands.missing, stands.partly, stands.works)

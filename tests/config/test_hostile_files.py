@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.servers import servers
 from pippin.config.environment import read_variables
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
@@ -17,8 +17,8 @@ from pippin.config.settings import Sources
 from pippin.config.yaml_file import form_of, load_document, read_document
 
 NAMES = [*options(), "models", "model_defaults", "server", "manager", "path", "model_path", "name", "options"]
-KEYS = [term.name.rpartition(".")[2] for server in SERVERS.values() for term in server.keys]
-VARIABLES = [term.name for server in SERVERS.values() for term in server.variables]
+KEYS = [term.name.rpartition(".")[2] for server in servers().values() for term in server.keys]
+VARIABLES = [term.name for server in servers().values() for term in server.variables]
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates())
 words = st.one_of(st.sampled_from([*NAMES, *KEYS]), st.text(max_size=8))

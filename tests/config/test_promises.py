@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from scripts.docs.standing import standing
 
-from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.servers import servers
 from pippin.config.options.start import Compat
 
 TESTS: Final = Path(__file__).parent.parent
@@ -306,7 +306,7 @@ def found_in(file: str) -> frozenset[str]:
     )
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", servers())
 def test_what_is_promised_is_shown(server: Compat) -> None:
     stands = standing(server)
     assert stands.works.keys() - SHOWN[server].keys() == set(), "name the test that shows it"
@@ -315,7 +315,7 @@ def test_what_is_promised_is_shown(server: Compat) -> None:
     )
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", servers())
 def test_the_tests_that_are_named_exist(server: Compat) -> None:
     named = [name.split("::") for names in SHOWN[server].values() for name in names]
     assert [name for file, name in named if name not in found_in(file)] == []

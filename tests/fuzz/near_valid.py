@@ -55,12 +55,6 @@ LINE: Final = {
     "body": {"model": MODEL, "input": "a"},
 }
 MESSAGE: Final = {"model": MODEL, "max_tokens": 4, "messages": CHAT["messages"]}
-RPC: Final = {"jsonrpc": "2.0", "id": 1}
-MCP_CLIENT: Final = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "x", "version": "1"},
-}
 QUESTION: Final = {"instructions": "Which?", "type": "choice", "criteria": ["a", "b"], "threshold": 0.5}
 
 RIGHT: Final = (
@@ -83,16 +77,6 @@ RIGHT: Final = (
         "/v1/decisions",
         {"model": MODEL, "state": {"a": [1]}, "questions": {"q": QUESTION}},
         known=("user", "images"),
-    ),
-    Right("/mcp", {**RPC, "method": "initialize", "params": MCP_CLIENT}, known=("result", "error")),
-    Right("/mcp", {**RPC, "method": "tools/list", "params": {}}),
-    Right(
-        "/mcp",
-        {
-            **RPC,
-            "method": "tools/call",
-            "params": {"name": "complete", "arguments": {"prompt": "a b", "model": MODEL, "max_tokens": 4}},
-        },
     ),
     Right(
         "/v1/files",

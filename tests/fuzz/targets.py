@@ -22,11 +22,8 @@ from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.store import Line
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.dialects.shared.fields import check_depth, convert, decode_json
+from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.forms import FormReader
-from pippin.api.mcp_tools.complete import CompleteArguments, request_of
-from pippin.api.mcp_tools.toolbox import TOOLS as TOOLS_OF_MCP
-from pippin.api.routes.mcp_server import Rpc
 from pippin.api.sockets.realtime.events import CONTRACTS, ItemCreate, SessionUpdate, SessionUpdated
 from pippin.api.sockets.realtime.items import (
     MessageItem,
@@ -54,7 +51,7 @@ from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
 from pippin.output.reader import Formats, OutputReader, ToolUse
-from pippin.runtime.workers.log import WorkerLine, log_line
+from pippin.runtime.workers.supervisor import WorkerLine, log_line
 from tests.api.http.test_fuzz import BODIES
 
 TOOLS = (
@@ -176,19 +173,6 @@ def batch_lines(data: bytes) -> None:
         for text, each in zip(anthropic.file_of(given), given, strict=True):
             anthropic.request_of(text)
             assert json.loads(text)["custom_id"] == each.custom_id
-
-
-def mcp_messages(data: bytes) -> None:
-    """A message to Pippin's MCP server; the first byte chooses the tool whose arguments its parameters are."""
-    tool = TOOLS_OF_MCP[data[0] % len(TOOLS_OF_MCP)] if data else TOOLS_OF_MCP[0]
-    with contextlib.suppress(ServerError):
-        given = decode_json(data[1:], dict[str, Any])
-        check_depth(given, "message")
-        message = convert(given, Rpc, "")
-        if isinstance(message.params, dict):
-            arguments = tool.arguments_of(message.params)
-            if isinstance(arguments, CompleteArguments):
-                request_of(arguments)
 
 
 def output_parsers(data: bytes) -> None:
@@ -364,11 +348,6 @@ BATCHES: Final = (
     b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings/", "body": {"stream": false}}\n\n{}',
     b'{"requests": [{"custom_id": "a", "params": {"max_tokens": 1, "messages": []}}]}',
 )
-MCP: Final = (
-    b'\1{"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"prompt": "x", "schema": {"type": "object"}}}',
-    b'\1{"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"prompt": "x", "images": ["data:image/png;base64,AA"]}}',
-    b'\2{"jsonrpc": "2.0", "id": "a", "method": "m", "params": {"texts": ["x"], "dimensions": 3}}',
-)
 
 
 @cache
@@ -388,7 +367,6 @@ def targets() -> dict[str, Target]:
         "realtime events": Target(realtime_events, list(REALTIME)),
         "decoders": Target(decoders, bodies),
         "lines of batches": Target(batch_lines, list(BATCHES)),
-        "mcp messages": Target(mcp_messages, list(MCP)),
         "output parsers": Target(output_parsers, said),
         "frames": Target(frames, [frame(msgspec.msgpack.encode({"type": "Cancel", "id": "x"})), b"\xff" * 8]),
         "worker lines": Target(worker_lines, [b'{"level":"info","name":"x","message":"y"}', b'"\xff"']),

@@ -64,8 +64,6 @@ def check(asked: Sent, reply: Reply) -> None:
         return
     told = json.loads(reply.body)
     match told:
-        case {"jsonrpc": "2.0", "error": {"code": int(), "message": str(message)}}:
-            assert asked.right.path == "/mcp"
         case {"error": str(message)}:
             assert asked.right.path.startswith("/api/")
         case {"type": "error", "error": {"type": str(), "message": str(message)}}:
@@ -149,13 +147,6 @@ def test_bodies_that_stop_are_408_at_every_address(address: str, is_chunked: boo
     finally:
         for talk in talks:
             talk.close()
-
-
-def test_a_body_without_a_content_type_is_read_as_json_at_mcp_too(address: str) -> None:
-    right = next(each for each in RIGHT if each.path == "/mcp")
-    for named in ("", "application/vnd.x+json", "APPLICATION/JSON; charset=utf-8"):
-        reply = ask(address, Sent(right, sent(right).body, named))
-        assert reply.status == 200, (named, reply)
 
 
 def test_a_damaged_form_writes_nothing_to_the_log(address: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,8 +23,7 @@ from pippin.core.conversation import Toolset
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.mcp.connection import RemoteTool
-from pippin.mcp.permission import looks_up, may_use
-from pippin.mcp.tools import LONGEST_RESULT, offered_name
+from pippin.mcp.tools import LONGEST_RESULT, looks_up, may_use, offered_name
 
 TOOLS = ("add", "environment", "sleep", "fail", "long", "die")
 EXAMPLE = str(Path(__file__).with_name("example_server.py"))

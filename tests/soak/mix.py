@@ -96,22 +96,14 @@ class Mix:
         )
 
     def neighbours(self, model: str) -> Wish:
-        """A chat by Ollama's API, by LM Studio's or by the tool of an MCP server."""
+        """A chat by Ollama's API or by LM Studio's."""
         body = self._generation(model, [self._said("user", (20, 200))])
         most, stream = body["max_tokens"], body["stream"]
-        match self.random.randrange(3):
-            case 0:
-                options = {"num_predict": most, "num_ctx": 4096}
-                asked = {"model": model, "messages": body["messages"], "stream": stream, "options": options}
-                return Wish("ollama", "/api/chat", asked)
-            case 1:
-                return Wish("lm studio", "/api/v0/chat/completions", body)
-            case _:
-                arguments = {"model": model, "prompt": self._words((20, 200)), "max_tokens": most}
-                call = {"name": "complete", "arguments": arguments}
-                return Wish(
-                    "mcp", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-                )
+        if self.random.random() < 0.5:
+            options = {"num_predict": most, "num_ctx": 4096}
+            asked = {"model": model, "messages": body["messages"], "stream": stream, "options": options}
+            return Wish("ollama", "/api/chat", asked)
+        return Wish("lm studio", "/api/v0/chat/completions", body)
 
     def sockets(self, model: str) -> Wish:
         """Two turns on one connection, of Responses or of Realtime."""

@@ -14,7 +14,7 @@ from tests.running_server import ROOT
 
 SAYS = """
 import os
-from pippin.worker.far import over_pipes
+from pippin.worker.main import over_pipes
 pipes = over_pipes()
 pipes.link.setsockopt(1, 7, 1 << 20)  # SO_SNDBUF
 pipes.link.sendall(b"x" * 150_000)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pippin.core.models import EngineStats, RequestStatus
-from pippin.worker.progress_log import ProgressLog
+from pippin.worker.main import ProgressLog
 from tests.worker.test_loop import Probe
 
 

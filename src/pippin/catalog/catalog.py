@@ -1,6 +1,7 @@
 """Lists every model on this machine, and resolves names."""
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import threading
@@ -25,7 +26,16 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
-from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, scan_hub, snapshot_of
+from pippin.catalog.others import scan_others
+from pippin.catalog.scan import (
+    CatalogRoots,
+    Found,
+    hub_folder,
+    other_snapshots,
+    scan_folder,
+    scan_hub,
+    snapshot_of,
+)
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -272,7 +282,9 @@ class Catalog:
             raise not_found(name, view.entries, "Give the whole name; `pippin list` shows it.")
         root = {"hub": self._roots.hub, "import": self._roots.imports}.get(entry.found.source)
         if root is None or entry.found.root.parent.resolve() != root.resolve():
-            message = f"The model {entry.found.id} lies in a folder of your own; delete it there."
+            other = {source for source, _ in self._roots.others} & {entry.found.source}
+            owner = f"among the models of {other.pop()}" if other else "in a folder of your own"
+            message = f"The model {entry.found.id} lies {owner}; delete it there."
             raise ServerError("permission", message, "model")
         if entry.found.root.is_symlink():
             entry.found.root.unlink()
@@ -286,6 +298,7 @@ class Catalog:
             yield from scan_folder(Path(folder).expanduser(), "folder")
         yield from scan_folder(self._roots.imports, "import")
         yield from scan_hub(self._roots.hub)
+        yield from scan_others(self._roots.others)
 
     def _recent(self) -> "_View":
         """The last view if it is at most `RECENT` old: each request resolves a name on the event loop."""
@@ -322,7 +335,7 @@ class Catalog:
         local = self._path_entry(model.path, model.name, kind)
         if local is not None:
             return local
-        by_id = {found.id: found for found in reversed(scanned)}
+        by_id = {found.id: found for found in reversed(scanned) if not found.is_gguf}
         target = self._repository(model.path) or model.path
         matches = [target] if target in by_id else match_partial(target, by_id)
         if len(matches) == 1:
@@ -415,7 +428,11 @@ class Catalog:
         # An alias comes from the operator and may name a script. A request's own name never may.
         if (target := self._options.aliases.get(name)) is not None and is_script(target):
             return scripted(target, name)
-        listed = [each for each in by_id if each not in view.operators or view.operators[each].listed]
+        listed = [
+            each
+            for each, entry in by_id.items()
+            if not entry.found.is_gguf and (each not in view.operators or view.operators[each].listed)
+        ]
         matches = match_partial(name, listed)
         if len(matches) == 1:
             return by_id[matches[0]]
@@ -456,6 +473,9 @@ class Catalog:
 
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
         """The entry of a folder; its files are read again only if they have changed."""
+        if found.is_gguf:
+            message = f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."
+            return CatalogEntry(found, None, ErrorReport(kind="load_failed", message=message, param="model"))
         stamp = stamp_of(found.folder)
         key = (found, kind)
         with self._lock:
@@ -466,6 +486,8 @@ class Catalog:
             entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None, stamp)
         except ServerError as error:
             entry = CatalogEntry(found, None, error.report, stamp)
+        if entry.incomplete:
+            entry = _of_another_snapshot(entry, kind)
         with self._lock:
             self._read[key] = entry
         return entry
@@ -475,6 +497,21 @@ def beside(options: ModelOptions) -> list[str]:
     """The models and adapters that a model's options name, each as a folder, a repository or an alias."""
     named = (options.draft_model_path, options.adapter_path, *options.adapters.values())
     return [name for name in named if name]
+
+
+def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> CatalogEntry:
+    """The entry with the one complete snapshot that the Hub's cache has in place of an incomplete one."""
+    found, complete = entry.found, []
+    for folder in other_snapshots(found.folder):
+        with contextlib.suppress(ServerError):
+            complete.append(read_info(folder, id=found.id, kind=kind))
+    if len(complete) == 1:
+        return replace(entry, info=complete[0], error=None)
+    if not complete or entry.error is None:
+        return entry
+    paths = ", ".join(str(info.path) for info in complete)
+    message = f"{entry.error.message} Older snapshots of it are complete; give the path of one: {paths}."
+    return replace(entry, error=structs.replace(entry.error, message=message))
 
 
 def _is_fresh(entry: CatalogEntry) -> bool:

@@ -4,10 +4,8 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
+from pippin.core.published import from_published, mistaken, name_of
 
 Json = dict[str, Any]
 LARGEST: Final = 32 * 1024 * 1024  # bytes
@@ -21,13 +19,13 @@ def find_json(path: Path) -> Json | None:
             raise broken(path, "is no ordinary file")
         if status.st_size > LARGEST:
             raise broken(path, "is too large to be read")
-        document = from_json(path.read_bytes())
+        document = from_published(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise broken(path, f"cannot be read ({error.strerror})") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise broken(path, "is not JSON") from error
+    except ValueError as error:
+        raise broken(path, mistaken(path) or "is not JSON: fetch it again") from error
     if not isinstance(document, dict):
         raise broken(path, "does not hold a JSON object")
     return document
@@ -43,10 +41,7 @@ def find_text(path: Path) -> str | None:
 
 
 def broken(path: Path, what: str) -> ServerError:
-    message = (
-        f"{path.name} of the model {path.parent.name} {what}. Delete the model's folder and fetch it again."
-    )
-    return ServerError("load_failed", message)
+    return ServerError("load_failed", f"{path.name} of the model {name_of(path.parent)} {what}.")
 
 
 def whole(value: object) -> int | None:

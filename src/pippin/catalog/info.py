@@ -13,7 +13,9 @@ from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
+from pippin.core.published import mistaken
 from pippin.core.requests import Sampling
+from pippin.core.safetensors import index_of, missing_shards
 
 WINDOW_KEYS: Final = (
     "max_position_embeddings",
@@ -44,6 +46,7 @@ DEFAULT_WINDOWS: Final = {
 }
 """Windows of architectures whose config.json may omit them: the defaults of their configurations in transformers, which
 checkpoints leave out when they match."""
+SMALL: Final = 1 << 20  # bytes; a smaller file is looked at, whether it holds weights at all
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
@@ -106,15 +109,15 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
 
 def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]]) -> None:
     """Raise `ServerError` if weights are missing entirely or in part, or if their download was interrupted."""
-    if _under_way(folder) and not _is_main(folder):
+    if _under_way(folder) and not _has_main(folder):
         raise _incomplete(name, "its download was broken off")
-    present = {path.name for path, _ in weights}
-    index = find_json(folder / "model.safetensors.index.json")
-    wanted = {file for file in table((index or {}).get("weight_map")).values() if isinstance(file, str)}
-    missing = sorted(wanted - present)
-    if missing:
-        raise _incomplete(name, f"{len(missing)} of {len(wanted)} weight files are missing ({missing[0]})")
-    if present:
+    if missing := missing_shards(folder):
+        wanted = len(set(index_of(folder).values()))
+        raise _incomplete(name, f"{len(missing)} of {wanted} weight files are missing ({missing[0]})")
+    for path, size in weights:
+        if size < SMALL and (what := mistaken(path)) is not None:
+            raise ServerError("load_failed", f"{path.name} of the model {name} {what}.", code=INCOMPLETE)
+    if weights:
         return
     if _under_way(folder) or any(path.is_symlink() for path in folder.glob("*.safetensors")):
         raise _incomplete(name, "its weights are missing")
@@ -140,10 +143,11 @@ def _under_way(folder: Path) -> bool:
     return folder.parent.name == "snapshots" and any(folder.parent.parent.glob("blobs/*.incomplete"))
 
 
-def _is_main(folder: Path) -> bool:
-    """Whether `main` refers to this snapshot. Pippin's downloads write that only when the snapshot is complete, so
-    unfinished files may then belong to a newer one."""
-    return (find_text(folder.parent.parent / "refs" / "main") or "").strip() == folder.name
+def _has_main(folder: Path) -> bool:
+    """Whether `main` refers to a snapshot that is here. Pippin's downloads write that only when the snapshot is
+    complete, so unfinished files may then belong to a newer one."""
+    main = (find_text(folder.parent.parent / "refs" / "main") or "").strip()
+    return bool(main) and (folder.parent / Path(main).name).is_dir()
 
 
 def chat_templates(folder: Path, tokenizer: Json) -> dict[str, str]:

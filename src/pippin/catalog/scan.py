@@ -2,16 +2,15 @@
 imports."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from pippin.catalog.folder_files import find_text
-from pippin.config.environment import home as pippin_home
+from pippin.core.published import HUB_PREFIX
 
-Source = Literal["hub", "folder", "import", "operator"]
-HUB_PREFIX: Final = "models--"
+Source = Literal["hub", "folder", "import", "operator", "LM Studio", "oMLX", "Ollama"]
 MARKS: Final = ("config.json", "model_index.json")
 
 
@@ -19,30 +18,21 @@ MARKS: Final = ("config.json", "model_index.json")
 class CatalogRoots:
     hub: Path  # the Hugging Face cache: contains folders named models--org--name
     imports: Path  # Pippin's imports: one folder for each model
-
-
-def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
-    """The default folders, relocated by the same variables as Hugging Face's own tools, and by PIPPIN_HOME."""
-
-    def folder(text: str) -> Path:
-        return home / text[2:] if text.startswith("~/") else Path(text)
-
-    cache = folder(environment.get("XDG_CACHE_HOME") or "~/.cache")
-    hugging_face = folder(environment.get("HF_HOME") or str(cache / "huggingface"))
-    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
-    return CatalogRoots(
-        hub=folder(hub) if hub else hugging_face / "hub", imports=pippin_home(environment) / "models"
-    )
+    others: tuple[tuple[Source, Path], ...] = ()  # of other programs
 
 
 @dataclass(frozen=True)
 class Found:
-    """A folder that looks like a model. `root` is the folder to delete with it."""
+    """A folder that looks like a model, or a GGUF file of another program. `root` is the folder to delete with it."""
 
     id: str
     folder: Path
     source: Source
     root: Path
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.source == "Ollama" or self.folder.suffix == ".gguf"
 
 
 def scan_hub(hub: Path) -> Iterator[Found]:
@@ -83,6 +73,13 @@ def snapshot_of(root: Path) -> Path | None:
         return snapshots / commit
     newest = max(_folders(snapshots), key=lambda entry: entry.stat().st_mtime, default=None)
     return None if newest is None else Path(newest.path)
+
+
+def other_snapshots(folder: Path) -> list[Path]:
+    """The other snapshots beside one in the Hub's cache; none for any other folder."""
+    if folder.parent.name != "snapshots":
+        return []
+    return [Path(entry.path) for entry in _folders(folder.parent) if entry.name != folder.name]
 
 
 def _unfinished(root: Path) -> bool:

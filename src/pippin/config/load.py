@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pippin.config import environment, yaml_file
-from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.servers import servers
 from pippin.config.flags import read_flags
 from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
@@ -67,7 +67,7 @@ def _profile(compat: Compat | None) -> Reading:
     if compat is None:
         return Reading()
     origin = Origin("profile", f"--compat {compat}")
-    return Reading({name: Given(value, origin) for name, value in SERVERS[compat].profile.items()})
+    return Reading({name: Given(value, origin) for name, value in servers()[compat].profile.items()})
 
 
 def _known_models(compat: Compat | None) -> list[GivenModel]:
@@ -84,7 +84,7 @@ def _known_models(compat: Compat | None) -> list[GivenModel]:
             preload=False,
             listed=known.listed,
         )
-        for known in SERVERS[compat].known_models
+        for known in servers()[compat].known_models
     ]
 
 
@@ -114,7 +114,7 @@ def _resolve(
     }
     lazy = scoped["start"].get("lazy_load", False)
     if compat is not None:
-        scoped["model"]["fallbacks"] = Sampling(**SERVERS[compat].fallbacks)
+        scoped["model"]["fallbacks"] = Sampling(**servers()[compat].fallbacks)
     server = ServerOptions(
         **scoped["server"],
         models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),

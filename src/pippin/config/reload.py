@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.servers import servers
 from pippin.config.compat.terms import translate
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.load import load
@@ -41,7 +41,7 @@ def restore(settings: Settings, start: Settings) -> Reloaded:
 def change(settings: Settings, values: Mapping[str, Any]) -> Reloaded:
     """Apply single values (`PATCH /v1/settings`), under Pippin's names or mlx_vlm.server's."""
     own = {name: option for name, option in options().items() if option.scope != "start"}
-    knobs = {term.name: term for term in SERVERS["mlx-vlm"].settings}
+    knobs = {term.name: term for term in servers()["mlx-vlm"].settings}
     new: dict[str, Any] = {}
     notes: list[Note] = []
     for key, value in values.items():

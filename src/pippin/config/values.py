@@ -8,7 +8,6 @@ import msgspec
 
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.options.declaration import Option
-from pippin.config.options.ranges import is_rising
 from pippin.core import decoding
 
 TRUE = frozenset(("true", "yes", "on", "1"))
@@ -38,8 +37,6 @@ def convert(option: Option, value: Any, where: str) -> Any:
         converted = decoding.convert(value, option.type, strict=False)
     except msgspec.ValidationError:
         raise _refusal(option, value, where) from None
-    if option.shape == "range" and not is_rising(converted):
-        raise _refusal(option, value, where)
     if isinstance(converted, float) and not math.isfinite(converted):
         raise _refusal(option, value, where)
     return converted
@@ -49,8 +46,6 @@ def _spelled(option: Option, text: str) -> Any:
     text = text.strip()
     if option.shape == "switch" and text.lower() in TRUE | FALSE:
         return text.lower() in TRUE
-    if option.shape == "range" and text.isdecimal():
-        return int(text)
     if option.shape == "list":
         return _items(text)
     if option.shape == "mapping":

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.servers import servers
 from pippin.config.compat.terms import ENTRY_FIELDS, Term, translate, without_effect
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.options.declaration import Option, options
@@ -68,7 +68,7 @@ def form_of(document: Mapping[str, Any]) -> Compat | None:
 
 def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -> Reading:
     """The options and models in the file. Raises `ConfigError` for an unknown key."""
-    terms = {term.name: term for term in SERVERS[form].keys} if form else {}
+    terms = {term.name: term for term in servers()[form].keys} if form else {}
     reading = Reading()
     plain = {key: value for key, value in document.items() if key not in ("models", "model_defaults")}
     defaults = document.get("model_defaults") or {}

@@ -1,8 +1,11 @@
 """A conversation as values: messages, their parts, and the tools offered with them."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+
+from pippin.core.errors import ErrorReport
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 Detail = Literal["auto", "low", "high"]
@@ -21,7 +24,13 @@ class Inline(Struct, frozen=True, tag=True):
     mime: str | None = None
 
 
-MediaSource = Url | Inline
+class Missing(Struct, frozen=True, tag=True):
+    """Media that the API server could not get, and the refusal that says why."""
+
+    report: ErrorReport
+
+
+MediaSource = Url | Inline | Missing
 
 
 class Text(Struct, frozen=True, tag=True):
@@ -31,7 +40,7 @@ class Text(Struct, frozen=True, tag=True):
 class Image(Struct, frozen=True, tag=True, omit_defaults=True):
     """An image in a message.
 
-    In images, audio and video, `field` is the path at which the client wrote them, for refusals
+    In attachments, `field` is the path at which the client wrote them, for refusals
     (`input[0].content[1]`). An empty `field` means their place among the messages.
     """
 
@@ -56,6 +65,17 @@ class Video(Struct, frozen=True, tag=True, omit_defaults=True):
     field: str = ""
 
 
+class Document(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A PDF. Other files are text by the time that they are parts, or are refused."""
+
+    source: MediaSource
+    name: str = ""
+    field: str = ""
+
+
+Attachment = Image | Audio | Video | Document
+
+
 class Reasoning(Struct, frozen=True, tag=True, omit_defaults=True):
     """The assistant's reasoning in an earlier turn."""
 
@@ -73,12 +93,12 @@ class ToolCall(Struct, frozen=True, tag=True):
 
 class ToolResult(Struct, frozen=True, tag=True, omit_defaults=True):
     call_id: str
-    parts: "tuple[Text | Image, ...]" = ()
+    parts: tuple[Text | Attachment, ...] = ()
     name: str | None = None
     is_error: bool = False
 
 
-Part = Text | Image | Audio | Video | Reasoning | ToolCall | ToolResult
+Part = Text | Attachment | Reasoning | ToolCall | ToolResult
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -91,6 +111,26 @@ class Message(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Part, ...] = ()
     name: str | None = None
     pin: bool = False
+
+
+def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:
+    """The index of the user's message that the answer is for; None if the last turn is of a tool.
+
+    What stands in one turn with a tool's result comes from the tool as well: some agents send its pictures and
+    documents as the user's. `continued`: the last message is the beginning of the answer.
+    """
+    found = None
+    for index in reversed(range(len(messages) - continued)):
+        match messages[index].role:
+            case "user" if found is None:
+                found = index
+            case "tool":
+                return None
+            case "assistant":
+                break
+            case _:
+                pass
+    return found
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):

@@ -25,6 +25,7 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
     prompt_tokens: int
     dropped_messages: int = 0  # by the overflow policy
+    warnings: tuple[str, ...] = ()  # whole sentences on what was changed in the request
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
@@ -132,6 +133,7 @@ class Finished(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     stop_sequence: str | None = None
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
+    warnings: tuple[str, ...] = ()  # sentences about what the choice does not keep to
 
 
 class Ending(Struct, frozen=True):

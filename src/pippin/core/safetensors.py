@@ -1,7 +1,9 @@
 """Reads the header of a safetensors file, which lists its arrays (https://github.com/huggingface/safetensors#format),
-and digests a checkpoint's files."""
+finds the files of a checkpoint, and digests them."""
 
 import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -9,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from pippin.core.decoding import convert, from_json
+from pippin.core.published import object_in
 
 LARGEST_HEADER: Final = 64 * 1024**2  # bytes
 
@@ -43,6 +46,71 @@ def read_header(file: BinaryIO) -> Header | None:
         return Header(convert(listed, dict[str, StoredArray]), 8 + length, metadata)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+INDEX: Final = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """The files that hold a model's weights, and the file of each tensor."""
+
+    files: tuple[Path, ...]
+    owners: dict[str, Path]
+
+
+def index_of(folder: Path) -> dict[str, str]:
+    """The name of the file of each tensor, as a folder's index has it; empty without a usable one."""
+    found = object_in(folder / INDEX).get("weight_map")
+    return {name: str(file) for name, file in found.items()} if isinstance(found, dict) else {}
+
+
+def missing_shards(folder: Path) -> list[str]:
+    """The files that an index names and a folder lacks. None for an index of other files than these, as conversions
+    have kept their source's: none of its files is there, or all of its tensors are there without the missing ones."""
+    index = index_of(folder)
+    there = {path.name for path in folder.glob("*.safetensors") if path.is_file()}
+    missing = sorted(set(index.values()) - there)
+    others = any(name.startswith("model") for name in there) and there.isdisjoint(index.values())
+    if not missing or others or index.keys() <= _tensors(folder / name for name in there).keys():
+        return []
+    return missing
+
+
+def weight_files(folder: Path) -> WeightFiles:
+    """The files of the index, if they hold all of its tensors, else all `model*.safetensors`. Raises `ValueError` where
+    files are missing, or where two of the others hold the same tensor. Raises `OSError`."""
+    index = index_of(folder)
+    if missing := missing_shards(folder):
+        raise ValueError(
+            f"{len(missing)} of {len(set(index.values()))} files are missing ({', '.join(missing[:3])})"
+        )
+    named = [folder / name for name in sorted(set(index.values()))]
+    if named and all(path.is_file() for path in named):
+        held = _tensors(named)
+        if index.keys() <= held.keys():
+            return WeightFiles(
+                tuple(named), held | {name: folder / index[name] for name in held if name in index}
+            )
+    files = sorted(path for path in folder.glob("model*.safetensors") if path.is_file())
+    held = _tensors(files)
+    for path in reversed(files):
+        if twice := next((name for name in _tensors([path]) if held[name] != path), None):
+            raise ValueError(
+                f"{path.name} and {held[twice].name} both hold {twice}, and no index says which counts: move the file "
+                "away that belongs to another model"
+            )
+    return WeightFiles(tuple(files), held)
+
+
+def _tensors(files: Iterable[Path]) -> dict[str, Path]:
+    """The file of each tensor; the last one where several hold it."""
+    found: dict[str, Path] = {}
+    for path in files:
+        with path.open("rb") as file:
+            header = read_header(file)
+        found |= dict.fromkeys(header.arrays if header is not None else (), path)
+    return found
 
 
 ENDS: Final = 1 << 16  # bytes

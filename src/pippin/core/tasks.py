@@ -5,7 +5,17 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import Image, Message, Part, Reasoning, Text, ToolCall, ToolResult, Video
+from pippin.core.conversation import (
+    Document,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Video,
+)
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 
@@ -21,8 +31,8 @@ class BaseTask(Struct, frozen=True):
         """Characters of text that a tokenizer reads for the task."""
         return 0
 
-    def has_video(self) -> bool:
-        """Whether the task has a video to decode, which takes up to a minute."""
+    def prepares_slowly(self) -> bool:
+        """Whether the task has a video or a document to read, which takes up to a minute."""
         return False
 
 
@@ -36,8 +46,8 @@ class RequestTask(BaseTask, frozen=True):
         prompt = request.prompt if isinstance(request.prompt, str) else ""
         return len(prompt) + len(request.suffix or "") + _length_of_messages(request.messages or ())
 
-    def has_video(self) -> bool:
-        return _have_video(part for message in self.request.messages or () for part in message.parts)
+    def prepares_slowly(self) -> bool:
+        return _have_slow(part for message in self.request.messages or () for part in message.parts)
 
 
 class CountTokens(RequestTask, frozen=True, tag=True):
@@ -82,9 +92,9 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
         texts = sum(len(each) for each in self.inputs if isinstance(each, str))
         return texts + sum(_length_of_messages(each.messages) for each in self._conversations())
 
-    def has_video(self) -> bool:
+    def prepares_slowly(self) -> bool:
         messages = (message for each in self._conversations() for message in each.messages)
-        return _have_video(part for message in messages for part in message.parts)
+        return _have_slow(part for message in messages for part in message.parts)
 
     def _conversations(self) -> list[Conversation]:
         return [each for each in self.inputs if isinstance(each, Conversation)]
@@ -112,8 +122,8 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
         read_with_each = len(self.query) * len(self.documents)
         return read_with_each + sum(_length_of(document.parts) for document in self.documents)
 
-    def has_video(self) -> bool:
-        return _have_video(part for document in self.documents for part in document.parts)
+    def prepares_slowly(self) -> bool:
+        return _have_slow(part for document in self.documents for part in document.parts)
 
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -234,10 +244,10 @@ Task = (
 )
 
 
-def _have_video(parts: Iterable[Part]) -> bool:
-    """Whether these parts have a video, also in the results of tools."""
+def _have_slow(parts: Iterable[Part]) -> bool:
+    """Whether these parts have a video or a document, also in the results of tools."""
     return any(
-        isinstance(part, Video) or (isinstance(part, ToolResult) and _have_video(part.parts))
+        isinstance(part, Video | Document) or (isinstance(part, ToolResult) and _have_slow(part.parts))
         for part in parts
     )
 

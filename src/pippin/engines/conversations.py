@@ -35,7 +35,9 @@ class ConversationPreparer:
 
     def __init__(self, spec: WorkerSpec, limit: int) -> None:
         """`limit`: the most tokens of a conversation. Raises `ServerError("load_failed")`."""
-        self._language = open_preparer(spec)
+        # A vector has no place for a warning, so nothing is left out of what it stands for.
+        options = {**spec.options, "unreadable_media": "refuse"}
+        self._language = open_preparer(msgspec.structs.replace(spec, options=options))
         self._limit = limit
 
     def sequence(

@@ -17,6 +17,7 @@ import msgspec
 
 from pippin.config.repacked import is_repacked
 from pippin.core.models import ModelKind
+from pippin.core.published import object_in
 from pippin.engines.file_limit import own_file_limit
 from pippin.engines.language.kernels.ways import Way, way_of, way_of_encoder
 
@@ -37,11 +38,11 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
     from mlx_lm.utils import load_model
 
     from pippin.engines.embeddings import ENCODERS, load_encoder_of
-    from pippin.engines.language.upstream.mends import classes_of
+    from pippin.engines.language.upstream.stored import classes_in
     from pippin.engines.language.vision import checkpoint
     from pippin.engines.reranking import is_classifier, load_classifier
 
-    config = json.loads((folder / "config.json").read_bytes())
+    config = object_in(folder / "config.json")
     if kind == "reranking" and is_classifier(config):
         return partial(load_classifier, folder), way_of_encoder
     if kind == "embeddings" and config.get("model_type") in ENCODERS:
@@ -50,7 +51,9 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
         return nn.Module, lambda _: Way("float32", "its experts lie on the disk, which mlx-vlm computes")
     if checkpoint.is_vision(folder):
         return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
-    return lambda: load_model(folder, lazy=True, strict=False, get_model_classes=classes_of)[0], way_of
+    return lambda: load_model(folder, lazy=True, strict=False, get_model_classes=classes_in(folder))[
+        0
+    ], way_of
 
 
 if __name__ == "__main__":

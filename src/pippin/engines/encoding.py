@@ -1,6 +1,5 @@
 """The engine of embedding models and rerankers: padded batches of token sequences, across requests."""
 
-import json
 import logging
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from pippin.config.options.model import CpuActivations, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
+from pippin.core.published import from_published, name_of
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.kernels import ways
@@ -206,7 +206,8 @@ class EncodingTokenizer:
         path = folder / "tokenizer.json"
         if not path.exists():
             raise ServerError(
-                "load_failed", f"{folder.name} has no tokenizer.json; convert its tokenizer to that format."
+                "load_failed",
+                f"{name_of(folder)} has no tokenizer.json; convert its tokenizer to that format.",
             )
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
@@ -215,7 +216,9 @@ class EncodingTokenizer:
         # Special tokens that a client's text spells are encoded as text.
         self._plain.encode_special_tokens = True
         self.config = read_json(folder / "config.json")
-        self.vocabulary = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        rows = (self.config.get("text_config") or self.config).get("vocab_size")
+        self.vocabulary = min(size, rows) if isinstance(rows, int) else size
         self.limit = limit or self._own_limit(folder)
         settings = read_json(folder / "tokenizer_config.json")
         pad = settings.get("pad_token")
@@ -248,7 +251,7 @@ class EncodingTokenizer:
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
         segments = tuple(encoding.type_ids) if pair is not None else None
-        return EncoderInput(tuple(encoding.ids), segments)
+        return EncoderInput(self._embedded(encoding.ids), segments)
 
     def template(self, text: str) -> tuple[int, ...]:
         """Encode a piece of Pippin's own prompt, in which special tokens count as such."""
@@ -257,7 +260,17 @@ class EncodingTokenizer:
     def plain(self, text: str, *, truncating: bool = False) -> tuple[int, ...]:
         """Encode a client's text, in which special tokens are read as text; `truncating` as in `encode`."""
         text = self._bounded(text, truncating=truncating)
-        return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+        return self._embedded(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def _embedded(self, tokens: list[int]) -> tuple[int, ...]:
+        """The tokens of a client's text. Raises `ServerError` for one that the model has no embedding for."""
+        if tokens and (largest := max(tokens)) >= self.vocabulary:
+            raise ServerError(
+                "invalid_request",
+                f"The text spells {self._tokenizer.id_to_token(largest)!r}, token {largest} of the tokenizer; this "
+                f"model's ids run from 0 to {self.vocabulary - 1}. Leave it out.",
+            )
+        return tuple(tokens)
 
     def _bounded(self, text: str, *, truncating: bool) -> str:
         kept = beginning(self._plain, text, self.limit)
@@ -282,10 +295,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_published(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ServerError(
-            "load_failed", f"{path.name} of {path.parent.name} can't be read: {error}"
+            "load_failed", f"{path.name} of {name_of(path.parent)} can't be read: {error}"
         ) from error
     return found if isinstance(found, dict) else {}
 

@@ -1,8 +1,4 @@
-"""MCP on both sides: connects to the operator's servers and their tools, and serves Pippin's own tools.
-
-Begin with `tools.py`, the operator's servers, whose tools models may call. `endpoint.py` is the other side; it serves a
-`toolbox.py`.
-"""
+"""The client of MCP servers. Begin with `tools.py`, the operator's servers, whose tools models may call."""
 
 from pippin.mcp.tools import ToolServers
 

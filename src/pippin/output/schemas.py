@@ -20,7 +20,7 @@ def _types_of(schema: Any, root: dict[str, Any], left: Iterator[int]) -> frozens
     if not isinstance(schema, dict) or next(left, None) is None:
         return frozenset()
     if isinstance(schema.get("$ref"), str):
-        return _types_of(_resolve(schema["$ref"], root), root, left)
+        return _types_of(resolve(schema["$ref"], root), root, left)
     kind = schema.get("type")
     if isinstance(kind, str | list):
         return frozenset(name for name in ([kind] if isinstance(kind, str) else kind) if name in _KINDS)
@@ -32,10 +32,17 @@ def _types_of(schema: Any, root: dict[str, Any], left: Iterator[int]) -> frozens
     return frozenset(type_of(value) for value in values) if isinstance(values, list) else frozenset()
 
 
-def _resolve(reference: str, root: dict[str, Any]) -> Any:
+def resolve(reference: str, root: dict[str, Any]) -> Any:
+    """The schema that a reference within the document names; None if it names none."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
     found: Any = root
-    for step in reference.removeprefix("#/").split("/"):
-        found = found.get(step) if isinstance(found, dict) else None
+    for step in reference.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
+        else:
+            found = found.get(name) if isinstance(found, dict) else None
     return found
 
 

@@ -280,13 +280,13 @@ class Preparation:
             self.submit(order)
 
     def submit(self, order: Submit) -> None:
-        if order.task.text_length() < LONG_TEXT and not order.task.has_video():
+        if order.task.text_length() < LONG_TEXT and not order.task.prepares_slowly():
             self._threads.submit(self._prepare, order)
         else:
             self._long.submit(self._prepare_long, order)
 
     def _prepare_long(self, order: Submit) -> None:
-        """Prepare a long text or a video without delaying the others, then return its memory."""
+        """Prepare a long text, a video or a document without delaying the others, then return its memory."""
         self._prepare(order)
         del order
         give_memory_back()

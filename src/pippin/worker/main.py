@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib
+import json
 import logging
 import os
 import signal
@@ -11,6 +12,8 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -20,6 +23,7 @@ import psutil
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.worker_environment import choose_gpu, rank_environment
+from pippin.core import logs
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
@@ -29,9 +33,7 @@ from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.file_limit import own_file_limit
-from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
-from pippin.worker.logs import configure_logging
 from pippin.worker.loop import (
     LinkLost,
     Preparation,
@@ -39,12 +41,103 @@ from pippin.worker.loop import (
     WorkerLink,
     give_memory_back,
     read_orders,
+    request_id,
+    working_on,
 )
 from pippin.worker.network import forbid_network
-from pippin.worker.progress_log import ProgressLog
 from pippin.worker.ranks import NotMet, meet
 
 log = logging.getLogger(__name__)
+
+
+READ_SIZE: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """This process's standard input and output, bridged to the far end of `link`."""
+
+    link: socket.socket
+    writing: threading.Thread
+
+    def finish(self, seconds: float) -> None:
+        """Wait at most `seconds` until everything sent has been written. Nothing can be sent afterwards."""
+        with suppress(OSError):  # already closed
+            self.link.shutdown(socket.SHUT_WR)
+        self.writing.join(seconds)
+
+
+def over_pipes() -> Pipes:
+    """The link of a worker that a program runs here. From now on, prints go to standard error."""
+    ours, theirs = socket.socketpair()
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    threading.Thread(
+        target=_read, args=(os.dup(sys.stdin.fileno()), theirs), name="far in", daemon=True
+    ).start()
+    writing = threading.Thread(target=_write, args=(theirs, output), name="far out", daemon=True)
+    writing.start()
+    return Pipes(ours, writing)
+
+
+def _read(source: int, target: socket.socket) -> None:
+    """Forward the input to its end; the worker then reads the end of its orders, and exits."""
+    with suppress(OSError):
+        while data := os.read(source, READ_SIZE):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def _write(source: socket.socket, target: int) -> None:
+    """Forward what the worker sends, until it ends the link."""
+    with suppress(OSError):
+        while data := source.recv(READ_SIZE):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(target, view) :]
+    with suppress(OSError):
+        os.close(target)
+
+
+class ProgressLog:
+    """Logs a line for each request after every `interval` more tokens, counted over all its choices."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._told: dict[str, int] = {}  # intervals already logged, for each running request
+
+    def note(self, engine: Engine) -> None:
+        """Check all requests of the engine after a step."""
+        running, told = engine.stats().requests, self._told
+        self._told = {each.id: each.generated_tokens // self._interval for each in running}
+        for each in running:
+            if self._told[each.id] > told.get(each.id, 0):
+                with working_on(each.id):
+                    log.info(
+                        "%d tokens are written, %.1f a second.", each.generated_tokens, each.tokens_per_second
+                    )
+
+
+class WorkerFormatter(logging.Formatter):
+    """Formats a record as one line of JSON; the API server logs it again at its level, in its own format."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"level": record.levelname.lower(), "name": record.name, "message": record.getMessage()}
+        request = request_id.get()
+        if request is not None:
+            line["request"] = request
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(spec: WorkerSpec) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(WorkerFormatter())
+    logging.basicConfig(handlers=[handler], force=True)
+    logs.set_level(spec.log_level)
+
 
 PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
 LAST_WORDS: Final = 5.0  # seconds that a final frame may take to leave

@@ -1,11 +1,13 @@
 """LM Studio's REST API, as plug-ins ask for it, over a socket against a worker that plays a script."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from pippin import __version__
 from tests.api.live_server import MODEL, live_server
 
 
@@ -40,6 +42,45 @@ def test_chats_completions_and_embeddings_are_answered_as_openais(client: httpx.
     assert prompted.json()["choices"][0]["text"]
     embedded = client.post("/api/v0/embeddings", json={"model": MODEL, "input": "Hello"})
     assert len(embedded.json()["data"][0]["embedding"]) == 16
+
+
+def frames(reply: httpx.Response) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in reply.text.splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def assert_figures(answer: dict[str, Any], reason: str) -> None:
+    """As https://lmstudio.ai/docs/developer/rest/endpoints gives them."""
+    stats = answer["stats"]
+    assert set(stats) == {"tokens_per_second", "time_to_first_token", "generation_time", "stop_reason"}
+    assert stats["stop_reason"] == reason
+    assert stats["tokens_per_second"] > 0
+    assert 0 <= stats["time_to_first_token"] < 60
+    assert stats["tokens_per_second"] * stats["generation_time"] == pytest.approx(
+        answer["usage"]["completion_tokens"]
+    )
+    quant = answer["model_info"].pop("quant")
+    assert quant == "unknown"
+    assert answer["model_info"] == {"arch": "scripted", "format": "mlx", "context_length": 4096}
+    assert answer["runtime"] == {"name": "pippin", "version": __version__, "supported_formats": ["mlx"]}
+
+
+def test_answers_have_lm_studios_figures(client: httpx.Client) -> None:
+    assert_figures(chat(client).json(), "eosFound")
+    longer = [{"role": "user", "content": "Hello there"}]
+    assert_figures(chat(client, messages=longer, max_tokens=1).json(), "maxPredictedTokensReached")
+    assert_figures(chat(client, stop=["lo"]).json(), "stopStringFound")
+    for body in ({"messages": [{"role": "user", "content": "Hello there"}]}, {"prompt": "Hello there"}):
+        path = "/api/v0/chat/completions" if "messages" in body else "/api/v0/completions"
+        assert_figures(client.post(path, json={"model": MODEL, **body}).json(), "eosFound")
+        asked = {"model": MODEL, "stream": True, "stream_options": {"include_usage": True}, **body}
+        *others, last = frames(client.post(path, json=asked))
+        assert_figures(last, "eosFound")
+        assert "stats" in frames(client.post(path, json={"model": MODEL, "stream": True, **body}))[-1]
+        assert "stats" not in others[0]
+        assert (
+            "stats" not in client.post(path.replace("/api/v0", "/v1"), json={"model": MODEL, **body}).json()
+        )
 
 
 def test_models_are_loaded_and_unloaded(client: httpx.Client) -> None:

@@ -315,8 +315,8 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ({"messages": [user({"text": "x"})]}, "messages[0].content[0].type"),
         ({"messages": [user({"type": "text"})]}, "messages[0].content[0].text"),
         (
-            {"messages": [user({"type": "document", "source": {"type": "base64", "data": "JVBERi0="}})]},
-            "messages[0].content[0].source",
+            {"messages": [user({"type": "document", "source": {"type": "base64", "data": "UEsDBAoA"}})]},
+            "messages[0].content[0].source.data",
         ),
         (
             {"messages": [user({"type": "image", "source": {"type": "file", "file_id": "f"}})]},

@@ -431,7 +431,7 @@ def test_media_options_reach_the_images() -> None:
             "input[0].content[0].file_id",
         ),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "JVBERi3/"}]}]},
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "UEsDBAoA"}]}]},
             "input[0].content[0].file_data",
         ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),

@@ -8,7 +8,7 @@ from argparse import Namespace
 import psutil
 import pytest
 
-from pippin.cli.bench import scenarios as bench_table
+from pippin.cli import bench as bench_table
 from tests.cli.serving import Terminal, terminal
 
 __all__ = ["terminal"]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.bench.scenarios import Reply, Run, note
-from pippin.cli.bench.sweep import Report, compared, point, read_prompts, shown
+from pippin.cli.bench import Reply, Report, Run, compared, note, point, read_prompts, shown
 from pippin.cli.verbs.bench import counts
 from pippin.config.errors import ConfigError
 from tests.cli.serving import Terminal, terminal

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.chat.commands import HELP, Command, help_text, read_command
 from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.entry import read_entry
+from pippin.cli.chat.session import HELP, Command, help_text, read_command
 from pippin.config.errors import ConfigError
 
 

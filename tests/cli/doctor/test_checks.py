@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pippin.cli.doctor import checks, findings
+from pippin.cli import doctor
 from pippin.engines import device
 
 DAY = 86400.0
@@ -39,7 +39,7 @@ M5 = {"architecture": "applegpu_g17s", "system": "Darwin", "device": "Device(gpu
 def test_a_busy_machine_is_no_fault_of_the_blas(
     changes: dict[str, Any], state: str, words: str, never: str
 ) -> None:
-    found = findings.products(REPORT | changes)
+    found = doctor.products(REPORT | changes)
     assert found.state == state
     assert words in found.text
     assert never not in found.text
@@ -56,7 +56,7 @@ def test_a_busy_machine_is_no_fault_of_the_blas(
     ],
 )
 def test_an_mlx_without_the_kernels_of_its_chip_is_told(changes: dict[str, Any], warned: bool) -> None:
-    found = list(findings.metal_kernels(REPORT | M5 | changes))
+    found = list(doctor.metal_kernels(REPORT | M5 | changes))
     assert [("neural accelerators" in each.text, each.state) for each in found] == [
         (True, "warning")
     ] * warned
@@ -73,7 +73,7 @@ def test_the_kernels_for_cpus_are_told_or_what_is_missing(
     kernels: str | None, missing: str | None, told: tuple[str, str]
 ) -> None:
     report = REPORT | {"device": "Device(cpu, 0)", "kernels": kernels, "kernels_missing": missing}
-    [finding] = findings.cpu_kernels(report)
+    [finding] = doctor.cpu_kernels(report)
     assert finding.state == told[0]
     assert told[1] in finding.text
 
@@ -98,13 +98,13 @@ def panic(folder: Path, name: str, days: float, words: str = "") -> None:
 def test_panics_of_the_last_days_are_told(tmp_path: Path) -> None:
     reports = tmp_path / "DiagnosticReports"
     folders = [reports, tmp_path / "not there"]
-    [none] = findings.panics(folders, NOW)
+    [none] = doctor.panics(folders, NOW)
     assert (none.state, none.text) == ("ok", "No kernel panic in 7 days")
     panic(reports, "panic-full-old.panic", 20)
     panic(reports, "app.ips", 1)
-    assert [each.state for each in findings.panics(folders, NOW)] == ["ok"]
+    assert [each.state for each in doctor.panics(folders, NOW)] == ["ok"]
     panic(reports, "panic-full-1.panic", 3, '{"panicString": "panic(cpu 0): x"}')
-    [one] = findings.panics(folders, NOW)
+    [one] = doctor.panics(folders, NOW)
     assert one.state == "warning"
     assert one.text.startswith("A kernel panic in 7 days")
     assert "GPU" not in one.text
@@ -114,7 +114,7 @@ def test_panics_of_the_last_days_are_told(tmp_path: Path) -> None:
         1,
         '{"panicString": "IOGPUMemory completeMemory() prepare count underflow"}',
     )
-    [two] = findings.panics(folders, NOW)
+    [two] = doctor.panics(folders, NOW)
     assert two.text.startswith("2 kernel panics")
     assert "(panic-full-2.panic). The last one names the GPU" in two.text
 
@@ -144,7 +144,7 @@ HOT = (
     ],
 )
 def test_what_slows_a_mac_down_is_told(settings: str, thermal: str, words: list[str]) -> None:
-    found = list(findings.power(settings, thermal))
+    found = list(doctor.power(settings, thermal))
     assert len(found) == len(words)
     for finding, word in zip(found, words, strict=True):
         assert finding.state == "warning"
@@ -152,16 +152,16 @@ def test_what_slows_a_mac_down_is_told(settings: str, thermal: str, words: list[
 
 
 def test_the_wired_limit_is_told() -> None:
-    quiet = findings.wired_memory([], "0\n")
+    quiet = doctor.wired_memory([], "0\n")
     assert (quiet.state, "models wire none" in quiet.text) == ("ok", True)
-    assert "57344 MiB" in findings.wired_memory([], "57344").text
-    loud = findings.wired_memory([20.0, 4.5], "")
+    assert "57344 MiB" in doctor.wired_memory([], "57344").text
+    loud = doctor.wired_memory([20.0, 4.5], "")
     assert (loud.state, "up to 24.5 GB" in loud.text) == ("warning", True)
 
 
 def test_the_watchdog_and_its_variable_are_named() -> None:
-    assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in findings.watchdog(None).text
-    assert findings.watchdog("1").text.startswith("AGX_RELAX_CDM_CTXSTORE_TIMEOUT is set")
+    assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in doctor.watchdog(None).text
+    assert doctor.watchdog("1").text.startswith("AGX_RELAX_CDM_CTXSTORE_TIMEOUT is set")
 
 
 def test_a_mac_is_asked_with_its_own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,17 +171,17 @@ def test_a_mac_is_asked_with_its_own_programs(tmp_path: Path, monkeypatch: pytes
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(checks.platform, "system", lambda: "Darwin")
-    texts = [finding.text for finding in checks.check_mac()]
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
+    texts = [finding.text for finding in doctor.check_mac()]
     assert "Low Power Mode is on: models run at about half their speed" in texts
     assert any("49152 MiB" in text for text in texts)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert checks._said("pmset", "-g") == ""
+    assert doctor._said("pmset", "-g") == ""
 
 
 def test_elsewhere_nothing_of_a_mac_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.platform, "system", lambda: "Linux")
-    assert list(checks.check_mac()) == []
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
+    assert list(doctor.check_mac()) == []
 
 
 def test_the_report_of_this_machine_has_all_that_is_judged() -> None:

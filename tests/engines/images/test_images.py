@@ -16,7 +16,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages
 from pippin.engines import pictures
 from pippin.engines.images import open_preparer
-from pippin.engines.images.requests import size_of
+from pippin.engines.images.painting import size_of
 
 
 def png(width: int = 40, height: int = 20, mode: str = "RGB", colour: Any = (1, 2, 3)) -> bytes:

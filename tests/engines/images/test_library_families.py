@@ -17,7 +17,7 @@ from pippin.core.events import Failed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages
 from pippin.engines.blocking import BlockingJob
-from pippin.engines.images import bonsai, painting
+from pippin.engines.images import painting
 from pippin.engines.images.painting import ImagePreparer
 from tests.engines.images import tiny_families as tiny
 from tests.engines.images.library_bench import SMALL, Painter, Pixels, edited, generated, png
@@ -149,9 +149,9 @@ def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Show
         shrink(Family(instead=found.instead()), patch)
         folder = found.make(tmp_path / found.name)
         if request.param == "bonsai":
-            patch.setattr(bonsai, "check", lambda *_: None)
+            patch.setattr(painting, "check_bonsai", lambda *_: None)
             # mlx-vlm alone asks the hub for it.
-            fetched = str(bonsai.find_decoder(folder))
+            fetched = str(painting.find_bonsai_decoder(folder))
             patch.setattr("mlx_vlm.models.bonsai.weights.hf_hub_download", lambda **_: fetched)
         painter = Painter(folder)
         try:
@@ -293,14 +293,14 @@ def test_a_bonsai_asks_no_hub_for_its_decoder(monkeypatch: pytest.MonkeyPatch, t
     info = ModelInfo(id="bonsai", kind="images", path=str(tmp_path))
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     with pytest.raises(ServerError, match="hf download"):
-        bonsai.check(info, "metal")
+        painting.check_bonsai(info, "metal")
     tiny.save_bonsai_decoder(tmp_path)
     with pytest.raises(ServerError, match="needs a Mac"):
-        bonsai.check(info, "cuda")
-    bonsai.check(info, "metal")
+        painting.check_bonsai(info, "cuda")
+    painting.check_bonsai(info, "metal")
     monkeypatch.setattr("mlx_vlm.models.bonsai.weights.hf_hub_download", fetch)
     shrink(Family(instead=tiny.small_bonsai()), monkeypatch)
-    assert bonsai.load_decoder(tmp_path).decoder is not None
+    assert painting.load_bonsai_decoder(tmp_path).decoder is not None
 
 
 def cancel(painter: Painter, **asked: Any) -> None:

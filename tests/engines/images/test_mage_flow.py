@@ -6,8 +6,7 @@ import pytest
 
 from pippin.core.models import ImageDefaults
 from pippin.engines.images.defaults import find_defaults
-from pippin.engines.images.mage_flow import variant_of
-from pippin.engines.images.painting import find_classes
+from pippin.engines.images.painting import find_classes, variant_of
 from tests.engines.images.tiny_pipelines import write_json
 
 

@@ -171,12 +171,12 @@ def judge_others_of_one_that_leaves(
 
 def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """Have the sequences of models run one at a time, but for those of draft models."""
-    in_batches, open_draft_model = probe._plain, drafting.open_draft_model
-    patch.setattr(probe, "_plain", lambda *_, **__: None)
+    in_batches, open_draft_model = probe._find_batches, drafting.open_draft_model
+    patch.setattr(probe, "_find_batches", lambda *_, **__: None)
 
     def with_draft_in_batches(*given: Any) -> DraftModel:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(probe, "_plain", in_batches)
+            inner.setattr(probe, "_find_batches", in_batches)
             return open_draft_model(*given)
 
     patch.setattr(drafting, "open_draft_model", with_draft_in_batches)

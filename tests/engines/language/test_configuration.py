@@ -185,3 +185,18 @@ def test_yarn_may_lie_between_whole_dimensions(architecture: str) -> None:
         assert found[0][1]["_freqs"][place] == pytest.approx(expected, rel=1e-5)
     factor = turns(newer(architecture, {"rope_type": "yarn", "attention_factor": 1.25, **scaling}))
     assert factor[0][1]["mscale"] == 1.25
+
+
+@pytest.mark.parametrize(
+    "kind", ["apertus", "exaone4", "exaone_moe", "glm4_moe", "glm_moe_dsa", "gpt2", "lfm2", "longcat_flash"]
+)
+def test_a_configuration_that_transformers_writes_has_what_mlx_lm_requires(kind: str) -> None:
+    config = {**CONFIG_MAPPING[kind]().to_dict(), "model_type": kind}
+    _, arguments = classes_of(config)
+    assert arguments.from_dict(config)
+
+
+def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
+    config = {**CONFIG_MAPPING["exaone4"](num_hidden_layers=8).to_dict(), "model_type": "exaone4"}
+    _, arguments = classes_of(config)
+    assert arguments.from_dict(config).sliding_window_pattern == "LLLG"

@@ -18,7 +18,6 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.runtime.cluster.needs import Cluster, Need, Node
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas, share_of
-from pippin.runtime.workers.worker import Worker
 from pippin.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker
@@ -155,81 +154,6 @@ def test_where_no_replica_finds_room_the_load_fails_with_the_reason() -> None:
         with pytest.raises(ServerError, match="No machine has room"):
             await group.prompt_ready
         await group.died
-
-    asyncio.run(play())
-
-
-def test_more_replicas_are_started_under_load_and_end_when_they_have_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "EASY_LOOKS", 5)
-    monkeypatch.setattr(processes, "LOOK_EVERY", 0.05)
-    info = scripted(
-        "m",
-        write_script(
-            tmp_path,
-            {"when": {"user": "long"}, "say": "one two three four five six seven eight", "gap": 0.4},
-            {"when": {"user": "."}, "say": "yes"},
-        ),
-    )
-    options = ModelOptions(replicas="1-2", max_num_seqs=2)
-    catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
-
-    async def play() -> None:
-        async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            state = await service.pool.load("m")
-            group = replicas_of(service)
-            assert len(group.processes) == 1
-            assert state.footprint == 2 * group.processes[0].worker.footprint  # room for both is kept
-            first = [asyncio.create_task(answer(service, "long", f"a{n}")) for n in range(4)]
-            await until(lambda: len(group.processes) == 2 and group.processes[1].loaded)
-            second = [asyncio.create_task(answer(service, "long", f"b{n}")) for n in range(2)]
-            await until(lambda: group.processes[1].seat.running > 0)
-            added = group.processes[1].worker
-            said = await asyncio.gather(*first, *second)
-            assert set(said) == {"one two three four five six seven eight"}
-            await until(lambda: len(group.processes) == 1)
-            assert added.died.done()
-            assert await answer(service, "short", "c") == "yes"
-            assert replicas_of(service) is group
-
-    asyncio.run(play())
-
-
-def test_the_number_of_replicas_follows_the_load_slowly() -> None:
-    scale = processes.Scale(least=1, most=3, each=4)
-    assert [scale.look(1, 4) for _ in range(3)] == [None, None, "more"]
-    assert [scale.look(2, 5) for _ in range(10)] == [None] * 10  # neither busy nor easy
-    assert [scale.look(3, 12) for _ in range(10)] == [None] * 10  # there are no more
-    idle = [scale.look(2, 0) for _ in range(60)]
-    assert idle == [None] * 59 + ["fewer"]
-    assert [scale.look(1, 0) for _ in range(200)] == [None] * 200
-    assert [scale.look(2, 7 if look % 2 else 3) for look in range(50)] == [None] * 50
-
-
-def test_a_replica_that_dies_while_it_is_drained_is_not_started_again(tmp_path: Path) -> None:
-    async def play() -> None:
-        catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four", "gap": 0.3})
-        async with scripted_service(*catalog.models(), catalog=catalog) as service:
-            group = await all_loaded(service)
-            launched: list[WorkerSpec] = []
-            launch = group._launch
-
-            async def counted(spec: WorkerSpec) -> Worker:
-                launched.append(spec)
-                return await launch(spec)
-
-            group._launch = counted  # type: ignore[assignment]
-            texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(4)]
-            await until(lambda: running(group) == 4)
-            staying, leaving = group.processes
-            removing = asyncio.create_task(group._remove(leaving))
-            await asyncio.sleep(0)
-            os.kill(leaving.worker.pid or 0, signal.SIGKILL)
-            assert set(await asyncio.gather(*texts)) == {"one two three four"}
-            await removing
-            assert (group.processes, launched) == ([staying], [])
-            assert await answer(service, "more", "s") == "one two three four"
 
     asyncio.run(play())
 

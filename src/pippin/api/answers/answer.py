@@ -6,6 +6,7 @@ and encodes them; nothing else begins work. `RunningAnswers` are those of the se
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
+
+log = logging.getLogger(__name__)
 
 
 def load_words(states: list[ModelState], model: str) -> str:
@@ -169,6 +172,7 @@ class Answer:
         self.cached_tokens = 0
         self._prompts: dict[int, int] = {}  # tokens, of each request
         self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
+        self._warnings: dict[int, tuple[str, ...]] = {}  # of prompts; the first choice of each shows them
         self.start_ms: float | None = None  # until acceptance: model load and prompt preparation
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
@@ -242,6 +246,11 @@ class Answer:
         if self.operation.generates:
             self._prompts = {number: each.prompt_tokens for number, each in enumerate(self.accepted)}
         self._observer.accepted(self.accepted)
+        for number, each in enumerate(self.accepted):
+            for warning in each.warnings:
+                log.warning("%s id=%s", warning, self.ids[number])
+            if each.warnings:
+                self._warnings[number] = each.warnings
         if self.failure is not None:  # ended in the same turn of the loop
             self.end(self.failure)
         return True
@@ -349,6 +358,8 @@ class Answer:
         if events and isinstance(failed := events[-1], Failed):
             report = renamed(failed.error, self.operation.names)
             events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
+        if warnings := self._warnings.get(number):
+            events = [_with_warnings(event, warnings) for event in events]
         return number, events
 
     async def _take_any(self) -> tuple[int, list[Event]]:
@@ -393,6 +404,12 @@ class Answer:
         self.failure = self.failure or report
         self._observer.failed(report.kind)
         return ServerError.of(self.failure)
+
+
+def _with_warnings(event: Event, warnings: tuple[str, ...]) -> Event:
+    if not isinstance(event, Finished) or event.choice != 0:
+        return event
+    return msgspec.structs.replace(event, warnings=warnings + event.warnings)
 
 
 UNKNOWN: Final = "unknown"

@@ -7,6 +7,7 @@ checked. Redirects are followed by hand, each with the same checks. Media are no
 import asyncio
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,23 @@ import httpcore
 import msgspec
 
 from pippin.api.answers import addresses
-from pippin.api.dialects.shared.media import decoded_base64
+from pippin.api.dialects.shared.media import decoded_base64, document_of
 from pippin.api.http.body import LARGE, joined
 from pippin.config.options.server import ServerOptions
-from pippin.core.conversation import Audio, Image, Inline, Message, Part, ToolResult, Url, Video
+from pippin.core.conversation import (
+    Attachment,
+    Audio,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Missing,
+    Part,
+    ToolResult,
+    Url,
+    Video,
+    newest_question,
+)
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Conversation, Embed, Rerank
@@ -27,6 +41,9 @@ from pippin.core.tasks import Conversation, Embed, Rerank
 MOST_REDIRECTS = 3
 MOST_ITEMS = 64
 """Images, audio and video clips in one request."""
+
+LEFT_OUT_AT_ONCE = 32
+"""Media are left out of a long conversation in steps of this many."""
 
 MOST_FETCHES = 8
 """Concurrent fetches, over all requests."""
@@ -56,8 +73,14 @@ class MediaResolver:
         """The same request with all media as bytes. Raises `ServerError` naming the part."""
         if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
             return request
-        _check_count((part for message in request.messages for part in message.parts), "messages")
-        return msgspec.structs.replace(request, messages=await self._messages(request.messages))
+        earlier = _Earlier.of(request, until=asyncio.get_running_loop().time() + self._seconds)
+        messages = [
+            await self._message(
+                message, f"messages[{number}]", None if number == earlier.question else earlier
+            )
+            for number, message in enumerate(request.messages)
+        ]
+        return msgspec.structs.replace(request, messages=tuple(messages))
 
     async def resolve_embed(self, task: Embed) -> Embed:
         """The same task with all media of its conversations as bytes. Raises `ServerError` naming the input."""
@@ -67,7 +90,7 @@ class MediaResolver:
         messages = (message for each in conversations for message in each.messages)
         _check_count((part for message in messages for part in message.parts), "input")
         inputs = [
-            msgspec.structs.replace(each, messages=await self._messages(each.messages, each.field))
+            msgspec.structs.replace(each, messages=await self._of_input(each))
             if isinstance(each, Conversation)
             else each
             for each in task.inputs
@@ -89,38 +112,61 @@ class MediaResolver:
     async def _inlined(self, parts: tuple[Any, ...], param: str) -> tuple[Any, ...]:
         return tuple([await self._part(part, param) for part in parts])
 
-    async def _messages(self, messages: tuple[Message, ...], field: str | None = None) -> tuple[Message, ...]:
-        """`field`: the request's own field for these messages, which refusals name."""
-        found: list[Message] = []
-        for number, message in enumerate(messages):
-            if field is None:
-                found.append(await self._message(message, f"messages[{number}]"))
-            else:
-                parts = await self._inlined(message.parts, field)
-                found.append(msgspec.structs.replace(message, parts=parts))
-        return tuple(found)
+    async def _of_input(self, given: Conversation) -> tuple[Message, ...]:
+        """The messages of an input of an embedding model. Refusals name its field if the client sent no messages."""
+        if given.field is None:
+            return tuple(
+                [
+                    await self._message(each, f"messages[{number}]")
+                    for number, each in enumerate(given.messages)
+                ]
+            )
+        return tuple(
+            [
+                msgspec.structs.replace(each, parts=await self._inlined(each.parts, given.field))
+                for each in given.messages
+            ]
+        )
 
-    async def _message(self, message: Message, param: str) -> Message:
+    async def _message(self, message: Message, param: str, earlier: "_Earlier | None" = None) -> Message:
         if not _has_media(message.parts):
             return message
-        return msgspec.structs.replace(message, parts=await self._parts(message.parts, param))
+        return msgspec.structs.replace(message, parts=await self._parts(message.parts, param, earlier))
 
-    async def _parts(self, parts: tuple[Part, ...], param: str) -> tuple[Part, ...]:
+    async def _parts(
+        self, parts: tuple[Part, ...], param: str, earlier: "_Earlier | None"
+    ) -> tuple[Part, ...]:
         found: list[Part] = []
         for number, part in enumerate(parts):
             where = f"{param}.content[{number}]"
             match part:
-                case Image() | Audio() | Video():
+                case Image() | Audio() | Video() | Document() if earlier is not None:
+                    found.append(await self._earlier(part, part.field or where, earlier))
+                case Image() | Audio() | Video() | Document():
                     found.append(await self._part(part, part.field or where))
                 case ToolResult(parts=inner) if _has_media(inner):
-                    resolved = await self._parts(inner, where)
+                    resolved = await self._parts(inner, where, earlier)
                     found.append(msgspec.structs.replace(part, parts=resolved))
                 case _:
                     found.append(part)
         return tuple(found)
 
+    async def _earlier(self, part: Attachment, where: str, earlier: "_Earlier") -> Part:
+        """A part whose refusal would end the conversation for good: the model is told that it is missing."""
+        try:
+            earlier.check(part, where, asyncio.get_running_loop().time())
+            return await self._part(part, where)
+        except ServerError as error:
+            return msgspec.structs.replace(part, source=Missing(error.report))
+
     async def _part(self, part: Part, where: str) -> Part:
         match part:
+            case Document(source=Url(url)):
+                source = await self.fetch(url, where)
+                found = await asyncio.to_thread(document_of, source, part.name, where)
+                return (
+                    msgspec.structs.replace(found, field=part.field) if isinstance(found, Document) else found
+                )
             case Image(source=Url(url)) | Audio(source=Url(url)) | Video(source=Url(url)):
                 return msgspec.structs.replace(part, source=await self.fetch(url, where))
             case _:
@@ -271,18 +317,48 @@ class MediaResolver:
         )
 
 
+@dataclass
+class _Earlier:
+    """What may be left out of a conversation: the media outside the user's newest question."""
+
+    question: int | None  # index of that message
+    surplus: int  # media that are still to be left out, the oldest first
+    until: float  # when the last fetch may begin, by the clock of the event loop
+
+    @classmethod
+    def of(cls, request: GenerationRequest, until: float) -> "_Earlier":
+        """Raises `ServerError` if the newest question alone has too many."""
+        messages = request.messages or ()
+        question = newest_question(messages, continued=request.continue_final)
+        asked = messages[question].parts if question is not None else ()
+        _check_count(asked, "messages")
+        everywhere = sum(1 for message in messages for _ in _media(message.parts))
+        # In steps, so that the prompt begins alike in several turns.
+        surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+        return cls(question, surplus, until)
+
+    def check(self, part: Attachment, where: str, now: float) -> None:
+        """Raises `ServerError` for a part that is to be left out."""
+        if self.surplus > 0:
+            self.surplus -= 1
+            raise ServerError(
+                "invalid_request", f"A request may hold {MOST_ITEMS} media at most; send fewer.", where
+            )
+        if isinstance(part.source, Url) and now > self.until:
+            raise ServerError("invalid_request", f"{where} was not fetched: others took too long.", where)
+
+
 def _check_count(parts: Iterable[Part], param: str) -> None:
     """Raises `ServerError` naming `param` where a request has too many media."""
-    count = sum(1 for _ in _media(parts))
-    if count > MOST_ITEMS:
+    if (count := sum(1 for _ in _media(parts))) > MOST_ITEMS:
         raise ServerError(
             "invalid_request", f"{param} hold {count} media parts; send at most {MOST_ITEMS}.", param
         )
 
 
-def _media(parts: Iterable[Part]) -> Iterable[Image | Audio | Video]:
+def _media(parts: Iterable[Part]) -> Iterable[Attachment]:
     for part in parts:
-        if isinstance(part, Image | Audio | Video):
+        if isinstance(part, Attachment):
             yield part
         elif isinstance(part, ToolResult):
             yield from _media(part.parts)

@@ -13,6 +13,23 @@ from pippin.core.errors import ServerError
 Json = dict[str, Any]
 SPACE: Final = "▁"  # SentencePiece's substitute for a space
 TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ENDS: Final = (
+    *(
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+    ),
+    *("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"),
+)
+"""The tokens that end an answer whatever the file says of them, as in llama.cpp."""
+MARKER: Final = re.compile(r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<start_of_turn>|<\|turn>")
+"""Such and other marks of a conversation. Some files have them as ordinary text, which no prompt is written with."""
 LONGEST_MERGED: Final = 256
 """Longest token, in characters, for which merges are searched; the work grows with the square of the length."""
 
@@ -118,7 +135,10 @@ class _Vocabulary:
         types = metadata.find_reals("tokenizer.ggml.token_type") or [TokenType.NORMAL] * len(self.tokens)
         if len(types) != len(self.tokens):
             raise metadata.unsupported("its vocabulary and the list of token types differ in length")
-        self.types = [int(number) for number in types]
+        self.types = [
+            TokenType.CONTROL if number == TokenType.NORMAL and _is_marker(token) else int(number)
+            for token, number in zip(self.tokens, types, strict=True)
+        ]
 
     def find(self, role: str) -> int | None:
         number = self.metadata.find_count(f"tokenizer.ggml.{role}_token_id")
@@ -146,6 +166,10 @@ class _Vocabulary:
             if token_type in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
             and self.tokens[number]
         ]
+
+
+def _is_marker(token: str) -> bool:
+    return token in ENDS or MARKER.fullmatch(token) is not None
 
 
 def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool]:
@@ -311,7 +335,10 @@ def _named_templates(metadata: Metadata) -> list[Json]:
 
 def _generation(vocabulary: _Vocabulary) -> Json:
     """Generation settings: every token that ends an answer (end of text, of turn, of message), BOS and padding."""
-    ends = [vocabulary.find(role) for role in ("eos", "eot", "eom")]
+    named = [vocabulary.ids.get(token) for token in ENDS]
+    if "<|return|>" in vocabulary.ids:  # Harmony, where <|end|> is between the messages of one answer
+        named.remove(vocabulary.ids.get("<|end|>"))
+    ends = [*(vocabulary.find(role) for role in ("eos", "eot", "eom")), *named]
     unique = list(dict.fromkeys(end for end in ends if end is not None))
     generation: Json = {"eos_token_id": unique[0] if len(unique) == 1 else unique} if unique else {}
     bos, padding = vocabulary.find("bos"), vocabulary.find("padding")

@@ -2,5 +2,5 @@
 
 Begin with `session.py`, which handles what the user types. `conversation.py` holds the messages, `attachments.py` turns
 files into message parts, `entry.py` reads from the terminal, `client.py` streams answers from the server, `display.py`
-shows them, `commands.py` parses `/words`, `choice.py` picks a model, and `server.py` finds or starts a server.
+shows them, and `server.py` finds or starts a server.
 """

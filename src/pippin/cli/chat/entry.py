@@ -20,7 +20,7 @@ def line_reader(history: Path) -> Callable[[str], str]:
     from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-    from pippin.cli.chat.commands import HELP
+    from pippin.cli.chat.session import HELP
 
     bindings = KeyBindings()
 

@@ -11,16 +11,84 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pippin.cli.chat.client import ChatClient
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.owner import ownership
 from pippin.cli.running import address, is_there, running_servers
-from pippin.cli.terminal import progress
+from pippin.cli.terminal import progress, say, size, table
 from pippin.config import environment
 from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    from pippin.catalog import Catalog
+
+
+@dataclass(frozen=True)
+class Candidate:
+    id: str
+    footprint: int  # bytes in memory
+    window: int | None
+    words: str  # its quantisation or dtype
+
+    def fits(self, memory: int) -> bool:
+        return self.footprint <= memory
+
+
+def candidates(catalog: "Catalog") -> list[Candidate]:
+    """The models on this machine that chat, in the catalog's order."""
+    from pippin.catalog import footprint
+
+    return [
+        Candidate(
+            info.id,
+            footprint(info, catalog.options_for(info)),
+            info.context_window,
+            info.quantization or info.dtype or "-",
+        )
+        for info in catalog.models()
+        if info.kind == "language" and info.capabilities.chat
+    ]
+
+
+def choose(found: Sequence[Candidate], memory: int) -> str:
+    """The model to talk to: the only one that fits, or the one that the user picks.
+
+    Raises `ServerError` if none fits, or if there is no terminal to ask on.
+    """
+    fitting = [each for each in found if each.fits(memory)]
+    if not fitting:
+        said = "None of the models here fits into memory." if found else "No model that chats is here."
+        raise ServerError(
+            "model_not_found",
+            f"{said} `pippin recommend` names models for this machine, `pippin pull ORG/NAME` fetches one.",
+        )
+    if len(fitting) == 1:
+        return fitting[0].id
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        names = ", ".join(each.id for each in fitting)
+        raise ServerError("invalid_request", f"Several models are here; name one: {names}.")
+    rows = [
+        (str(number), each.id, each.words, size(each.footprint), str(each.window or "-"))
+        for number, each in enumerate(fitting, 1)
+    ]
+    say(table(("", "MODEL", "WEIGHTS", "MEMORY", "WINDOW"), rows), sys.stderr)
+    return fitting[_ask(len(fitting)) - 1].id
+
+
+def _ask(count: int) -> int:
+    while True:
+        sys.stderr.write(f"Which one? (1 to {count}; 1) ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+        if not answer:
+            raise KeyboardInterrupt
+        word = answer.strip() or "1"
+        if word.isdigit() and 1 <= int(word) <= count:
+            return int(word)
+
 
 LOOK_EVERY: Final = 0.2  # seconds
 GRACE: Final = 20.0  # seconds for a server to end after SIGTERM
@@ -78,7 +146,6 @@ def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
     import psutil
 
     from pippin.catalog.entry import is_script
-    from pippin.cli.chat.choice import candidates, choose
 
     catalog = open_catalog(settings_of(parsed))
     if model is None:

@@ -102,7 +102,7 @@ def _ask(question: dict[str, Any]) -> Contexts | None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", ESTIMATE],
-            input=msgspec.json.encode(question),
+            input=msgspec.msgpack.encode(question),
             capture_output=True,
             timeout=SECONDS,
             check=False,

@@ -1,6 +1,5 @@
 """Facts about a model without its weights, from a folder on this machine or a repository on the hub."""
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pippin.catalog.names import is_repository
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelKind
+from pippin.core.published import object_in
 from pippin.core.safetensors import StoredArray
 
 if TYPE_CHECKING:
@@ -55,15 +55,11 @@ def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source
     if info.path is None or info.kind == "scripted":
         raise ServerError("invalid_request", f"{info.id} is a script and takes next to no memory.")
     options = catalog.options_for(info)
-    try:
-        config = json.loads((Path(info.path) / "config.json").read_bytes())
-    except (OSError, ValueError):
-        config = {}
     return Source(
         id=info.id,
         here=True,
         kind=info.kind,
-        config=config,
+        config=object_in(Path(info.path) / "config.json"),
         weights=info.quantization or info.dtype or "-",
         stored=info.size_bytes,
         loaded=footprint(info, options),
@@ -110,9 +106,9 @@ def _headers(repository: str) -> _Headers:
             if api.file_exists(repository, file):
                 api.hf_hub_download(repository, file, local_dir=folder)
         metadata = api.get_safetensors_metadata(repository)
-        config = _json(Path(folder) / "config.json")
+        config = object_in(Path(folder) / "config.json")
         kind = kind_of(Path(folder), repository, config) or "language"
-        window = context_window(Path(folder), kind, config, _json(Path(folder) / "tokenizer_config.json"))
+        window = context_window(Path(folder), kind, config, object_in(Path(folder) / "tokenizer_config.json"))
     arrays = {
         name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
         for file in metadata.files_metadata.values()
@@ -149,11 +145,3 @@ def _hub_in_words(repository: str) -> Iterator[None]:
             "load_failed",
             f"The hub cannot be reached ({type(error).__name__}). `pippin list` shows what is here.",
         ) from None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -14,7 +14,7 @@ from pippin.config.errors import ConfigError, nearest
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
-    from pippin.cli.agents.table import Agent
+    from pippin.cli.agents import Agent
     from pippin.cli.chat.server import Reached
 
 SEPARATOR: Final = "--"
@@ -29,16 +29,17 @@ def run(arguments: Sequence[str]) -> int:
     words = list(arguments)
     cut = words.index(SEPARATOR) if SEPARATOR in words else len(words)
     parsed = new_parser().parse(words[:cut])
-    from pippin.cli.agents.table import AGENTS
+    from pippin.cli.agents import agents
 
+    known = agents()
     if parsed.list or parsed.name is None:
-        say(_listed(AGENTS))
+        say(_listed(known))
         return 0
-    if parsed.name not in AGENTS:
+    if parsed.name not in known:
         raise ConfigError(
-            f"There is no agent `{parsed.name}`.{nearest(parsed.name, AGENTS)} `pippin agent --list` shows them."
+            f"There is no agent `{parsed.name}`.{nearest(parsed.name, known)} `pippin agent --list` shows them."
         )
-    return _run(parsed.name, AGENTS[parsed.name], parsed, tuple(words[cut + 1 :]))
+    return _run(parsed.name, known[parsed.name], parsed, tuple(words[cut + 1 :]))
 
 
 def new_parser() -> Parser:
@@ -78,7 +79,7 @@ def _listed(agents: "dict[str, Agent]") -> str:
 
 
 def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...]) -> int:
-    from pippin.cli.agents.setup import Target, prepare, start
+    from pippin.cli.agents import Target, prepare, start
     from pippin.cli.chat.server import reached
 
     with reached(parsed, parsed.model) as server:

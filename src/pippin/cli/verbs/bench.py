@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    from pippin.cli.bench.sweep import compared, read_report
+    from pippin.cli.bench import compared, read_report
     from pippin.cli.chat.server import reached
 
     if parsed.compare:
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     with reached(parsed, parsed.model) as server:
         parsed.server = server.client.address
         if parsed.scenarios:
-            from pippin.cli.bench.scenarios import bench_table
+            from pippin.cli.bench import bench_table
 
             for line in bench_table(parsed, server.model):
                 say(line)
@@ -73,7 +73,7 @@ def new_parser() -> Parser:
 
 
 def _sweep(parsed: Namespace, server: "Reached") -> int:
-    from pippin.cli.bench.sweep import Report, Sweep, as_csv, measure, read_prompts, shown
+    from pippin.cli.bench import Report, Sweep, as_csv, measure, read_prompts, shown
     from pippin.cli.verbs.run import read_schema
 
     clients = counts("--clients", parsed.clients)

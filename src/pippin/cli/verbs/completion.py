@@ -6,7 +6,7 @@ from typing import Final
 
 import shtab
 
-from pippin.cli.agents.table import AGENTS
+from pippin.cli.agents import agents
 from pippin.cli.arguments import Parser, actions
 from pippin.cli.terminal import say
 
@@ -35,6 +35,6 @@ def run(arguments: Sequence[str]) -> int:
     for verb in verbs:
         verb.complete(("model", "models"), complete=MODELS)
         if verb.prog == "pippin agent":
-            verb.complete(("name",), choices=sorted(AGENTS))
+            verb.complete(("name",), choices=sorted(agents()))
     say(shtab.complete(actions("pippin", "Serve MLX models.", verbs), shell).rstrip())
     return 0

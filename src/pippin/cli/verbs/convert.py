@@ -10,11 +10,10 @@ from typing import Final
 
 from pippin.catalog.footprint import weight_bytes
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.errands import run_conversion
-from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
+from pippin.cli.local import OPTIONS, open_catalog, roots, run_errand, settings_of
 from pippin.cli.terminal import progress, say, size
 from pippin.config.errors import ConfigError
-from pippin.core.conversion import (
+from pippin.core.errands import (
     BITS,
     DTYPES,
     GROUP_SIZES,
@@ -23,10 +22,12 @@ from pippin.core.conversion import (
     Conversion,
     Converted,
     Quantization,
+    Told,
 )
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 
+PROCESS: Final = "pippin.worker.conversion"
 DTYPE_BITS: Final = {"float32": 32, "float16": 16, "bfloat16": 16, None: 32}
 MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}
 """Bits and group size of each mode; only affine allows other values."""
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
             sys.stderr,
         )
     with progress(f"Converting {info.id}:", bytes_counted=True) as tell:
-        done = run_conversion(WorkerSpec(info=info), asked, tell)
+        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Told, Converted, tell)
     say(_told(info.id, name if parsed.output is None else str(target), done, measured=asked.measure))
     return 0
 

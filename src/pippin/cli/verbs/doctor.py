@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 
 from pippin.cli.arguments import Parser
-from pippin.cli.bench.scenarios import bench_table
-from pippin.cli.doctor.checks import CHECKS
-from pippin.cli.doctor.security import check_running_security, check_security
+from pippin.cli.bench import bench_table
+from pippin.cli.doctor import CHECKS, check_running_security, check_security
 from pippin.cli.running import client_parser
 
 

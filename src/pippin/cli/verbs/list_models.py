@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
         for entry in entries:
             print(entry.found.id)
     elif entries:
-        headings = ("NAME", "KIND", "SIZE", "WEIGHTS", "WINDOW", "CHANGED")
+        headings = ("NAME", "KIND", "SIZE", "WEIGHTS", "WINDOW", "CHANGED", "FROM")
         print(table(headings, [_row(entry) for entry in entries]))
     elif parsed.name:
         print(f"No model's name contains `{parsed.name}`. `pippin list` shows those that are here.")
@@ -45,7 +45,16 @@ def _row(entry: "CatalogEntry") -> tuple[str, ...]:
     info = entry.info
     if info is None:
         state = "incomplete" if entry.incomplete else "not usable"
-        return (entry.found.id, "-", "-", "-", "-", f"{state}: {entry.error.message if entry.error else '-'}")
+        state = f"of {entry.found.source}" if entry.found.is_gguf else state
+        return (
+            entry.found.id,
+            "-",
+            "-",
+            "-",
+            "-",
+            "-",
+            f"{state}: {entry.error.message if entry.error else '-'}",
+        )
     return (
         info.id,
         info.kind,
@@ -53,16 +62,23 @@ def _row(entry: "CatalogEntry") -> tuple[str, ...]:
         info.quantization or info.dtype or "-",
         str(info.context_window or "-"),
         ago(time.time() - info.created) if info.created else "-",
+        entry.found.source,
     )
 
 
 def _facts(entry: "CatalogEntry") -> dict[str, object]:
     if entry.info is None:
         error = entry.error.message if entry.error else None
-        return {"id": entry.found.id, "error": error, "incomplete": entry.incomplete}
+        return {
+            "id": entry.found.id,
+            "source": entry.found.source,
+            "error": error,
+            "incomplete": entry.incomplete,
+        }
     info = entry.info
     return {
         "id": info.id,
+        "source": entry.found.source,
         "kind": info.kind,
         "path": info.path,
         "size_bytes": info.size_bytes,

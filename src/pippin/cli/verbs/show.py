@@ -13,6 +13,7 @@ import msgspec
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, settings_of
 from pippin.cli.terminal import size
+from pippin.core.published import object_in
 from pippin.core.requests import Sampling
 
 if TYPE_CHECKING:
@@ -124,10 +125,7 @@ def _packed_layers(folder: Path) -> str:
     """The layers whose keys and values `kv_bits` quantises."""
     from pippin.catalog.info import full_attention_layers
 
-    try:
-        layers, count = full_attention_layers(json.loads((folder / "config.json").read_bytes()))
-    except (OSError, ValueError):
-        return "-"
+    layers, count = full_attention_layers(object_in(folder / "config.json"))
     if not count:
         return "-"
     if not layers:

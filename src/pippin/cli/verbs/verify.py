@@ -5,20 +5,22 @@ import json
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.errands import run_verification
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.local import OPTIONS, open_catalog, run_errand, settings_of
 from pippin.cli.terminal import progress, say
 from pippin.cli.verify import lm_eval
 from pippin.cli.verify.report import as_page, as_text
 from pippin.config import environment
 from pippin.config.verified import keep
+from pippin.core.errands import SECTIONS, Report, Verification, VerifyTold
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-from pippin.core.verification import SECTIONS, Report, Verification
+
+PROCESS: Final = "pippin.worker.verification"
 
 
 def new_parser() -> Parser:
@@ -66,7 +68,8 @@ def run(arguments: Sequence[str]) -> int:
     spec = found(parsed.model)
     against = found(parsed.against).info.path if parsed.against else None
     with progress(f"Verifying {spec.info.id}:") as tell:
-        report = run_verification(spec, Verification(sections=sections, against=against), tell)
+        asked = Verification(sections=sections, against=against)
+        report = run_errand(PROCESS, spec, asked, VerifyTold, Report, tell)
     if sections == SECTIONS:
         keep(report)
     if parsed.html:

@@ -1,25 +1,64 @@
-"""The replaced servers, and the meaning of a foreign name with or without a profile."""
+"""Reads what each replaced server's names mean, with or without its profile.
 
-from collections.abc import Iterable
+Each server has a YAML file in this folder. Its `flags`, `variables`, `keys`, `settings` and `mcp_keys` map a name to a
+`Term`: the effect with its option (`same`, `equivalent`) or its reason (`needless`, `refused`), and what else the
+term has.
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Final
+from importlib import resources
+from typing import Any, get_args
 
-from pippin.config.compat import mlx_lm_server, mlx_openai_server, mlx_server, mlx_vlm, vllm_mlx
-from pippin.config.compat.terms import Server, Term
+import yaml
+
+from pippin.config.compat.terms import EFFECTS, KnownModel, Server, Term
 from pippin.config.options.start import Compat
+from pippin.core.decoding import convert
 
-SERVERS: Final[dict[Compat, Server]] = {
-    "mlx-vlm": mlx_vlm.SERVER,
-    "mlx-server": mlx_server.SERVER,
-    "mlx-openai-server": mlx_openai_server.SERVER,
-    "vllm-mlx": vllm_mlx.SERVER,
-    "mlx-lm": mlx_lm_server.SERVER,
-}
+
+@cache
+def servers() -> Mapping[Compat, Server]:
+    return {name: _server(name) for name in get_args(Compat)}
+
+
+def _server(name: Compat) -> Server:
+    text = resources.files("pippin.config.compat").joinpath(f"{name}.yaml").read_bytes()
+    # libyaml's parser, where the wheel has it, takes a tenth of the time of Python's.
+    data: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return Server(
+        name=name,
+        title=data["title"],
+        command=data["command"],
+        flags=_terms(data, "flags"),
+        variables=_terms(data, "variables"),
+        keys=_terms(data, "keys"),
+        settings=_terms(data, "settings"),
+        mcp_keys=_terms(data, "mcp_keys"),
+        profile={
+            option: tuple(value) if isinstance(value, list) else value
+            for option, value in data["profile"].items()
+        },
+        fallbacks=data.get("fallbacks", {}),
+        known_models=convert(data.get("known_models", []), tuple[KnownModel, ...]),
+        general_variables=tuple(data.get("general_variables", ())),
+    )
+
+
+def _terms(data: Mapping[str, Any], part: str) -> tuple[Term, ...]:
+    return tuple(_term(name, given) for name, given in data.get(part, {}).items())
+
+
+def _term(name: str, given: Mapping[str, Any]) -> Term:
+    [effect] = [effect for effect in EFFECTS if effect in given]
+    said = "option" if effect in ("same", "equivalent") else "note"
+    more = {key: value for key, value in given.items() if key != effect}
+    return convert({"name": name, "effect": effect, said: given[effect], **more}, Term)
 
 
 def in_order(compat: Compat | None) -> Iterable[Server]:
     """The servers, the profile's first: its meaning counts where two servers give a name different meanings."""
-    return sorted(SERVERS.values(), key=lambda server: server.name != compat)
+    return sorted(servers().values(), key=lambda server: server.name != compat)
 
 
 @cache
@@ -35,7 +74,7 @@ def flag_terms(compat: Compat | None) -> dict[str, Term]:
 
 
 def _says_more(term: Term, known: Term, compat: Compat | None) -> bool:
-    if compat is not None and any(known is own for own in SERVERS[compat].flags):
+    if compat is not None and any(known is own for own in servers()[compat].flags):
         return False
     return term.convert is not None and known.convert is None
 

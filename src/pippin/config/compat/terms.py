@@ -1,10 +1,12 @@
 """Describes a replaced server's configuration, and translates it to Pippin's options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from pippin.config.compat import conversions
+from pippin.config.compat.conversions import Converted, Refused
 from pippin.config.errors import ConfigError
 from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
@@ -16,22 +18,10 @@ from pippin.core.models import ModelKind
 Effect = Literal["same", "equivalent", "needless", "refused"]
 Takes = Literal["value", "switch", "list"]
 
-
-class Converted(Struct, frozen=True):
-    """The options for a foreign value, and a warning if they do not match it exactly."""
-
-    options: Mapping[str, Any]
-    warning: str | None = None
+EFFECTS: Final[tuple[Effect, ...]] = ("same", "equivalent", "needless", "refused")
 
 
-class Refused(ValueError):
-    """The replaced server would have refused the value too. The message states what it should have been."""
-
-
-Convert = Callable[[Any], Converted]
-
-
-class Term(Struct, frozen=True, kw_only=True):
+class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One flag, variable or YAML key, and its effect in Pippin.
 
     `same`: Pippin's option, perhaps under another name (without an option, it is read where it is used). `equivalent`:
@@ -43,13 +33,13 @@ class Term(Struct, frozen=True, kw_only=True):
     effect: Effect
     option: str | None = None
     note: str = ""
-    default: str = ""  # of the replaced server
+    default: str = "-"  # of the replaced server
     takes: Takes = "value"
-    convert: Convert | None = None
+    convert: str | None = None  # a function of `conversions`
     requires: str | None = None  # another name without which it has no effect
 
 
-class KnownModel(Struct, frozen=True, kw_only=True):
+class KnownModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model that the replaced server fetched and loaded by itself when a request named it."""
 
     path: str  # the repository
@@ -65,62 +55,13 @@ class Server(Struct, frozen=True, kw_only=True):
     flags: tuple[Term, ...]
     variables: tuple[Term, ...]
     keys: tuple[Term, ...]
-    settings: tuple[Term, ...] = ()  # names accepted by its PATCH /v1/settings
-    mcp_keys: tuple[Term, ...] = ()  # of its MCP file, which Pippin reads unchanged
+    settings: tuple[Term, ...]  # names accepted by its PATCH /v1/settings
+    mcp_keys: tuple[Term, ...]  # of its MCP file, which Pippin reads unchanged
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
-    fallbacks: Mapping[str, Any] = {}  # sampling defaults that rank below the checkpoint's own
-    known_models: tuple[KnownModel, ...] = ()
-    general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
+    fallbacks: Mapping[str, Any]  # sampling defaults that rank below the checkpoint's own
+    known_models: tuple[KnownModel, ...]
+    general_variables: tuple[str, ...]  # names too common to be read without its profile
 
-
-def same(
-    name: str,
-    option: str | None,
-    default: str = "",
-    note: str = "",
-    *,
-    takes: Takes = "value",
-    convert: Convert | None = None,
-    requires: str | None = None,
-) -> Term:
-    return Term(
-        name=name,
-        effect="same",
-        option=option,
-        default=default,
-        note=note,
-        takes=takes,
-        convert=convert,
-        requires=requires,
-    )
-
-
-def equivalent(
-    name: str, option: str, default: str, note: str, convert: Convert | None = None, takes: Takes = "value"
-) -> Term:
-    return Term(
-        name=name,
-        effect="equivalent",
-        option=option,
-        default=default,
-        note=note,
-        takes=takes,
-        convert=convert,
-    )
-
-
-def needless(name: str, default: str, note: str, takes: Takes = "value") -> Term:
-    return Term(name=name, effect="needless", default=default, note=note, takes=takes)
-
-
-def refused(name: str, default: str, note: str, takes: Takes = "value") -> Term:
-    return Term(name=name, effect="refused", default=default, note=note, takes=takes)
-
-
-QUANTIZED_FROM_THE_START: Final = (
-    "with `kv_bits`, keys and values are in few bits from the first token on; start without it, or with 0"
-)
-"""The refusal of thresholds below which a sequence is not quantised."""
 
 ENTRY_FIELDS = ("path", "name", "kind", "preload")
 """Fields of a model's entry that are not options."""
@@ -144,7 +85,7 @@ def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[
     if term.option is None:
         return {}, []
     try:
-        converted = term.convert(value) if term.convert else Converted({term.option: value})
+        converted = _converted(term.convert, term.option, value)
     except Refused as refused:
         raise ConfigError(f"{where}: `{value}` is not {refused}.") from None
     values = {name: _typed(name, given, where) for name, given in converted.options.items()}
@@ -152,6 +93,13 @@ def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[
     if term.effect == "equivalent" and not notes:
         notes = [Note("info", f"{where} is `{term.option}` in Pippin: {term.note}.")]
     return values, notes
+
+
+def _converted(convert: str | None, option: str, value: Any) -> Converted:
+    if convert is None:
+        return Converted({option: value})
+    converted: Converted = getattr(conversions, convert)(option, value)
+    return converted
 
 
 def _typed(name: str, value: Any, where: str) -> Any:

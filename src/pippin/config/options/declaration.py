@@ -7,12 +7,11 @@ import msgspec
 from msgspec import Struct, inspect
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.options.ranges import RANGE
 from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import StartOptions
 
 Scope = Literal["start", "server", "model"]
-Shape = Literal["switch", "value", "range", "list", "mapping"]
+Shape = Literal["switch", "value", "list", "mapping"]
 
 STRUCTS: dict[Scope, type[Struct]] = {"start": StartOptions, "server": ServerOptions, "model": ModelOptions}
 STRUCTURAL = ("models", "model_defaults", "fallbacks")  # filled in from other options and profiles
@@ -26,7 +25,7 @@ SECTIONS: dict[str, str] = {
     "api_keys": "Access",
     "timeout": "Limits",
     "media_fetch": "Media from outside",
-    "state": "Stored responses, batches and MCP",
+    "response_store": "Stored responses, batches and MCP",
     "dtype": "How weights run",
     "context_length": "Prompt and window",
     "max_tokens": "Limits and sampling defaults",
@@ -107,8 +106,6 @@ def _plain(kind: inspect.Type) -> inspect.Type:
 
 def _shape(kind: inspect.Type) -> Shape:
     match _members(kind)[0]:
-        case inspect.IntType() if _is_range(kind):
-            return "range"
         case inspect.BoolType():
             return "switch"
         case inspect.VarTupleType():
@@ -117,10 +114,6 @@ def _shape(kind: inspect.Type) -> Shape:
             return "mapping"
         case _:
             return "value"
-
-
-def _is_range(kind: inspect.Type) -> bool:
-    return any(isinstance(each, inspect.StrType) and each.pattern == RANGE for each in _members(kind))
 
 
 def _choices(kind: inspect.Type) -> tuple[str, ...]:
@@ -135,8 +128,6 @@ def _expects(kind: inspect.Type) -> str:
     match _members(kind)[0]:
         case inspect.BoolType():
             return "true or false"
-        case inspect.IntType(ge=low, le=high) if _is_range(kind):
-            return f"a whole number{_range(low, high, None, None)}, or a range of them such as 1-6"
         case inspect.IntType(ge=low, le=high, gt=above, lt=below):
             return "a whole number" + _range(low, high, above, below)
         case inspect.FloatType(ge=low, le=high, gt=above, lt=below):

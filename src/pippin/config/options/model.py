@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
-from pippin.config.options.ranges import NumberOrRange, bounds
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend, Split
 from pippin.core.requests import OverflowPolicy, Sampling
@@ -16,6 +15,7 @@ Natural = Annotated[int, Meta(ge=0)]
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
 CpuActivations = Literal["float32", "int8", "int8-amx"]
+UnreadableMedia = Literal["auto", "describe", "refuse"]
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -237,6 +237,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
     max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
     vision_cache_size: Annotated[Natural, Meta(description="Images whose features are kept.")] = 20
+    unreadable_media: Annotated[
+        UnreadableMedia,
+        Meta(
+            description="Pictures, sound, videos and documents that the model can't take: `refuse`, or `describe` by "
+            "a line of text; `auto` refuses those of the user's newest message and describes others."
+        ),
+    ] = "auto"
 
     # Other kinds
     embedding_max_length: Annotated[
@@ -260,11 +267,12 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
     ] = None
     replicas: Annotated[
-        NumberOrRange,
+        int,
         Meta(
+            ge=1,
+            le=64,
             description="Processes that serve the model side by side, each with weights and caches of its own. "
-            "A request goes to the one that has computed most of its prompt. Of a range such as 1-6 more are started "
-            "while all are busy, and ended once fewer have enough to do; on this machine memory is set aside for all.",
+            "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
     cluster: Annotated[
@@ -337,8 +345,8 @@ def ranks_here(options: ModelOptions) -> int:
 
 
 def replicas_here(options: ModelOptions) -> int:
-    """The most replicas on this machine. Those in a cluster take no memory that is planned here."""
-    return 0 if options.cluster is not None else bounds(options.replicas)[1]
+    """The replicas on this machine. Those in a cluster take no memory that is planned here."""
+    return 0 if options.cluster is not None else options.replicas
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

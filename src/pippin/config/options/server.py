@@ -253,10 +253,3 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mcp_offer: Annotated[
         McpOffer, Meta(description="Offer tools of MCP servers to chats that ask, or to all.", extra=HOT)
     ] = "asked"
-    mcp_endpoint: Annotated[
-        bool,
-        Meta(
-            description="Be an MCP server at /mcp: tools that ask the models, with the rights of whoever calls.",
-            extra=HOT,
-        ),
-    ] = True

@@ -5,6 +5,8 @@ One call of the library makes one picture. It evaluates its latents after each s
 
 import dataclasses
 import inspect
+import json
+import math
 import secrets
 import tempfile
 import threading
@@ -26,20 +28,144 @@ from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.images import bonsai, mage_flow
-from pippin.engines.images.requests import (
-    SIDE_STEP,
-    STEPS_FACTOR,
-    at_most,
-    decoded,
-    picture_tokens,
-    request_of,
-    size_of,
-    written,
-)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+BESIDE: Final = ("vae", "FLUX.2-small-decoder")
+"""The folders, in the model's own, where the decoder's file may lie."""
+
+
+def check_bonsai(info: ModelInfo, accelerator: str) -> None:
+    """Raises `ServerError("load_failed")` for a Bonsai that cannot paint here."""
+    from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
+
+    if accelerator != "metal":
+        message = f"The model {info.id!r} computes with kernels for Apple's GPU alone: it needs a Mac."
+        raise ServerError("load_failed", message)
+    if find_bonsai_decoder(Path(info.path or "")) is None:
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} decodes its pictures with {SMALL_DECODER_FILE} of {SMALL_DECODER_REPO}, which is "
+            f"not here: fetch it first (hf download {SMALL_DECODER_REPO} {SMALL_DECODER_FILE}), or put it into the "
+            f"folder {BESIDE[0]} of the model.",
+        )
+
+
+def find_bonsai_decoder(folder: Path) -> Path | None:
+    """The file of the decoder, which has a repository of its own, on this disk. mlx-vlm would fetch it when the first
+    picture is done, allowed or not."""
+    from huggingface_hub import try_to_load_from_cache
+    from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
+
+    for name in BESIDE:
+        path = folder / name / str(SMALL_DECODER_FILE)
+        if path.is_file():
+            return path
+    cached = try_to_load_from_cache(SMALL_DECODER_REPO, SMALL_DECODER_FILE)
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def load_bonsai_decoder(folder: Path) -> Any:
+    """The decoder, read from what `find_bonsai_decoder` finds."""
+    from mlx_vlm.models.bonsai import weights
+
+    path = find_bonsai_decoder(folder)
+    assert path is not None
+    fetch = weights.hf_hub_download
+    # mlx-vlm's function takes no path: it calls this one to get it.
+    weights.hf_hub_download = lambda **_: str(path)
+    try:
+        return weights.load_vae()
+    finally:
+        weights.hf_hub_download = fetch
+
+
+HUB_PREFIX = "models--"
+
+
+def mage_flow_variant(folder: Path) -> str:
+    """The name of mlx-vlm's variant: as its conversion recorded it, or else as the folder's own name tells.
+
+    mlx-vlm 0.7.10 looks for `edit`, `turbo` and `base` in the whole path, so that a model below `/data/edited` edits.
+    """
+    try:
+        written = json.loads((folder / "mlx_mage_flow.json").read_text()).get("variant")
+    except (OSError, ValueError, AttributeError):
+        written = None
+    if written:
+        return str(written)
+    name = own_name(folder).lower()
+    edit = "-edit" if "edit" in name else ""
+    steps = next((f"-{word}" for word in ("turbo", "base") if word in name), "")
+    return f"mage-flow{edit}{steps}"
+
+
+def own_name(folder: Path) -> str:
+    """The last component of the path, or the repository's name in the cache of huggingface_hub."""
+    root = folder.parent.parent
+    if folder.parent.name == "snapshots" and root.name.startswith(HUB_PREFIX):
+        return root.name.rsplit("--", 1)[-1]
+    return folder.name
+
+
+SIDE_STEP = 16
+"""Width and height are multiples of this many pixels, the side of a token's patch."""
+
+DEFAULT_PIXELS = 1024 * 1024
+"""The area of a picture when the request names no size."""
+
+STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
+"""The factor of the model's number of steps for each `quality` of OpenAI's API."""
+
+
+def request_of(task: Task, info: ModelInfo) -> GenerateImages:
+    """The task, if it is one for an image model. Raises `ServerError` for any other."""
+    if not isinstance(task, GenerateImages):
+        raise ServerError("invalid_request", f"{info.id} makes pictures; it does nothing else.", "model")
+    return task
+
+
+def decoded(task: GenerateImages) -> "tuple[list[Image], int]":
+    """The pictures that a task starts from, and how many words it has. Raises `ServerError`."""
+    given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
+    return given, len(task.prompt.split()) + len((task.negative_prompt or "").split())
+
+
+def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
+    """Width and height that the request names, or the proportions of its first picture at about `DEFAULT_PIXELS`."""
+    if task.width is not None and task.height is not None:
+        return task.width, task.height
+    if not given:
+        side = math.isqrt(DEFAULT_PIXELS)
+        return side, side
+    width, height = given[0].size
+    scale = math.sqrt(DEFAULT_PIXELS / (width * height))
+    sides = [max(SIDE_STEP, round(side * scale / SIDE_STEP) * SIDE_STEP) for side in (width, height)]
+    return min(sides[0], 4096), min(sides[1], 4096)
+
+
+def at_most(pictures: int) -> str:
+    """How many pictures a model takes, as a sentence says it."""
+    return "one picture" if pictures == 1 else f"{pictures} pictures at most"
+
+
+def written(given: "list[Image]", folder: Path) -> list[Path]:
+    """Write the pictures that a request starts from into a folder, from which the pipelines read them. Transparency is
+    kept: some families see it."""
+    paths = []
+    for index, image in enumerate(given):
+        path = folder / f"{index}.png"
+        image.save(path, "PNG")
+        paths.append(path)
+    return paths
+
+
+def picture_tokens(width: int, height: int) -> int:
+    """The tokens that one picture counts as in a request's usage."""
+    return (width // SIDE_STEP) * (height // SIDE_STEP)
+
 
 MOST_PICTURES: Final = 10
 """The most pictures that a request may give to a family that takes several."""
@@ -112,7 +238,7 @@ def find_classes(folder: Path) -> Classes | None:
     if generation.model_type != edit.model_type:
         # mlx-vlm also looks for an editing class in the folder's parts: the decoder of an Ideogram 4 is FLUX.2's.
         return Classes(generation, None)
-    variant = mage_flow.variant_of(folder) if generation.model_type == "mage_flow" else None
+    variant = mage_flow_variant(folder) if generation.model_type == "mage_flow" else None
     # The search does not ask whether a class supports this very model: a Mage-Flow either generates or edits.
     generates, edits = (each.supports_model(variant or str(folder)) for each in (generation, edit))
     if not (generates or edits):
@@ -237,7 +363,7 @@ class Pipeline:
         name = self._classes.variant or str(self._folder)
         made = wanted.from_model_id(name, model_path=self._folder, **kept)
         if self._classes.family == "bonsai":
-            made.pipeline.vae = bonsai.load_decoder(self._folder)
+            made.pipeline.vae = load_bonsai_decoder(self._folder)
         return made
 
 
@@ -248,7 +374,7 @@ def open_engine(
         facts = find_facts()
         configure(decide(facts, preparer.options))
         if preparer.classes.family == "bonsai":
-            bonsai.check(spec.info, facts.accelerator)
+            check_bonsai(spec.info, facts.accelerator)
         progress(0, spec.info.size_bytes, "weights")
         try:
             pipeline = Pipeline(Path(spec.info.path or ""), preparer.classes)

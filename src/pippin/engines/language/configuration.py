@@ -6,7 +6,8 @@ missing. Here each configuration gets the older fields, and others that it has u
 that it knows.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -29,12 +30,51 @@ FROM_LENGTH = ("llama3", "yarn", "longrope")
 """Scalings that are told by the length of the texts that a model was trained with first."""
 
 
+DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "head_dim": lambda config: head_size(config),
+    "block_dim": lambda config: config.get("hidden_size"),
+    "n_ctx": lambda config: config.get("n_positions"),
+    "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
+}
+"""Fields that transformers leaves out where others tell them."""
+
+ALWAYS: dict[str, Config] = {
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "longcat_flash": {
+        "attention_method": "MLA",
+        "zero_expert_type": "identity",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+    },
+}
+"""Fields of which transformers' class of an architecture knows one value, and writes none."""
+
+
+def with_required(config: Config, required: Iterable[str]) -> Config:
+    """The configuration with fields that a class requires and transformers does not write, as far as others tell
+    them."""
+    found = {**ALWAYS.get(str(config.get("model_type")), {}), **config}
+    pattern = found.get("sliding_window_pattern")
+    if found.get("model_type") == "exaone4" and isinstance(pattern, int):
+        found["sliding_window_pattern"] = "L" * (pattern - 1) + "G"
+    for name in required:
+        if found.get(name) is None and name in DERIVED:
+            with contextlib.suppress(KeyError):
+                found[name] = DERIVED[name](found)
+    return found
+
+
 def spelled_out(config: Mapping[str, Any]) -> Config:
     """The configuration, and those of its parts, with rotary settings in the older fields as well.
 
     Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
     """
-    found = {**_other_names(config), **{name: _spelled_out_part(name, each) for name, each in config.items()}}
+    found = {
+        **_other_names(config),
+        **_of_full_layers(config),
+        **{name: _spelled_out_part(name, each) for name, each in config.items()},
+    }
     tables = rotary_tables(config)
     if not tables:
         return found
@@ -56,6 +96,13 @@ def _other_names(config: Mapping[str, Any]) -> Config:
     names = getattr(CONFIG_MAPPING[kind], "attribute_map", {})
     # Some map the size of a head to that of its part which is turned: other classes read the whole size there.
     return {other: config[name] for other, name in names.items() if name in config and other != "head_dim"}
+
+
+def _of_full_layers(config: Mapping[str, Any]) -> Config:
+    """Gemma 4's sizes of layers that see all tokens; transformers writes them for each layer."""
+    sizes: Config = next(iter((config.get("per_layer_config") or {}).values()), {})
+    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+    return {names[name]: value for name, value in sizes.items() if name in names}
 
 
 def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:

@@ -14,6 +14,7 @@ from pippin.engines.base import Emission, LoadProgress
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
+from pippin.output.checking import check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 from pippin.output.reasoning_format import ReasoningFormat
 
@@ -30,11 +31,13 @@ class PlayedChoice:
         self.performance = job.choices[choice]
         self.position = 0
         self.reasoning_tokens = 0
+        tools = request.tools if request.read_calls else ()
+        self.check = check_of(request.output_format, tools)
         self.reader = OutputReader(
             choice,
             Formats(tools=preparer.tool_format, reasoning=preparer.reasoning_format),
             ToolUse(
-                tools=request.tools if request.read_calls else (),
+                tools=tools,
                 choice=request.tool_choice,
                 parallel=request.parallel_tool_calls,
             ),
@@ -58,14 +61,19 @@ class PlayedChoice:
         tokens: tuple[Token, ...] = ()
         if self.logprobs is not None:
             tokens = scripted_tokens([text], self.logprobs)
-        return self.reader.feed(text, tokens, self.position)
+        events = self.reader.feed(text, tokens, self.position)
+        self.check.see(events)
+        return events
 
     def finish(self, usage: Usage, timings: Timings) -> list[Event]:
         reason = self.performance.reason
         events = self.reader.finish(truncated=reason == "length")
+        self.check.see(events)
         if self.reader.calls and reason == "stop":
             reason = "tool_calls"
-        return [*events, Finished(self.number, reason, self.performance.stop_sequence, usage, timings)]
+        stop = self.performance.stop_sequence
+        warnings = self.check.warnings(reason if stop is None else None)
+        return [*events, Finished(self.number, reason, stop, usage, timings, warnings)]
 
 
 def _thinking(request: GenerationRequest) -> Thinking:

@@ -14,6 +14,7 @@ from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, 
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.engines.attachments.reading import AttachmentReader, Readable
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.other_tasks import answer
 from pippin.engines.scripted.performance import Performance, perform
@@ -44,6 +45,7 @@ class ScriptedPreparer:
         )
         window = spec.info.context_window or self.script.context_window
         self.window = min(window, self.options.context_length or window)
+        self._attachments = AttachmentReader(self.options.unreadable_media)
         self.info: ModelInfo = msgspec.structs.replace(
             spec.info,
             context_window=self.window,
@@ -59,9 +61,9 @@ class ScriptedPreparer:
             case Generate(request):
                 return self._job(id, request)
             case CountTokens(request):
-                return (Counted(len(tokenizer.pieces(render(request)))),)
+                return (Counted(len(tokenizer.pieces(render(self._readable(request).request)))),)
             case RenderTemplate(request):
-                prompt = render(request)
+                prompt = render(self._readable(request).request)
                 return (Rendered(prompt, tokenizer.encode(prompt)),)
             case Tokenize(text, _, with_pieces):
                 tokens = tokenizer.encode(text)
@@ -73,11 +75,12 @@ class ScriptedPreparer:
                 return answer(task, self.info, self.window)
 
     def _job(self, id: str, request: GenerationRequest) -> ScriptedJob:
-        rule = find_rule(self.script, request) or Rule()
+        readable = self._readable(request)
+        rule = find_rule(self.script, readable.request) or Rule()
         if rule.error is not None:
             raise ServerError.of(rule.error)
         window = min(self.window, request.context_limit or self.window)
-        request, dropped = self._fitted(request, window)
+        request, dropped = self._fitted(readable.request, window)
         prompt = render(request)
         used = len(tokenizer.pieces(prompt))
         room = window - used
@@ -86,7 +89,12 @@ class ScriptedPreparer:
             perform(request, rule, limit, choice, self.tool_format, self.reasoning_format)
             for choice in range(request.n)
         )
-        return ScriptedJob(id, Accepted(used, dropped), request, rule, prompt, choices)
+        return ScriptedJob(id, Accepted(used, dropped, readable.warnings), request, rule, prompt, choices)
+
+    def _readable(self, request: GenerationRequest) -> Readable:
+        can = self.script.capabilities
+        modalities = (("image", can.images), ("audio", can.audio), ("video", can.video))
+        return self._attachments.read(request, {modality for modality, taken in modalities if taken})
 
     def _fitted(self, request: GenerationRequest, window: int) -> tuple[GenerationRequest, int]:
         """The request with what the overflow policy leaves of it, and how many messages that took."""

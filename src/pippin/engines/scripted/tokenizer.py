@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Final
 
 LONGEST: Final = 5  # bytes
+MOST_REVERSED: Final = 7  # bytes, whose ids fit into 64 bits
 WORD: Final = re.compile(r"\s?\w+|\s?[^\w\s]|\s+")
 
 
@@ -23,8 +25,12 @@ def count(text: str, most: int) -> int:
 
 
 def token_id(piece: str) -> int:
-    """Reversible: the bytes with a one in front, as a number below 2**41."""
-    return int.from_bytes(b"\x01" + piece.encode(), "big")
+    """Reversible: the bytes with a one in front, as a number below 2**41. A longer piece that a script or a marker is
+    has a number of its own below 2**58, which says nothing of its bytes."""
+    raw = piece.encode()
+    if len(raw) > MOST_REVERSED:
+        return int.from_bytes(b"\x02" + blake2b(raw, digest_size=MOST_REVERSED).digest(), "big")
+    return int.from_bytes(b"\x01" + raw, "big")
 
 
 def token_bytes(id: int) -> bytes:

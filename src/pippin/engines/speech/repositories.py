@@ -11,9 +11,9 @@ import huggingface_hub
 import huggingface_hub.constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import Companion, ModelInfo
+from pippin.core.published import object_in
 from pippin.engines.refusals import missing_package
 
 NAMES_A_TOKENIZER: Final = ("llama", "qwen2", "qwen3", "outetts", "indextts")
@@ -91,10 +91,7 @@ def _is_here(companion: Companion) -> bool:
 def _naming_its_tokenizer(folder: Path, name: str) -> Iterator[Path]:
     """The folder, or a folder of links to its files whose configuration names the tokenizer in it. Needed while the
     model is loaded."""
-    try:
-        config = from_json((folder / "config.json").read_bytes(), dict[str, Any])
-    except (OSError, ValueError):  # the load reports it
-        config = {}
+    config = object_in(folder / "config.json")  # the load reports what is wrong
     has_own = any((folder / name).is_file() for name in TOKENIZERS)
     if config.get("model_type") not in NAMES_A_TOKENIZER or not has_own:
         yield folder

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
+from pippin.core.published import object_in
 
 FOLDERS: Final = ("voices", "voice_embedding", "embeddings")
 SUFFIXES: Final = (".safetensors", ".npz", ".json", ".wav")
@@ -93,10 +93,7 @@ def voices_of(folder: Path, model: str) -> FolderVoices:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    try:
-        return from_json((folder / "config.json").read_bytes(), dict[str, Any])
-    except (OSError, ValueError):  # loading the model reports it
-        return {}
+    return object_in(folder / "config.json")  # loading the model reports what is wrong
 
 
 def _archived(folder: Path, config: dict[str, Any]) -> Iterator[str]:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errands import Finding
 from pippin.core.events import Token
 from pippin.core.requests import GenerationRequest
-from pippin.core.verification import Finding
 from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.conversion.perplexity import perplexity_of, predict, sample, sample_rows
 from pippin.engines.language.text.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ import yaml
 
 from pippin.core.completion import Completion, object_of
 from pippin.core.conversation import Message, Text, Tool
+from pippin.core.errands import Finding, Severity
 from pippin.core.requests import GenerationRequest
-from pippin.core.verification import Finding, Severity
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats

@@ -1,12 +1,10 @@
 """Ranks on the machines of a Ray cluster: the places that Ray holds for a group, and how many ranks a model needs."""
 
-import json
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -14,6 +12,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.published import object_in
 from pippin.runtime.cluster.asking import asked, ended
 from pippin.runtime.cluster.commands import in_the_cluster
 from pippin.runtime.cluster.needs import Need, Node, Places
@@ -119,10 +118,7 @@ def _any(ranks: int) -> bool:
 
 def shares_evenly(info: ModelInfo) -> Callable[[int], bool]:
     """Returns whether a number of ranks divides the model's heads evenly, as far as its configuration tells."""
-    config: dict[str, Any] = {}
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((Path(info.path or "") / "config.json").read_bytes())
-        config = found if isinstance(found, dict) else {}
+    config = object_in(Path(info.path or "") / "config.json")
     inner = config.get("text_config")
     config = {**config, **inner} if isinstance(inner, dict) else config
     heads = [count for name in HEADS if isinstance(count := config.get(name), int)]

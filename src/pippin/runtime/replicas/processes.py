@@ -10,12 +10,11 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from pippin.config.options.model import ModelOptions, replicas_here
-from pippin.config.options.ranges import bounds
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
@@ -33,12 +32,6 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is retried; doubled each time
 LONGEST_PAUSE: Final = 120.0
-LOOK_EVERY: Final = 1.0  # seconds between checks of the replicas' load
-DRAIN_LOOK: Final = 0.1
-BUSY: Final = 0.75  # share of the requests that all replicas can run at once
-EASY: Final = 0.5
-BUSY_LOOKS: Final = 3  # in a row
-EASY_LOOKS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -56,49 +49,12 @@ class ReplicaLauncher:
 
 
 @dataclass(eq=False)
-class Scale:
-    """Decides how many replicas there should be, from the number of their requests.
-
-    A replica is full with `max_num_seqs` requests. One is added when all together are fuller than `BUSY` for several
-    checks in a row, and one is removed when the rest would be no fuller than `EASY` for many checks: starting a replica
-    takes seconds to minutes, and its caches are lost when it ends.
-    """
-
-    least: int
-    most: int
-    each: int  # requests that one replica runs at once
-    busy_looks: int = 0
-    easy_looks: int = 0
-
-    @classmethod
-    def of(cls, options: ModelOptions) -> "Scale | None":
-        """The scale for these options; None if the number of replicas is fixed."""
-        least, most = bounds(options.replicas)
-        return None if least == most else cls(least, most, options.max_num_seqs)
-
-    def look(self, count: int, running: int) -> Literal["more", "fewer"] | None:
-        """The change called for when `count` replicas have `running` requests."""
-        self.busy_looks = self.busy_looks + 1 if running > BUSY * count * self.each else 0
-        fewer = count - 1
-        self.easy_looks = self.easy_looks + 1 if running <= EASY * fewer * self.each else 0
-        if count < self.most and self.busy_looks >= BUSY_LOOKS:
-            self.busy_looks = 0
-            return "more"
-        if count > self.least and self.easy_looks >= EASY_LOOKS:
-            self.easy_looks = 0
-            return "fewer"
-        return None
-
-
-@dataclass(eq=False)
 class Process:
     """One replica, across restarts. What it has seen is forgotten with each process."""
 
     spec: WorkerSpec
     worker: Worker
     seat: Seat = field(init=False)
-    leaving: bool = False  # takes no more requests, and ends once it has none
-    keeping: "asyncio.Task[None] | None" = None
 
     def __post_init__(self) -> None:
         self.seat = Seat(self.worker)
@@ -139,11 +95,7 @@ class Replicas:
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._tasks = [asyncio.create_task(self._begin())]
-        for process in self.processes:
-            process.keeping = asyncio.create_task(self._keep(process))
-        self._scale: Scale | None = Scale.of(convert(spec.options, ModelOptions))
-        if self._scale is not None:
-            self._tasks.append(asyncio.create_task(self._follow_load(self._scale)))
+        self._tasks += [asyncio.create_task(self._keep(process)) for process in self.processes]
 
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: Launcher, cluster: Cluster | None = None) -> "Replicas":
@@ -159,7 +111,7 @@ class Replicas:
             first, again, bound = found.first, found.again, found.bound
         workers: list[Worker] = []
         try:
-            for _ in range(bounds(options.replicas)[0]):
+            for _ in range(options.replicas):
                 workers.append(await launch(first))  # noqa: PERF401 (the started ones are ended below)
         except BaseException:
             await asyncio.gather(*(worker.stop(0.0) for worker in workers))
@@ -179,7 +131,7 @@ class Replicas:
         """Bytes of the replicas on this machine."""
         # A replica that is restarting will take as much as the others.
         sizes = [process.worker.footprint for process in self.processes if process.is_here]
-        return max(sizes, default=0) * self._most_here
+        return max(sizes, default=0) * self._here
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
@@ -231,22 +183,20 @@ class Replicas:
     def _seats(self) -> list[Seat]:
         """Seats of the replicas with loaded weights; if there are none, of those that can at least prepare a
         request."""
-        staying = [process for process in self.processes if not process.leaving]
-        loaded = [process.seat for process in staying if process.loaded]
-        return loaded or [process.seat for process in staying if process.prepared]
+        loaded = [process.seat for process in self.processes if process.loaded]
+        return loaded or [process.seat for process in self.processes if process.prepared]
 
     def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // max(1, self._most_here)
+        return None if memory_bytes is None else memory_bytes // max(1, self._here)
 
     def _memory_of(self, process: Process) -> int | None:
         """Memory limit of a replica. Elsewhere it is the operator's, or None for whatever is free there."""
         return self._memory if process.is_here else self._bound
 
     @property
-    def _most_here(self) -> int:
-        """The most replicas that this machine may run."""
-        here = sum(process.is_here for process in self.processes)
-        return here if self._scale is None else max(here, self._scale.most)
+    def _here(self) -> int:
+        """The replicas on this machine."""
+        return sum(process.is_here for process in self.processes)
 
     async def _begin(self) -> None:
         """Resolve each stage of the load once the first replica has reached it."""
@@ -262,62 +212,10 @@ class Replicas:
                 return  # all have died, which `_keep` reports
             ours.set_result(None)
 
-    async def _follow_load(self, scale: "Scale") -> None:
-        """Add a replica while all are busy, remove one while fewer would do; one at a time."""
-        await asyncio.wait([self.weights_ready])
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            staying = [process for process in self.processes if not process.leaving]
-            running = sum(process.seat.running for process in staying)
-            settled = all(process.loaded for process in self.processes)
-            match scale.look(len(staying), running) if settled else None:
-                case "more":
-                    await self._add()
-                case "fewer":
-                    await self._remove(min(staying[1:], key=lambda process: process.seat.running))
-                case None:
-                    pass
-
-    async def _add(self) -> None:
-        """Start one more replica, which takes requests once it is loaded. If it fails to start, it is retried only when
-        the load calls for it again."""
-        spec = self.processes[0].spec
-        log.info("All replicas of %s are busy: one more is started.", self._info.id)
-        try:
-            worker = await self._launch(spec)
-        except (OSError, ServerError) as error:
-            log.error("A replica of %s did not start: %s", self._info.id, error)
-            return
-        process = Process(spec, worker)
-        self.processes.append(process)
-        try:
-            await asyncio.shield(worker.prompt_ready)
-            worker.load_weights(self._memory_of(process))
-            await asyncio.shield(worker.weights_ready)
-        except ServerError as error:
-            log.error("A replica of %s did not start: %s", self._info.id, error)
-            self.processes.remove(process)
-            await worker.stop(0.0)
-            return
-        process.keeping = asyncio.create_task(self._keep(process))
-
-    async def _remove(self, process: Process) -> None:
-        """Let a replica finish its requests, then end it."""
-        log.info("A replica of %s has little to do: it is ended.", self._info.id)
-        process.leaving = True
-        while process.seat.running and not process.worker.died.done():  # noqa: ASYNC110 (seats send no notifications)
-            await asyncio.sleep(DRAIN_LOOK)
-        if process.keeping is not None:
-            process.keeping.cancel()
-        await process.worker.stop(0.0)
-        self.processes.remove(process)
-
     async def _keep(self, process: Process) -> None:
         """Restart the replica whenever it dies, until the last one has died or all are stopped."""
         while True:
             report = await asyncio.shield(process.worker.died)
-            if process.leaving:
-                return
             if not self.weights_ready.done():
                 # The replica's own error says more than that its process has ended.
                 why = process.worker.weights_ready.exception()
@@ -368,10 +266,9 @@ class Replicas:
         if deadline is None:
             self._fail_load(ServerError.of(report))
             self.fail_all(report)
-        tasks = [*self._tasks, *(process.keeping for process in self.processes if process.keeping)]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.wait(self._tasks)
         await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self.processes))
         self._fail_load(ServerError.of(report))
         self.fail_all(report)
@@ -404,9 +301,7 @@ def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: Cluster) -
     first, again = (
         in_the_cluster(spec, cluster.address, need, within=within) for within in (PLACE_WITHIN, math.inf)
     )
-    bound = options.memory_bytes or share_of(
-        [node.memory for node in cluster.nodes], need, bounds(options.replicas)[1]
-    )
+    bound = options.memory_bytes or share_of([node.memory for node in cluster.nodes], need, options.replicas)
     return Placed(first, again, bound)
 
 

@@ -13,13 +13,14 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Collection
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import psutil
 
 from pippin.config.accelerator import accelerator
 from pippin.config.worker_environment import worker_environment
+from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import (
     AskStats,
@@ -38,12 +39,49 @@ from pippin.core.link import (
     Submit,
     request_id,
 )
+from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
-from pippin.runtime.workers.log import forward_log
 from pippin.runtime.workers.stopped import until_stopped
+
+log = logging.getLogger(__name__)
+
+
+log = logging.getLogger("pippin.worker")
+
+
+class WorkerLine(msgspec.Struct, frozen=True):
+    """A line written by `worker.logs`. Other output does not parse as this and is logged as it is."""
+
+    level: Literal["debug", "info", "warning", "error", "critical"]
+    name: str
+    message: str
+    request: str | None = None
+    trace: str | None = None
+
+
+async def forward_log(output: asyncio.StreamReader, model: str) -> None:
+    """Log each line until the worker closes its output."""
+    decoder = json_decoder(WorkerLine)
+    async for data in lines(output):
+        log_line(data, model, decoder)
+
+
+def log_line(data: bytes, model: str, decoder: JsonDecoder[WorkerLine]) -> None:
+    try:
+        line = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if data.strip():
+            log.info("%s: %s", model, data.decode(errors="replace"), extra={"model": model})
+        return
+    text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
+    request = None if line.request is None else request_id(line.request)
+    prefix = model if request is None else f"{model} [{request}]"
+    extra = {"model": model, "request_id": request}
+    log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)
+
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
 MEMORY_FACTOR: Final = 1.5  # of the plan: for activations, and pages that the allocator has kept
@@ -104,8 +142,6 @@ class MemoryWatch:
                 allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed, hard))
 
-
-log = logging.getLogger(__name__)
 
 EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pippin.api.sockets.realtime.response import Voice, sentence_length
 from pippin.api.sockets.realtime.session import Pcm
-from pippin.api.sockets.realtime.voice import Voice, sentence_length
 from pippin.core.errors import ServerError
 
 LONGEST = 60

@@ -20,7 +20,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import has_amx, why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language.kernels.ways import Way, put_on, way_of
-from pippin.engines.language.kv_cache.kinds.keys_and_values import JoinedAttention
+from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
 from pippin.engines.language.kv_cache.layout import PADDING, without_padding
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.loading import drafting

@@ -14,7 +14,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
+from pippin.engines.language.kv_cache.kinds.attention import BatchedQuantized
 from pippin.engines.language.kv_cache.slots import SlotGroup
 from pippin.engines.language.sampling.sampler import SampledToken
 from tests.engines.language.bench import PLAN, Bench, run_all

@@ -57,15 +57,114 @@ def test_a_folder_without_safetensors_says_what_to_do(folder: Path) -> None:
 
 def test_missing_shards_are_named(folder: Path) -> None:
     names = {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index_of(folder, names)
+    assert "1 of 2 files are missing (model-00002-of-00002.safetensors)" in refusal(folder)
+
+
+def index_of(folder: Path, names: object) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    assert "model-00002-of-00002.safetensors of 2 files is missing" in refusal(folder)
 
 
-def test_weights_of_another_shape_point_to_a_newer_mlx_lm(folder: Path) -> None:
+def in_two(folder: Path) -> dict[str, str]:
+    """The model's file becomes two with an index, which is returned."""
     weights = mx.load(str(folder / "model.safetensors"))
-    weights.pop("model.norm.weight")
+    names = sorted(weights)
+    parts = {"model-00001-of-00002.safetensors": names[:5], "model-00002-of-00002.safetensors": names[5:]}
+    for file, held in parts.items():
+        mx.save_safetensors(str(folder / file), {name: weights[name] for name in held})
+    (folder / "model.safetensors").unlink()
+    index = {name: file for file, held in parts.items() for name in held}
+    index_of(folder, index)
+    return index
+
+
+TOKENS = mx.array([[5, 90, 31, 7, 140, 18]])
+
+
+def test_an_index_of_other_files_than_there_are_is_left_aside(folder: Path) -> None:
+    expected = load(folder)[0](TOKENS)
+    index_of(folder, {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"})
+    assert mx.array_equal(load(folder)[0](TOKENS), expected)
+    index_of(folder, None)
+    assert mx.array_equal(load(folder)[0](TOKENS), expected)
+
+
+def test_a_stray_file_beside_those_of_the_index_is_left_aside(folder: Path, tmp_path: Path) -> None:
+    expected = load(folder)[0](TOKENS)
+    in_two(folder)
+    other = tiny_model("llama", tmp_path / "other", seed=8)
+    # Whatever order the folder is listed in, one of them is the last.
+    for name in ("model.safetensors", "model-00000.safetensors", "model-zzz.safetensors"):
+        shutil.copy(other / "model.safetensors", folder / name)
+    assert mx.array_equal(load(folder)[0](TOKENS), expected)
+
+
+def test_two_files_with_the_same_tensor_and_no_index_are_refused(folder: Path) -> None:
+    in_two(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    shutil.copy(folder / "model-00001-of-00002.safetensors", folder / "model.safetensors")
+    message = refusal(folder)
+    assert "model-00001-of-00002.safetensors" in message
+    assert "both hold" in message
+
+
+def test_the_file_that_the_index_names_for_a_tensor_counts(folder: Path) -> None:
+    expected = load(folder)[0](TOKENS)
+    index = in_two(folder)
+    second = folder / "model-00002-of-00002.safetensors"
+    first = next(name for name, file in index.items() if file != second.name)
+    weights = mx.load(str(second))
+    mx.save_safetensors(str(second), {**weights, first: weights[next(iter(weights))] * 0})
+    assert mx.array_equal(load(folder)[0](TOKENS), expected)
+
+
+def test_tensors_that_are_missing_or_too_many_are_named(folder: Path) -> None:
+    weights = mx.load(str(folder / "model.safetensors"))
+    norm = weights.pop("model.norm.weight")
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
-    assert "newer mlx-lm" in refusal(folder)
+    message = refusal(folder)
+    assert "the files lack model.norm.weight. A newer mlx-lm" in message
+    more = {**weights, "model.norm.weight": norm, **{f"mtp.{n}.weight": norm for n in range(6)}}
+    mx.save_safetensors(str(folder / "model.safetensors"), more)
+    assert "it does not know mtp.0.weight, mtp.1.weight, mtp.2.weight, mtp.3.weight and 2 more" in refusal(
+        folder
+    )
+
+
+def test_an_untied_head_that_is_missing_is_named(folder: Path) -> None:
+    config(folder, tie_word_embeddings=False)
+    assert "the files lack lm_head.weight" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is empty: fetch it again"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+        (b"<!DOCTYPE html><html><body>Sign in</body></html>", "is a web page"),
+    ],
+    ids=["empty", "lfs", "page"],
+)
+def test_a_file_that_holds_something_else_is_told(folder: Path, content: bytes, what: str) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    message = refusal(folder)
+    assert f"model.safetensors of the model 'm' {'is' if what == 'git lfs pull' else ''}".strip() in message
+    assert what in message
+    assert str(folder) not in message
+
+
+def test_a_field_that_the_architecture_needs_is_named(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "rms_norm_eps"})
+    )
+    message = refusal(folder)
+    assert message.startswith("The config.json of 'm' lacks 'rms_norm_eps', which the installed mlx-lm needs")
+
+
+def test_infinity_in_a_configuration_is_read(folder: Path) -> None:
+    config(folder, time_step_limit=[0.0, float("inf")], other={"__float__": "Infinity"})
+    assert load(folder)[1]["other"] == float("inf")
 
 
 def test_an_unknown_architecture_points_to_a_newer_mlx_lm(folder: Path) -> None:
@@ -87,7 +186,7 @@ def test_a_truncated_file_is_a_refusal(folder: Path) -> None:
         in refusal(folder)
     )
     path.write_bytes(whole[:5])
-    assert "cannot be loaded" in refusal(folder)
+    assert "has a damaged header" in refusal(folder)
 
 
 def test_too_large_is_refused_with_the_numbers(folder: Path) -> None:

@@ -151,4 +151,4 @@ def test_each_option_sets_the_budget() -> None:
     )
     assert share_memory(plan, ModelOptions(cache_memory_mb=7), 0).prefixes == 7 * 2**20
     assert share_memory(plan, ModelOptions(cache_memory_percent=0.3), 0).prefixes == 3 * 10**8
-    assert max_bytes("7340032").options == {"cache_memory_mb": 7}
+    assert max_bytes("cache_memory_mb", "7340032").options == {"cache_memory_mb": 7}

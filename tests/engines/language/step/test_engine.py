@@ -17,7 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.groups import BatchedGroup
-from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup

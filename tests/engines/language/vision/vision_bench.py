@@ -23,7 +23,7 @@ from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.library.loading import open_autoregressive_engine
 from pippin.engines.language.loading.engine import build_engine
-from pippin.engines.language.loading.ways import way_of
+from pippin.engines.language.loading.weights import way_of
 from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer

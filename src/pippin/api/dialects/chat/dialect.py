@@ -19,9 +19,18 @@ from pippin.api.dialects.shared.engine_fields import (
     with_media_options,
 )
 from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
-from pippin.api.dialects.shared.media import GivenDetail, image_of, placed, sound_of, source_of_url
+from pippin.api.dialects.shared.media import (
+    FileContent,
+    GivenDetail,
+    file_of,
+    image_of,
+    placed,
+    sound_of,
+    source_of_url,
+)
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import (
+    Attachment,
     Audio,
     Image,
     Message,
@@ -121,11 +130,14 @@ class InputVideoPart(Marked, tag_field="type", tag="input_video", kw_only=True):
 
 
 class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
-    file: Any = None
+    file: FileContent
 
 
 class InputFilePart(Marked, tag_field="type", tag="input_file", kw_only=True):
-    file_id: Any = None
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
 
 
 ContentPart = (
@@ -278,10 +290,10 @@ def _arguments_of(arguments: str | dict[str, Any] | None) -> str:
     return arguments or "{}"
 
 
-def _result_parts(parts: tuple[Part, ...], at: str) -> tuple[Text | Image, ...]:
-    fit = tuple(part for part in parts if isinstance(part, (Text, Image)))
+def _result_parts(parts: tuple[Part, ...], at: str) -> tuple[Text | Attachment, ...]:
+    fit = tuple(part for part in parts if isinstance(part, Text | Attachment))
     if len(fit) != len(parts):
-        raise unsupported(f"{at}.content", "a tool's result may hold text and images.")
+        raise unsupported(f"{at}.content", "a tool's result may hold text and media.")
     return fit
 
 
@@ -320,8 +332,10 @@ def _part_of(part: ContentPart, at: str) -> Part:
         case VideoPart(video=address) | VideoUrlPart(video_url=address) | InputVideoPart(video_url=address):
             source = source_of_url(_url_of(address), at)
             return Video(source, part.fps, part.max_frames)
-        case FilePart() | InputFilePart():
-            raise unsupported(f"{at}.file", "give the file's text as a `text` part, or its pages as images.")
+        case FilePart(file=file):
+            return file_of(file, f"{at}.file")
+        case InputFilePart(file_data=data, file_id=file_id, file_url=url, filename=name):
+            return file_of(FileContent(file_data=data, file_id=file_id, file_url=url, filename=name), at)
 
 
 def _url_of(address: MediaUrl | ImageUrl | str) -> str:

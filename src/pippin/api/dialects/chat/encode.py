@@ -18,6 +18,7 @@ from pippin.api.dialects.shared.openai import (
     logprobs_of,
     timings_body,
     usage_body,
+    warnings_of,
 )
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
@@ -72,6 +73,7 @@ class ChatCompletion(Struct, kw_only=True):
     system_fingerprint: str
     request_id: str
     timings: TimingsBody | None = None
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
     object: Literal["chat.completion"] = "chat.completion"
 
 
@@ -132,6 +134,7 @@ class ChatEncoder(ChunkEncoder):
                 system_fingerprint=self._run.fingerprint,
                 request_id=self._run.id,
                 timings=timings_body(finished),
+                warnings=warnings_of(finished),
             )
         )
 
@@ -184,12 +187,12 @@ class ChatEncoder(ChunkEncoder):
         choices.append(finished)
         self._completed[finished.choice] = finished.usage.completion_tokens
         last = len(choices) == self._shape.n
-        tail = self._tail_of_chunk()
+        tail = self._tail_of_choice(finished)
         if last and not self._shape.stream.usage:
             usage = b""
             if self._shape.stream.usage_unasked:
                 usage = b',"usage":' + _encode(usage_body([[each.usage for each in choices]]))
-            tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + b"}\n\n"
+            tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + tail.removeprefix(b"]")
         reason = STOPPED[finished.reason].encode()
         return (
             self._head

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.openai import (
@@ -19,6 +19,7 @@ from pippin.api.dialects.shared.openai import (
     text_of,
     timings_body,
     usage_body,
+    warnings_of,
 )
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
@@ -58,6 +59,7 @@ class TextCompletion(Struct, kw_only=True):
     usage: UsageBody
     system_fingerprint: str
     timings: TimingsBody | None = None
+    warnings: list[str] | UnsetType = UNSET
     object: Literal["text_completion"] = "text_completion"
 
 
@@ -121,7 +123,7 @@ class CompletionsEncoder(ChunkEncoder):
             case Finished(choice, reason):
                 self._finished[request].append(event)
                 self._completed[first + choice] = event.usage.completion_tokens
-                return self._chunk(first + choice, "", (), reason)
+                return self._chunk(first + choice, "", (), reason, self._tail_of_choice(event))
             case _:
                 return b""
 
@@ -144,6 +146,7 @@ class CompletionsEncoder(ChunkEncoder):
                 usage=usage_body([[each.usage for each in request] for request in finished]),
                 system_fingerprint=self._run.fingerprint,
                 timings=timings_body(finished[0]),
+                warnings=warnings_of(each for request in finished for each in request),
             )
         )
 
@@ -152,14 +155,21 @@ class CompletionsEncoder(ChunkEncoder):
         return self._progress(request, choice, progress)
 
     def _chunk(
-        self, index: int, text: str, tokens: tuple[Token, ...], reason: FinishReason | None = None
+        self,
+        index: int,
+        text: str,
+        tokens: tuple[Token, ...],
+        reason: FinishReason | None = None,
+        tail: bytes = b"",
     ) -> bytes:
         logprobs = b"null"
         if self._shape.logprobs and reason is None:
             logprobs = _encode(self._writers[index].write(tokens))
         finish = b"null" if reason is None else b'"%b"' % _stopped(reason).encode()
         choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}'
-        return self._head + choice % (index, _encode(text), logprobs, finish) + self._tail_of_chunk()
+        return (
+            self._head + choice % (index, _encode(text), logprobs, finish) + (tail or self._tail_of_chunk())
+        )
 
     def _answer(self, index: int, choice: CompletedChoice, echo: PromptEcho | None) -> TextChoice:
         text = "".join(part.text for part in choice.parts)

@@ -5,7 +5,7 @@ The encoder builds these structs, and the OpenAPI document describes them.
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from pippin.api.dialects.shared.frames import Closed
 
@@ -65,6 +65,7 @@ class MessageAnswer(Closed, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    warnings: list[str] | UnsetType = UNSET
 
 
 class TokenCount(Closed):
@@ -117,6 +118,7 @@ class Stop(Struct, frozen=True):
 class MessageDelta(Struct, tag_field="type", tag="message_delta"):
     delta: Stop
     usage: MessageUsage
+    warnings: list[str] | UnsetType = UNSET
 
 
 class MessageStop(Struct, tag_field="type", tag="message_stop"):

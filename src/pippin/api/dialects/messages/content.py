@@ -7,9 +7,26 @@ import msgspec
 from msgspec import Struct
 
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import (
+    checked_text,
+    document_of,
+    placed,
+    source_of_base64,
+    source_of_url,
+)
 from pippin.api.dialects.shared.sealed_text import unseal
-from pippin.core.conversation import Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from pippin.core.conversation import (
+    Attachment,
+    Document,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 Block = dict[str, Any]
 Content = str | list[Block]
@@ -200,7 +217,7 @@ class MessagesReader:
 
     def _tool_result(self, block: Block, param: str) -> ToolResult:
         result = convert(block, ToolOutput, param)
-        parts: list[Text | Image] = []
+        parts: list[Text | Attachment] = []
         for number, inner in enumerate(_blocks(result.content or [])):
             if inner.get("type") == "tool_reference":
                 found = convert(inner, ToolReference, f"{param}.content[{number}]")
@@ -210,7 +227,7 @@ class MessagesReader:
         name = self._names.get(result.tool_use_id)
         return ToolResult(result.tool_use_id, tuple(parts), name, bool(result.is_error))
 
-    def _plain_parts(self, block: Block, param: str) -> list[Text | Image]:
+    def _plain_parts(self, block: Block, param: str) -> list[Text | Attachment]:
         match block.get("type"):
             case "text":
                 text = convert(block, TextBlock, param).text
@@ -219,7 +236,8 @@ class MessagesReader:
                 image = _image(convert(block, ImageBlock, param).source, f"{param}.source")
                 return [msgspec.structs.replace(image, field=param)]
             case "document":
-                return self._document(convert(block, DocumentBlock, param), param)
+                document = self._document(convert(block, DocumentBlock, param), param)
+                return [placed(part, param) for part in document]
             case "search_result":
                 found = convert(block, SearchResult, param)
                 _check_citations(found.citations, param)
@@ -233,28 +251,39 @@ class MessagesReader:
             case _:
                 raise invalid(f"{param}.type", "is required, and must be a string.")
 
-    def _document(self, document: DocumentBlock, param: str) -> list[Text | Image]:
-        """A text document, preceded by its title and context."""
+    def _document(self, document: DocumentBlock, param: str) -> list[Text | Attachment]:
+        """A document, preceded by its title and context."""
         _check_citations(document.citations, param)
         source = document.source
         heading = [line for line in (document.title, document.context) if line]
         match source.type:
             case "text" if source.data is not None:
-                return [Text("\n".join([*heading, source.data]))]
+                return [Text("\n".join([*heading, checked_text(source.data, f"{param}.source.data")]))]
             case "content" if source.content is not None:
-                parts: list[Text | Image] = [Text("\n".join(heading))] if heading else []
+                parts: list[Text | Attachment] = [Text("\n".join(heading))] if heading else []
                 for number, block in enumerate(_blocks(source.content)):
                     parts += self._plain_parts(block, f"{param}.source.content[{number}]")
                 return parts
             case "text" | "content":
                 raise invalid(f"{param}.source", "must hold the document's text.")
             case "base64" | "url":
-                raise unsupported(
-                    f"{param}.source",
-                    "PDF documents can't be read here; send their text, or pages as images.",
-                )
+                return self._file(document, "\n".join(heading), f"{param}.source")
             case _:
-                raise unsupported(f"{param}.source", "this server keeps no files; send the document's text.")
+                raise unsupported(
+                    f"{param}.source", "this server keeps no files; send the document as text or base64."
+                )
+
+    def _file(self, document: DocumentBlock, heading: str, param: str) -> list[Text | Attachment]:
+        given, name = document.source, document.title or ""
+        if given.type == "base64":
+            param = f"{param}.data"
+            source = source_of_base64(given.data or "", param, given.media_type)
+            found = document_of(source, name, param, heading)
+        else:
+            param = f"{param}.url"
+            found = document_of(source_of_url(given.url or "", param), name, param)
+        context = [Text(document.context)] if document.context and isinstance(found, Document) else []
+        return [*context, found]
 
     def _pinned(self, blocks: list[Block]) -> bool:
         pinned = any(block.get("cache_control") for block in blocks)

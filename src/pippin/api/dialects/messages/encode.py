@@ -37,6 +37,7 @@ from pippin.api.dialects.messages.answer import (
     ToolUseAnswer,
 )
 from pippin.api.dialects.shared.frames import COMMENT, event_frame
+from pippin.api.dialects.shared.openai import warnings_of
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -158,7 +159,9 @@ class MessagesEncoder:
         blocks = map(self._whole_block, choice.parts)
         content = [block for block in blocks if block is not None]
         usage = usage_of(finished.usage, cached=self._shape.cached)
-        return msgspec.json.encode(self._message(content, stop_of(finished), usage))
+        message = self._message(content, stop_of(finished), usage)
+        message.warnings = warnings_of([finished])
+        return msgspec.json.encode(message)
 
     def _begin(self, cached: int) -> bytes:
         if self._opened:
@@ -194,7 +197,8 @@ class MessagesEncoder:
             case PartEnded():
                 yield from self._stop_block()
             case Finished():
-                yield MessageDelta(stop_of(event), usage_of(event.usage, cached=self._shape.cached))
+                usage = usage_of(event.usage, cached=self._shape.cached)
+                yield MessageDelta(stop_of(event), usage, warnings_of([event]))
                 yield MessageStop()
 
     def _start_block(self, part: PartStarted, text: str = "") -> BlockStart:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
+from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of, warnings_of
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.errors import ErrorReport
 from pippin.core.events import (
@@ -80,6 +80,7 @@ class AnswerLine(Struct, kw_only=True):
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
     logprobs: list[TokenLogprob] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class OllamaError(Struct, kw_only=True):
@@ -189,6 +190,7 @@ class OllamaEncoder:
         ended, usage, times = time.monotonic(), finished.usage, finished.timings
         line.done = True
         line.done_reason = DONE_REASON[finished.reason]
+        line.warnings = warnings_of([finished])
         line.total_duration = round((ended - self._started) * 1e9)
         line.load_duration = round(((self._accepted or self._started) - self._started) * 1e9)
         line.prompt_eval_count = usage.prompt_tokens

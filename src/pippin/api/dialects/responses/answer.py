@@ -210,6 +210,7 @@ class ResponseAnswer(Closed, kw_only=True):
     safety_identifier: str | None
     prompt_cache_key: str | None
     user: str | None
+    warnings: list[str] | UnsetType = UNSET
 
 
 class StreamEvent(Struct, kw_only=True):

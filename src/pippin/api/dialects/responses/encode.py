@@ -33,6 +33,7 @@ from pippin.api.dialects.responses.output import (
 )
 from pippin.api.dialects.responses.tools import Toolbox
 from pippin.api.dialects.shared.frames import COMMENT, DONE, event_frame
+from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
@@ -235,6 +236,7 @@ class ResponsesEncoder:
         cut = event.reason in ("length", "cancelled")
         frames = self._frames(self._close_all("incomplete" if cut else "completed"))
         self._answer.usage = usage_of(event.usage)
+        self._answer.warnings = warnings_of([event])
         self._answer.status = "incomplete" if cut else "completed"
         if not cut:
             self._answer.completed_at = int(self._clock())

@@ -1,7 +1,5 @@
 """Reads the items of a Responses conversation into messages."""
 
-import base64
-import binascii
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
@@ -10,9 +8,18 @@ from msgspec import Struct, field
 
 from pippin.api.dialects.responses.tools import custom_arguments, flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import GivenDetail, image_of, placed, sound_of, source_of_url
+from pippin.api.dialects.shared.media import (
+    FileContent,
+    GivenDetail,
+    file_of,
+    image_of,
+    placed,
+    sound_of,
+    source_of_url,
+)
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
+    Attachment,
     Audio,
     Image,
     Message,
@@ -65,13 +72,6 @@ class ChatMedia(Struct, kw_only=True):
     detail: GivenDetail | None = None
 
 
-class FileContent(Struct, kw_only=True):
-    file_data: str | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
-
-
 def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Part, ...], bool]:
     """The parts, and whether one of them asks the prefix cache to keep the prompt up to here."""
     if isinstance(content, str):
@@ -99,7 +99,7 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
         case "image_url" | "audio_url" | "video_url" | "video" | "input_video" as kind:
             return _chat_media(kind, convert(part, ChatMedia, param), param)
         case "input_file":
-            return _file(convert(part, FileContent, param), param)
+            return file_of(convert(part, FileContent, param), param)
         case str():
             raise unsupported(
                 f"{param}.type", "it is not a type of content that the Responses API documents."
@@ -133,23 +133,6 @@ def _image(image: ImageContent, param: str) -> Image:
             )
         raise invalid(f"{param}.image_url", "is required.")
     return image_of(image.image_url, image.detail, f"{param}.image_url")
-
-
-def _file(file: FileContent, param: str) -> Text:
-    """A text file, with its name as a heading. Other files can't be read."""
-    if file.file_data is None:
-        given = "file_url" if file.file_url is not None else "file_id"
-        raise unsupported(f"{param}.{given}", "send the file's text as `input_text`, or in `file_data`.")
-    payload = file.file_data
-    if payload.startswith("data:"):
-        payload = payload.partition(",")[2]
-    try:
-        text = base64.b64decode("".join(payload.split()), validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise unsupported(
-            f"{param}.file_data", "only files of UTF-8 text in base64 can be read; send other files as text."
-        ) from None
-    return Text(f"{file.filename}:\n{text}" if file.filename else text)
 
 
 Item = dict[str, Any]
@@ -404,15 +387,13 @@ class ItemsReader:
             )
         output = item.output if item.output is not None else item.status or ""
         if kind == "shell_call_output" and isinstance(output, list):
-            parts: tuple[Text | Image, ...] = tuple(Text(_shell_output(chunk)) for chunk in output)
+            parts: tuple[Text | Attachment, ...] = tuple(Text(_shell_output(chunk)) for chunk in output)
         else:
             read, _ = parts_of(output, f"{param}.output")
-            parts = tuple(part for part in read if isinstance(part, Text | Image))
-            if len(parts) < len(read):
-                raise unsupported(f"{param}.output", "a tool's output may only hold text and images.")
+            parts = tuple(part for part in read if isinstance(part, Text | Attachment))
         self._answer(call_id, parts, is_error=item.status == "failed")
 
-    def _answer(self, call_id: str, parts: tuple[Text | Image, ...], *, is_error: bool) -> None:
+    def _answer(self, call_id: str, parts: tuple[Text | Attachment, ...], *, is_error: bool) -> None:
         self._say("tool", (ToolResult(call_id, parts, self._names.get(call_id), is_error),))
 
     def _say(self, role: Role, parts: tuple[Part, ...], pin: bool = False) -> None:

@@ -117,6 +117,37 @@ def unknown_keys(value: Any, place: inspect.Type, path: str) -> Iterator[str]:
                         yield from unknown_keys(inner, kind.item_type, f"{path}[]")
 
 
+def without_nulls(value: Any, place: inspect.Type) -> Any:
+    """A decoded value of that type without the fields that are null though their type has no null: many clients write
+    what they leave out so."""
+    kinds = list(members([place]))
+    if isinstance(value, list):
+        items = [kind for kind in kinds if isinstance(kind, inspect.ListType | inspect.VarTupleType)]
+        return [without_nulls(each, items[0].item_type) for each in value] if items else value
+    if not isinstance(value, dict):
+        return value
+    if (struct := _struct_for(value, kinds)) is not None:
+        fields = {field.encode_name: field for field in struct.fields}
+        given = {
+            name: inner for name, inner in value.items() if inner is not None or not _omits(fields.get(name))
+        }
+        return {
+            name: without_nulls(inner, fields[name].type) if name in fields else inner
+            for name, inner in given.items()
+        }
+    maps = [kind for kind in kinds if isinstance(kind, inspect.DictType)]
+    return (
+        {name: without_nulls(inner, maps[0].value_type) for name, inner in value.items()} if maps else value
+    )
+
+
+def _omits(field: inspect.Field | None) -> bool:
+    """Whether a field may be left out and has no null of its own."""
+    if field is None or field.required:
+        return False
+    return not any(isinstance(kind, inspect.NoneType | inspect.AnyType) for kind in members([field.type]))
+
+
 def _unknown_of(value: dict[str, Any], struct: inspect.StructType, path: str) -> Iterator[str]:
     known = {field.encode_name: field.type for field in struct.fields}
     for key, inner in value.items():

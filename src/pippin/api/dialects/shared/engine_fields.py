@@ -674,9 +674,7 @@ def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tup
                     max_frames=given.max_frames or fields.video_max_frames,
                 )
             case ToolResult(parts=parts):
-                return msgspec.structs.replace(
-                    given, parts=tuple(image(p) if isinstance(p, Image) else p for p in parts)
-                )
+                return msgspec.structs.replace(given, parts=tuple(map(part, parts)))
             case _:
                 return given
 

@@ -9,7 +9,13 @@ from typing import Annotated, Any, Final, Generic, TypeVar, cast
 import msgspec
 from msgspec import Meta, inspect
 
-from pippin.api.dialects.shared.body_types import allowed_values, settings_of, unknown_keys
+from pippin.api.dialects.shared.body_types import (
+    allowed_values,
+    settings_of,
+    type_of,
+    unknown_keys,
+    without_nulls,
+)
 from pippin.core import decoding
 from pippin.core.decoding import from_json
 from pippin.core.errors import FieldName, ServerError
@@ -188,6 +194,8 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
     try:
         return cast(Decodable, _decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
+        if _is_about_null(error):
+            return _converted(without_nulls(from_json(data), type_of(cast(Any, type))), type)
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise malformed(data, str(error)) from None
@@ -226,9 +234,22 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
     try:
         return decoding.convert(value, type=type)
     except msgspec.ValidationError as error:
+        if _is_about_null(error):
+            return _converted(without_nulls(value, type_of(cast(Any, type))), type, path)
         raise validation_error(str(error), type, path) from None
     except RecursionError:
         raise too_deep(path) from None
+
+
+def _is_about_null(error: msgspec.ValidationError) -> bool:
+    return "got `null`" in str(error)
+
+
+def _converted(value: Any, type: type[Decodable], path: str = "") -> Decodable:
+    try:
+        return decoding.convert(value, type=type)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), type, path) from None
 
 
 def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError:

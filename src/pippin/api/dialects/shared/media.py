@@ -2,18 +2,32 @@
 
 import base64
 import re
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from pippin.api.dialects.shared.fields import invalid
-from pippin.core.conversation import Audio, Image, Inline, MediaSource, Part, Url, Video
+from pippin.api.dialects.shared.fields import invalid, unsupported
+from pippin.core.conversation import Attachment, Audio, Document, Image, Inline, MediaSource, Part, Text, Url
 
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
 PATH: Final = re.compile(r"[^\n]{1,4096}\.[A-Za-z0-9]{2,5}")
 """A file name with an extension. Base64 has no dot."""
 SLICE: Final = 1 << 20  # characters
+PDF: Final = "application/pdf"
+Placed = TypeVar("Placed", bound=Part)
+NO_TEXT: Final = re.compile(r"[\x00-\x07\x0e-\x19\x1c-\x1f\ufffd]|\A\s*%PDF-")
+"""What no text has, though it may be valid UTF-8: the bytes of other files. U+FFFD stands for what is not valid."""
+
+
+class FileContent(Struct, kw_only=True):
+    """A file as OpenAI's APIs write it."""
+
+    file_data: str | None = None  # base64, or a `data:` URL of it
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
 
 
 def source_of_url(url: str, param: str) -> MediaSource:
@@ -34,9 +48,48 @@ def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
     return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
 
 
-def placed(part: Part, field: str) -> Part:
-    """The part; an image, sound or video is marked with its place in the body."""
-    return replace(part, field=field) if isinstance(part, Image | Audio | Video) else part
+def placed(part: Placed, field: str) -> Placed:
+    """The part; an attachment is marked with its place in the body."""
+    return replace(part, field=field) if isinstance(part, Attachment) else part
+
+
+def file_of(file: FileContent, param: str) -> Text | Document:
+    """A file of text, or a PDF. Raises `ServerError` for other files."""
+    name = file.filename or ""
+    if file.file_data is not None:
+        param = f"{param}.file_data"
+        given = file.file_data
+        is_address = given[:5].lower() == "data:"
+        source = source_of_url(given, param) if is_address else source_of_base64(given, param)
+        return document_of(source, name, param)
+    if file.file_url is not None:
+        return document_of(source_of_url(file.file_url, f"{param}.file_url"), name, f"{param}.file_url")
+    if file.file_id is not None:
+        raise unsupported(
+            f"{param}.file_id", "this server keeps no files for messages; send it in `file_data`."
+        )
+    raise invalid(f"{param}.file_data", "is required.")
+
+
+def document_of(source: MediaSource, name: str, param: str, heading: str = "") -> Text | Document:
+    """A document that is to be fetched, a PDF, or the text of a file under its heading or else its name.
+
+    Raises `ServerError` for the bytes of any other file.
+    """
+    match source:
+        case Inline(data, mime) if mime != PDF and not data[:1024].lstrip().startswith(b"%PDF-"):
+            heading = heading or (f"{name}:" if name else "")
+            text = checked_text(data.decode(errors="replace"), param)
+            return Text(f"{heading}\n{text}" if heading else text)
+        case _:
+            return Document(source, name)
+
+
+def checked_text(text: str, param: str) -> str:
+    """The text of a document. Raises `ServerError` for bytes that only look like text."""
+    if NO_TEXT.search(text):
+        raise unsupported(param, "only PDF and UTF-8 text can be read; send the text of other files.")
+    return text
 
 
 def sound_of(text: str, format: str | None, param: str) -> Audio:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
@@ -379,6 +379,11 @@ def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
     )
 
 
+def warnings_of(finished: Iterable[Finished]) -> list[str] | UnsetType:
+    """What the choices do not keep to; unset if they keep to everything."""
+    return [warning for each in finished for warning in each.warnings] or UNSET
+
+
 def _longest(choices: list[Finished]) -> Timings:
     return max((choice.timings for choice in choices), key=lambda timings: timings.decode)
 
@@ -480,6 +485,13 @@ class ChunkEncoder:
         return b"".join(
             head + _encode(report) + b"}\n\n" for report in self._reports[request].after(progress)
         )
+
+    def _tail_of_choice(self, finished: Finished) -> bytes:
+        """The tail of the chunk that ends a choice."""
+        tail = self._tail_of_chunk()
+        if not finished.warnings:
+            return tail
+        return tail.removesuffix(b"}\n\n") + b',"warnings":' + _encode(finished.warnings) + b"}\n\n"
 
     def _tail_of_chunk(self) -> bytes:
         if not self._stream.continuous_usage:

@@ -1,8 +1,10 @@
 """One response: the language model's answer as items and events about them, spoken if the client asked for it."""
 
 import asyncio
+import base64
 import logging
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -15,7 +17,7 @@ from pippin.api.answers.answer import Answer
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime.calls import Calls, Send
-from pippin.api.sockets.realtime.conversation import Conversation, Entry
+from pippin.api.sockets.realtime.conversation import Conversation, Entry, SpokenText
 from pippin.api.sockets.realtime.items import (
     CallItem,
     Content,
@@ -25,8 +27,16 @@ from pippin.api.sockets.realtime.items import (
     ToolListItem,
     messages_of,
 )
-from pippin.api.sockets.realtime.session import Pcm, Pcma, Pcmu, Settings, SoundFormat, choice_of, tools_of
-from pippin.api.sockets.realtime.voice import Voice
+from pippin.api.sockets.realtime.session import (
+    Pcm,
+    Pcma,
+    Pcmu,
+    Settings,
+    SoundFormat,
+    bytes_per_ms,
+    choice_of,
+    tools_of,
+)
 from pippin.core.conversation import Inline
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
@@ -45,6 +55,77 @@ from pippin.core.tasks import Speak, SpeechFormat
 from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
+
+
+SENTENCE_END: Final = re.compile(r"""(?<=[.!?…])["'”’)\]]*\s+|(?<=[。！？])|\n+""")
+SHORTEST: Final = 24
+"""The fewest characters spoken at once, unless the answer ends: a single word would sound like its own sentence."""
+DELTA: Final = 24_000
+"""Bytes of sound in one event: half a second at 24 kHz."""
+
+Speaking = Callable[[str], AsyncIterator[bytes]]
+"""The sound of a text, piece by piece."""
+
+
+class Voice:
+    """Speaks one message. `say` adds text; `finish` waits until all of it was spoken."""
+
+    def __init__(
+        self, speak: Speaking, format: SoundFormat, longest: int, send: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """`longest` is the most characters for one call of the speech model. `send` gets sound in base64."""
+        self.spoken: list[SpokenText] = []
+        self._speak = speak
+        self._rate = bytes_per_ms(format)
+        self._longest = longest
+        self._send = send
+        self._written = ""
+        self._sentences: asyncio.Queue[str | None] = asyncio.Queue()
+        self._speaking = asyncio.create_task(self._run(), name="voice")
+
+    def say(self, text: str) -> None:
+        self._written += text
+        while (cut := sentence_length(self._written, self._longest)) is not None:
+            self._sentences.put_nowait(self._written[:cut])
+            self._written = self._written[cut:]
+
+    async def finish(self) -> None:
+        """Wait until all text was spoken. Raises `ServerError` if the speech model fails."""
+        for start in range(0, len(self._written), self._longest):
+            self._sentences.put_nowait(self._written[start : start + self._longest])
+        self._sentences.put_nowait(None)
+        await self._speaking
+
+    async def close(self) -> None:
+        """Stop speaking; a second call does nothing."""
+        self._speaking.cancel()
+        await asyncio.gather(self._speaking, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while (sentence := await self._sentences.get()) is not None:
+            begin = self.spoken[-1].end if self.spoken else 0.0
+            self.spoken.append(SpokenText(sentence, begin, begin))
+            if not any(letter.isalnum() for letter in sentence):
+                continue
+            size = 0
+            async for data in self._speak(sentence.strip()):
+                for start in range(0, len(data), DELTA):
+                    piece = data[start : start + DELTA]
+                    size += len(piece)
+                    self.spoken[-1] = SpokenText(sentence, begin, begin + size / self._rate)
+                    await self._send(base64.b64encode(piece).decode())
+
+
+def sentence_length(text: str, longest: int) -> int | None:
+    """How many characters of an unfinished text can be spoken already; None to wait for more text."""
+    for end in SENTENCE_END.finditer(text, 0, longest):
+        if end.end() >= SHORTEST and end.end() < len(text):
+            return end.end()
+    if len(text) < longest:
+        return None
+    blank = text.rfind(" ", 1, longest)
+    return blank + 1 if blank > 0 else longest
+
 
 Reason = Literal["client_cancelled", "turn_detected"]
 

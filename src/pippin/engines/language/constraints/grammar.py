@@ -21,6 +21,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
 from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
+from pippin.engines.language.constraints.rewriting import rewritten
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output import answer_grammar
 from pippin.output.reasoning_format import ReasoningFormat
@@ -155,8 +156,9 @@ class GrammarCompiler:
         except ServerError:
             if not isinstance(wanted, JsonSchema) or wanted.strict:
                 raise
-            relaxed = self.relaxed(wanted.schema, lenient=True)
-            if relaxed == wanted.schema:
+            given = rewritten(wanted.schema)
+            relaxed = self.relaxed(given, lenient=True)
+            if relaxed == given:
                 raise
         wanted = structs.replace(wanted, schema=relaxed)
         compiled = self.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
@@ -197,10 +199,11 @@ class GrammarCompiler:
         return found
 
     def _made_enforceable(self, tool: Tool) -> Tool:
-        schema = tool.parameters or {}
+        given = {"type": "object", **(tool.parameters or {})}
+        schema = rewritten(given)
         error = self._fault(schema, lenient=False)
         if not error:
-            return tool
+            return tool if schema is given else structs.replace(tool, parameters=schema)
         if not tool.strict and (relaxed := self.relaxed(schema)) != schema:
             return structs.replace(tool, parameters=relaxed)
         keyword, path, error = self._place(error, schema, lenient=False)
@@ -286,7 +289,7 @@ def source_of(wanted: OutputFormat, param: str) -> dict[str, Any]:
                 raise ServerError(
                     "invalid_request", f"The JSON schema is too large: {error}.", param
                 ) from None
-            return {"json_schema": _with_options(schema, lenient=not strict, compact=compact)}
+            return {"json_schema": _with_options(rewritten(schema), lenient=not strict, compact=compact)}
         case Regex(pattern):
             return {"lark_grammar": "start: TEXT\nTEXT: " + _lark_regex(pattern)}
         case Choice(options):

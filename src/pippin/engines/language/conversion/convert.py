@@ -14,12 +14,12 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
 from pippin.config.repacked import is_repacked
-from pippin.core.conversion import DRAFT_HEADS, Conversion, Converted, Quantization, Step
+from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
 from pippin.engines.language.conversion.perplexity import perplexity
 from pippin.engines.language.upstream import reading
-from pippin.engines.language.upstream.mends import classes_of
+from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint
 
 SHARD: Final = 1 << 30
@@ -105,7 +105,7 @@ def _text_library() -> Library:
 
     return Library(
         name="mlx-lm",
-        load=lambda folder: load_model(folder, lazy=True, get_model_classes=classes_of),
+        load=lambda folder: load_model(folder, lazy=True, get_model_classes=classes_in(folder)),
         quantize=quantize_model,
         dequantize=dequantize_model,
         recipe=mixed_quant_predicate_builder,

@@ -18,7 +18,7 @@ from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.upstream.mends import classes_of
+from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint
 
 ROW: Final = 256
@@ -80,7 +80,7 @@ def sample_rows(tokenizer: Tokenizer) -> mx.array:
 def _model(folder: Path, plan: DevicePlan) -> nn.Module:
     """The model in the plan's dtype; its weights are not read yet."""
     configure(plan)
-    by_mlx_lm = partial(load_model, get_model_classes=classes_of)
+    by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
     load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
     model, _ = load(folder, lazy=True)
     cast_weights(model, plan)

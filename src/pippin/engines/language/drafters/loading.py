@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
 from pippin.core.errors import ServerError
+from pippin.core.published import from_published, name_of
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.configuration import spelled_out
@@ -116,7 +116,7 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
             return "assistant"
         known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS, *ASSISTANTS))
         message = (
-            f"The drafter {folder.name!r} is of the type {normalised!r}, which this version "
+            f"The drafter {name_of(folder)!r} is of the type {normalised!r}, which this version "
             f"cannot run: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
         raise ServerError("load_failed", message, OPTION)
@@ -132,12 +132,14 @@ def _configuration(folder: Path) -> dict[str, Any]:
         )
         raise ServerError("load_failed", f"The draft model {str(folder)!r} is not here: {way_out}.", OPTION)
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = from_published((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
-        message = f"The draft model {folder.name!r} has no readable config.json: {error}. Download it again."
+        message = (
+            f"The draft model {name_of(folder)!r} has no readable config.json: {error}. Download it again."
+        )
         raise ServerError("load_failed", message, OPTION) from error
     if not isinstance(config, dict):
-        raise ServerError("load_failed", f"The config.json of {folder.name!r} is no object.", OPTION)
+        raise ServerError("load_failed", f"The config.json of {name_of(folder)!r} is no object.", OPTION)
     return spelled_out(config)
 
 
@@ -154,7 +156,7 @@ def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
 
 def _no_own_head(folder: Path) -> ServerError:
     message = (
-        f"{folder.name!r} has no head for multi-token prediction: most converted models lack its weights. Start "
+        f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. Start "
         "without it, or take the model as it was published, or a conversion that keeps them."
     )
     return ServerError("load_failed", message, "mtp")
@@ -172,7 +174,7 @@ def _own_kind(folder: Path) -> Kind:
         raise _unusable(folder, error) from error
     if not known:
         message = (
-            f"{folder.name!r} is of the architecture {config.get('model_type')!r}, of which this version runs no "
+            f"{name_of(folder)!r} is of the architecture {config.get('model_type')!r}, of which this version runs no "
             "prediction head: start without mtp, or give a smaller model as draft_model_path."
         )
         raise ServerError("load_failed", message, "mtp")
@@ -180,8 +182,8 @@ def _own_kind(folder: Path) -> Kind:
         raise _no_own_head(folder)
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
-            f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
-            f"cannot run; it runs {', '.join(PREDICTION_HEADS)}: start "
+            f"The prediction head of {name_of(folder)!r} is of the type {splitter.output_model_type!r}, which this "
+            f"version cannot run; it runs {', '.join(PREDICTION_HEADS)}: start "
             "without it."
         )
         raise ServerError("load_failed", message, "mtp")
@@ -208,7 +210,7 @@ def open_head(
         _bind(head, model)
     except AttributeError as error:
         message = (
-            f"The draft head {folder.name!r} shares embeddings and projection with a model of another architecture "
+            f"The draft head {name_of(folder)!r} shares embeddings and projection with a model of another architecture "
             f"than this one ({error}): choose the head of this very model."
         )
         raise ServerError("load_failed", message, OPTION) from error
@@ -243,8 +245,8 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
         mx.eval(assistant.draft(0, state, caches, TRIED, 1))
     except (AttributeError, KeyError, ValueError) as error:
         message = (
-            f"The assistant {folder.name!r} cannot attend to what this model keeps ({type(error).__name__}: {error}): "
-            "choose the assistant of this very model."
+            f"The assistant {name_of(folder)!r} cannot attend to what this model keeps ({type(error).__name__}: "
+            f"{error}): choose the assistant of this very model."
         )
         raise ServerError("load_failed", message, OPTION) from error
     assistant.own_bytes = _own_bytes(assistant, model)
@@ -349,15 +351,15 @@ def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> Non
 
 def _unusable(folder: Path, error: Exception) -> ServerError:
     text = f"{type(error).__name__}: {str(error)[:300]}"
-    return ServerError("load_failed", f"The draft head {folder.name!r} cannot be loaded: {text}", OPTION)
+    return ServerError("load_failed", f"The draft head {name_of(folder)!r} cannot be loaded: {text}", OPTION)
 
 
 def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabulary: int) -> None:
     theirs = hidden_size(model)
     if words != vocabulary or (theirs is not None and size != theirs):
         message = (
-            f"The draft head {folder.name!r} was made for another model: it starts from states of {size} numbers and "
-            f"{words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
+            f"The draft head {name_of(folder)!r} was made for another model: it starts from states of {size} numbers "
+            f"and {words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
         )
         raise ServerError("load_failed", message, OPTION)
 
@@ -369,7 +371,7 @@ def _check_words(folder: Path, inner: Any) -> None:
     words = mx.arange(inner.draft_vocab_size) + inner.d2t
     if not 0 <= int(words.min()) <= int(words.max()) < inner.target_vocab_size:
         message = (
-            f"The draft head {folder.name!r} names a token that the vocabulary does not have: its table d2t is "
+            f"The draft head {name_of(folder)!r} names a token that the vocabulary does not have: its table d2t is "
             "damaged. Download it again."
         )
         raise ServerError("load_failed", message, OPTION)

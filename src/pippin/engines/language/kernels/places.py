@@ -9,15 +9,15 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from msgspec import Struct
 
 from pippin.engines.cpu.in_place import copy_blocks
-from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
-from pippin.engines.language.kv_cache.kinds.base import TokenArray
-from pippin.engines.language.kv_cache.kinds.keys_and_values import (
+from pippin.engines.language.kv_cache.kinds.attention import (
     AttentionInSlot,
+    AttentionKind,
     BatchedAttention,
+    BatchedQuantized,
     JoinedAttention,
 )
+from pippin.engines.language.kv_cache.kinds.base import TokenArray
 from pippin.engines.language.kv_cache.kinds.local import BatchedRing
-from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
 from pippin.engines.language.prefix_cache.tree import Stack, fill_joined
 
 

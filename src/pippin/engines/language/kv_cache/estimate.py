@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from pippin.core.decoding import from_json
+from pippin.core.decoding import from_message
 from pippin.engines.file_limit import own_file_limit
 from pippin.engines.language.configuration import spelled_out
 
@@ -67,5 +67,5 @@ def answer(question: Question) -> Answer:
 
 if __name__ == "__main__":
     with own_file_limit():
-        found = answer(from_json(sys.stdin.buffer.read(), Question))
+        found = answer(from_message(sys.stdin.buffer.read(), Question))
     sys.stdout.buffer.write(msgspec.json.encode(found))

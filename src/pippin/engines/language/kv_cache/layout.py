@@ -15,8 +15,8 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
+from pippin.engines.language.kv_cache.kinds.attention import IndexCache
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
-from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
@@ -236,7 +236,12 @@ class CacheLayout:
 
 def probe_prompt(model: nn.Module, length: int) -> PromptCache:
     """A short prompt that the model has run."""
+    return computed_prompt(model, list(range(1, length + 1)))
+
+
+def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
+    """What a model's caches are after these tokens."""
     caches = new_prompt_cache(model)
-    model(mx.arange(1, length + 1)[None], cache=caches)
+    model(mx.array([tokens]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches

@@ -8,13 +8,29 @@ from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
+from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.kv_cache.agreement import FAILURES, is_near, tolerance
+from pippin.engines.language.kv_cache.agreement import (
+    FAILURES,
+    TOLERANCE,
+    difference,
+    in_float32,
+    tolerance,
+)
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import (
+    CacheLayout,
+    arrays_of,
+    computed_prompt,
+    leaves,
+    new_prompt_cache,
+    probe_prompt,
+    regrouped,
+)
 from pippin.engines.language.kv_cache.slots import (
     PromptCache,
     Slot,
@@ -27,8 +43,9 @@ from pippin.engines.language.kv_cache.solo_trial import takes_back
 log = logging.getLogger(__name__)
 
 PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
-QUANTIZED_TOLERANCE = {8: 0.1, 6: 0.25, 5: 0.4, 4: 0.6, 3: 1.0, 2: 2.0}
-"""The same by the bits of keys or values, whichever are fewer: random weights suffer more than trained ones."""
+PROBE_TRIES = 2  # samples before something is given up
+PROBE_STEP = 7919  # a prime, by which the tokens of a prompt lie apart
+WARM_LENGTHS = (6, 5, 4, 3, 2)  # as many as steps gather from one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,21 +68,24 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
     """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
-    prompts, alone = _computed_alone(model)
-    layout = CacheLayout.learn(model, prompts[0])
+    vocabulary, layout, is_wide = _run_once(model)
     slack = options.cache_block_tokens + options.num_draft_tokens
-    bare = BatchShape(layout=layout, slack=slack)
-    plain = _plain(model, bare, prompts, alone, may_be_in_slots=not quantizes)
-    if plain is None:
-        if quantizes:
-            raise _no_quantization("its caches are of a kind of their own")
-        return _one_at_a_time(model, layout, alone.shape[-1])
-    shape = _quantized(model, plain, options, prompts, alone) if quantizes else plain
-    rewinds = _rewinds(model, plain, alone)
-    log.info("warm-up took %.2f s", time.monotonic() - started)
+    with in_float32(model):
+        trials = Trials(model, vocabulary)
+        in_slots = _find_batches(trials, layout, may_be_in_slots=not quantizes)
+        if in_slots is None:
+            if quantizes:
+                raise _no_quantization("its caches are of a kind of their own")
+            return _one_at_a_time(model, layout, vocabulary)
+        plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots)
+        shape = _quantized(trials, plain, options) if quantizes else plain
+        rewinds = trials.rewinds(plain)
+    if not is_wide:
+        _warm_up(model, shape)
+    log.info("batches give what sequences give alone, within %s; %.2f s", trials, time.monotonic() - started)
     return Batching(
         new_group=partial(BatchedGroup, model, shape),
-        vocabulary=alone.shape[-1],
+        vocabulary=vocabulary,
         layout=layout,
         shape=shape,
         slack=slack,
@@ -74,25 +94,118 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
     )
 
 
-def _computed_alone(model: nn.Module) -> tuple[list[PromptCache], mx.array]:
-    """The caches of two prompts, and the logits of two steps after each [2, 2, vocabulary], as the model computes them
-    one after the other: what a batch is held against. Raises `ServerError("load_failed")` if the model does not
-    run."""
+def _run_once(model: nn.Module) -> tuple[int, CacheLayout, bool]:
+    """How many tokens the model has logits for, its caches' layout as it serves, and whether that is in float32. Raises
+    `ServerError("load_failed")` if the model does not run."""
     try:
-        prompts = [probe_prompt(model, length) for length in PROBE_LENGTHS]
-        own = [probe_prompt(model, length) for length in PROBE_LENGTHS]
-        alone = _two_steps(lambda: mx.concatenate([model(mx.array([[1]]), cache=cache) for cache in own]))
-        mx.eval(alone)
+        caches = new_prompt_cache(model)
+        logits = model(mx.array([[1, 2]]), cache=caches)
+        mx.eval(logits, arrays_of(caches))
     except FAILURES as error:
+        require_sound_device(error)
         raise ServerError(
             "load_failed", f"The model does not run: {type(error).__name__}: {error}"
         ) from error
-    return prompts, alone
+    arrays = arrays_of(caches)
+    return logits.shape[-1], CacheLayout.learn(model, caches), tolerance(logits, arrays) == TOLERANCE
 
 
-def _two_steps(step: Callable[[], mx.array]) -> mx.array:
+class Judge:
+    """Two prompts, their caches, and the logits of two steps after each [2, 2, vocabulary], as the model computes them
+    one after the other: what a batch is held against. Raises `ServerError("load_failed")` if the model does not run.
+    """
+
+    def __init__(self, model: nn.Module, vocabulary: int, attempt: int) -> None:
+        # Ordinary tokens from all over the vocabulary: it begins with special ones, after which logits jump.
+        spread = (np.arange(PROBE_LENGTHS[0] + 1) * PROBE_STEP + attempt * 37) % max(vocabulary // 2, 1)
+        words: list[int] = (vocabulary // 3 + spread).tolist()
+        self.next = words.pop()
+        self.prompts = [words[:length] for length in PROBE_LENGTHS]
+        try:
+            self.caches = self._computed(model)
+            self.layout = CacheLayout.learn(model, self.caches[0])
+            self.alone = self._steps(model, self._computed(model))
+        except FAILURES as error:
+            require_sound_device(error)
+            raise ServerError(
+                "load_failed", f"The model does not run: {type(error).__name__}: {error}"
+            ) from error
+        self.tolerance = tolerance(self.alone, arrays_of(self.caches[0]))
+
+    def _computed(self, model: nn.Module) -> list[PromptCache]:
+        return [computed_prompt(model, prompt) for prompt in self.prompts]
+
+    def _steps(self, model: nn.Module, caches: list[PromptCache]) -> mx.array:
+        step = mx.array([[self.next]])
+        logits = two_steps(lambda: mx.concatenate([model(step, cache=cache) for cache in caches]))
+        mx.eval(logits)
+        return logits
+
+    def rounded(self, model: nn.Module, layout: CacheLayout) -> mx.array:
+        """The logits of `alone` if keys and values after the prompts are rounded as the layout keeps them."""
+        kept = [
+            regrouped(
+                caches, (kind.rounded(leaf) for kind, leaf in zip(layout.kinds, leaves(caches), strict=True))
+            )
+            for caches in self._computed(model)
+        ]
+        return self._steps(model, kept)
+
+
+class Trials:
+    """Whether sequences of a batch give what they give alone. What does not is tried with a second sample before it is
+    given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
+
+    def __init__(self, model: nn.Module, vocabulary: int) -> None:
+        self.model = model
+        self._vocabulary = vocabulary
+        self._samples: list[Judge] = []
+        self._noted: dict[str, tuple[float, float]] = {}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{found:.4f} of {most} ({what})" for what, (found, most) in self._noted.items())
+
+    def passes(self, what: str, check: Callable[[Judge], float]) -> bool:
+        """Whether a check's difference, as a share of the largest logit, is within the tolerance of a sample."""
+        for attempt in range(PROBE_TRIES):
+            if attempt == len(self._samples):
+                self._samples.append(Judge(self.model, self._vocabulary, attempt))
+            sample = self._samples[attempt]
+            try:
+                found = check(sample)
+            except FAILURES as error:
+                require_sound_device(error)
+                log.info("%s: %s: %s", what, type(error).__name__, error)
+                return False
+            if found < sample.tolerance:
+                self._noted[what] = found, sample.tolerance
+                return True
+            log.info("%s: a logit is off by %.4f of the largest", what, found)
+        return False
+
+    def rewinds(self, shape: BatchShape) -> bool:
+        """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as alone."""
+        return shape.layout.rewinds and self.passes(
+            "taking tokens back", partial(_off_after_rewinding, self.model, shape)
+        )
+
+
+def two_steps(step: Callable[[], mx.array]) -> mx.array:
     """What two steps give, one behind the other: the second tells whether the first was written down."""
     return mx.concatenate([step(), step()], axis=1)
+
+
+def _find_batches(trials: Trials, layout: CacheLayout, *, may_be_in_slots: bool) -> bool | None:
+    """Whether prompts of a batch are computed in their slots; None if sequences cannot run together."""
+    if not layout.batches:
+        return None
+    # A model may do more with a prompt's cache than with a batched one, so that it can have the one in its slot and
+    # not the other.
+    for in_slots in (True, False) if layout.in_slots and may_be_in_slots else (False,):
+        what = "prompts in slots" if in_slots else "batches"
+        if trials.passes(what, partial(_off_together, trials.model, in_slots)):
+            return in_slots
+    return None
 
 
 def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Batching:
@@ -110,24 +223,7 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
     )
 
 
-def _plain(
-    model: nn.Module, bare: BatchShape, prompts: list[PromptCache], alone: mx.array, *, may_be_in_slots: bool
-) -> BatchShape | None:
-    """How sequences run together, unquantised; None if they cannot."""
-    if not bare.layout.batches:
-        return None
-    # A model may do more with a prompt's cache than with a batched one, so that it can have the one in its slot and
-    # not the other.
-    for in_slots in (True, False) if bare.layout.in_slots and may_be_in_slots else (False,):
-        shape = replace(bare, prompts_in_slots=in_slots)
-        if _agree(model, shape, prompts, alone, tolerance(alone.dtype)):
-            return shape
-    return None
-
-
-def _quantized(
-    model: nn.Module, plain: BatchShape, options: ModelOptions, prompts: list[PromptCache], alone: mx.array
-) -> BatchShape:
+def _quantized(trials: Trials, plain: BatchShape, options: ModelOptions) -> BatchShape:
     key_bits, value_bits = cache_bits(options)
     if key_bits is None or value_bits is None:
         missing = "kv_key_bits" if key_bits is None else "kv_value_bits"
@@ -145,12 +241,12 @@ def _quantized(
             f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
             "kv_group_size",
         )
-    shape = replace(plain, layout=layout)
-    if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[min(key_bits, value_bits)]):
+    form = key_bits, value_bits, options.kv_group_size
+    if not trials.passes("quantised keys and values", partial(_off_quantized, trials.model, form)):
         raise _no_quantization(
             "its attention does not take quantised keys (attention sinks, for one, do not)"
         )
-    return shape
+    return replace(plain, layout=layout)
 
 
 def _no_quantization(reason: str) -> ServerError:
@@ -159,38 +255,72 @@ def _no_quantization(reason: str) -> ServerError:
     )
 
 
-def _agree(
-    model: nn.Module, shape: BatchShape, prompts: list[PromptCache], alone: mx.array, tolerance: float
-) -> bool:
-    """Whether two sequences of different length give in two steps of a batch what they give alone, the second of them
-    computed in its slot where prompts are to be."""
+def _off_together(model: nn.Module, in_slots: bool, sample: Judge) -> float:
+    """How far the logits of a batch are off, its second prompt computed in its slot where prompts are to be."""
+    shape = BatchShape(layout=sample.layout, prompts_in_slots=in_slots)
+    return difference(_together(model, shape, sample), sample.alone)
+
+
+def _off_quantized(model: nn.Module, form: tuple[int, int, int], sample: Judge) -> float:
+    """How far the logits of a batch of quantised keys and values are off from those of rounded ones."""
+    layout = sample.layout.quantized(*form)
+    shape = BatchShape(layout=layout, prompts_in_slots=False)
+    together = _together(model, shape, sample)
+    if not getattr(model, "takes_padding", False):
+        return difference(together, sample.rounded(model, layout))
+    # It writes into the caches itself, so that nothing can round what it writes: each sequence by itself.
+    alone = [_together(model, shape, sample, (index,)) for index in range(len(sample.prompts))]
+    return difference(together, mx.concatenate(alone))
+
+
+def _together(
+    model: nn.Module, shape: BatchShape, sample: Judge, indexes: tuple[int, ...] = (0, 1)
+) -> mx.array:
+    """The logits of two steps of a batch of these sequences of the sample [sequences, 2, vocabulary]."""
     group = BatchedGroup(model, shape)
     slots: list[Slot] = []
     try:
-        for prompt, length in zip(prompts, PROBE_LENGTHS, strict=True):
-            request = SlotRequest(length=length, growth=2, length_class=0)
-            behind = not group.empty
+        for tokens, computed in ((sample.prompts[index], sample.caches[index]) for index in indexes):
+            request = SlotRequest(length=len(tokens), growth=2, length_class=0)
+            behind, cache = not group.empty, computed
             slot = group.reserve(request, growth=2, following=0)
             slots.append(slot)
             if behind and shape.prompts_in_slots:
-                prompt = group.prompt_cache(slot)
-                mx.eval(model(mx.arange(1, length + 1)[None], cache=prompt))
-            group.join(slot, prompt, shift=0)
-        together = _two_steps(lambda: group.forward(mx.array([[1]] * len(prompts))))
+                cache = group.prompt_cache(slot)
+                mx.eval(model(mx.array([tokens]), cache=cache))
+            group.join(slot, cache, shift=0)
+        step = mx.array([[sample.next]] * len(slots))
+        together = two_steps(lambda: group.forward(step))
         mx.eval(together)
-    except FAILURES as error:
-        log.info("a batch of two sequences fails: %s", error)
-        return False
     finally:
         _let_go(group, slots)
-    return is_near(together, alone, tolerance)
+    return together
 
 
-def can_rewind(model: nn.Module, shape: BatchShape) -> bool:
-    """Whether two sequences of a batch take tokens back so that they go on as they do alone. Raises
-    `ServerError("load_failed")` if the model does not run."""
-    _, alone = _computed_alone(model)
-    return _rewinds(model, shape, alone)
+def _off_after_rewinding(model: nn.Module, shape: BatchShape, sample: Judge) -> float:
+    shape = replace(shape, layout=sample.layout)
+    group = BatchedGroup(model, shape)
+    slots: list[Slot] = []
+    try:
+        shape.layout.tell_calls()
+        # Each keeps so many of the step's tokens that it stands where its prompt ends.
+        kept = (1, 2)
+        step = []
+        for tokens, count in zip(sample.prompts, kept, strict=True):
+            before, left = tokens[:-count], tokens[-count:]
+            slot = group.reserve(
+                SlotRequest(length=len(before), growth=4, length_class=0), growth=4, following=0
+            )
+            slots.append(slot)
+            group.join(slot, computed_prompt(model, before), shift=0)
+            step.append([*left, *[sample.next] * (3 - count)])
+        group.forward(mx.array(step))
+        group.rewind({index: 3 - count for index, count in enumerate(kept)})
+        together = group.forward(mx.array([[sample.next]] * len(kept)))
+        mx.eval(together)
+    finally:
+        _let_go(group, slots)
+    return difference(together, sample.alone[:, :1])
 
 
 def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
@@ -199,31 +329,28 @@ def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
         group.leave(slot)
 
 
-def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
-    """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as they do alone."""
-    layout = shape.layout
-    if not layout.rewinds:
-        return False
+def can_rewind(model: nn.Module, layout: CacheLayout) -> bool:
+    """Whether two sequences of a batch take tokens back so that they go on as they do alone. Raises
+    `ServerError("load_failed")` if the model does not run."""
+    with in_float32(model):
+        return Trials(model, _run_once(model)[0]).rewinds(BatchShape(layout=layout))
+
+
+def _warm_up(model: nn.Module, shape: BatchShape) -> None:
+    """Have MLX compile what steps of several lengths need, which the trials, in float32, may not have."""
     group = BatchedGroup(model, shape)
     slots: list[Slot] = []
     try:
-        layout.tell_calls()
-        # Each keeps so many of the step's tokens that it stands where its prompt among `PROBE_LENGTHS` ends.
-        kept = (1, 2)
-        step = []
-        for length, count in zip(PROBE_LENGTHS, kept, strict=True):
-            request = SlotRequest(length=length - count, growth=4, length_class=0)
-            slot = group.reserve(request, growth=4, following=0)
-            slots.append(slot)
-            group.join(slot, probe_prompt(model, length - count), shift=0)
-            step.append([*range(length - count + 1, length + 1), *[1] * (3 - count)])
-        group.forward(mx.array(step))
-        group.rewind({index: 3 - count for index, count in enumerate(kept)})
-        together = group.forward(mx.array([[1]] * len(kept)))
-        mx.eval(together)
+        for length in WARM_LENGTHS:
+            slots.append(
+                group.reserve(SlotRequest(length=length, growth=2, length_class=0), growth=2, following=0)
+            )
+            group.join(slots[-1], probe_prompt(model, length), shift=0)
+        mx.eval(group.forward(mx.array([[1]] * len(slots))))
     except FAILURES as error:
-        log.info("sequences cannot take tokens back: %s", error)
-        return False
+        require_sound_device(error)
+        raise ServerError(
+            "load_failed", f"The model does not run in a batch: {type(error).__name__}: {error}"
+        ) from error
     finally:
         _let_go(group, slots)
-    return is_near(together, alone[:, :1], tolerance(alone.dtype))

@@ -8,8 +8,15 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES, is_near, tolerance
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, new_prompt_cache, probe_prompt
+from pippin.engines.language.kv_cache.layout import (
+    CacheLayout,
+    arrays_of,
+    leaves,
+    new_prompt_cache,
+    probe_prompt,
+)
 from pippin.engines.language.kv_cache.slots import PromptCache, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from pippin.engines.language.kv_cache.taking_back import is_known
@@ -76,11 +83,12 @@ def _go_on(model: nn.Module, layout: CacheLayout, samples: Sequence[Sample]) -> 
             mx.concatenate([step[index, : each.kept], after[index]]) for index, each in enumerate(samples)
         ]
         return all(
-            is_near(found, expected, tolerance(expected.dtype))
+            is_near(found, expected, tolerance(expected, arrays_of(cache)))
             and _numbers(group.view(index, group.length(index))) == _numbers(cache)
             for index, (found, (expected, cache)) in enumerate(zip(together, alone, strict=True))
         )
     except (*FAILURES, KeyError, AssertionError) as error:
+        require_sound_device(error)
         log.info("sequences cannot take tokens back: %s", error)
         return False
 

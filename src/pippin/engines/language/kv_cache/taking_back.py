@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.engines.language.kv_cache.copies import copy_of
+from pippin.engines.language.kv_cache.kinds.attention import IndexCache
 from pippin.engines.language.kv_cache.kinds.chunked import ChunkCache
-from pippin.engines.language.kv_cache.kinds.keys_and_values import IndexCache
 from pippin.engines.language.kv_cache.layout import arrays_of, leaves
 from pippin.engines.language.kv_cache.slots import PromptCache
 

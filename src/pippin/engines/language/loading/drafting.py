@@ -12,8 +12,8 @@ import mlx.nn as nn
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.published import name_of
 from pippin.engines.language.drafters import loading as drafters
-from pippin.engines.language.kv_cache.groups import BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
 from pippin.engines.language.loading.asked import Asked
@@ -132,9 +132,7 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
     For mlx-vlm assistants and heads behind the last layer are `mtp` too."""
     if wanted not in (None, "mtp" if kind in ("assistant", "layer") else kind):
         is_a = "a smaller model" if kind == "model" else f"a head of the kind {kind!r}"
-        message = (
-            f"The drafter {folder.name!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
-        )
+        message = f"The drafter {name_of(folder)!r} is {is_a}, and draft_kind says {wanted!r}: leave draft_kind out."
         raise ServerError("load_failed", message, "draft_kind")
 
 
@@ -148,16 +146,16 @@ def _open_follower(
     model, plan, words = asked.model, asked.plan, batching.vocabulary
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, words, plan)
-        log.info("drafts come from %s, an assistant that attends to the model's keys and values", folder.name)
+        log.info(
+            "drafts come from %s, an assistant that attends to the model's keys and values", name_of(folder)
+        )
         return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     if not _takes_back(drafter, layout):
-        message = (
-            f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
-        )
+        message = f"The draft head {name_of(folder)!r} has layers that cannot take tokens back: choose another drafter."
         raise ServerError("load_failed", message, drafters.OPTION)
-    log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
+    log.info("drafts come from %s, a head of the kind %s", name_of(folder), kind)
     states = HiddenStates(model, head, drafter.layers_read)
     return Heads(drafter, layout, states, most=asked.options.num_draft_tokens)
 
@@ -166,7 +164,7 @@ def _takes_back(drafter: nn.Module, layout: CacheLayout) -> bool:
     if not (layout.rewinds and layout.batches):
         return False
     replays = any(each.replays for each in layout.kinds)
-    return not replays or can_rewind(drafter, BatchShape(layout=layout))
+    return not replays or can_rewind(drafter, layout)
 
 
 def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
@@ -176,9 +174,11 @@ def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
     shape = batching.shape
     if shape is None or not batching.rewinds:
         lack = "take tokens back" if shape is not None else "be batched"
-        message = f"The draft model {folder.name!r} cannot be used: its caches cannot {lack}. Choose another."
+        message = (
+            f"The draft model {name_of(folder)!r} cannot be used: its caches cannot {lack}. Choose another."
+        )
         raise ServerError("load_failed", message, drafters.OPTION)
-    log.info("drafts come from %s", folder.name)
+    log.info("drafts come from %s", name_of(folder))
     slack = max(MOST_NEW, asked.options.num_draft_tokens + 1)
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)
@@ -187,7 +187,7 @@ def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
 
 def _load_draft(folder: Path, asked: Asked) -> nn.Module:
     """The draft model, which reads the same tokens as the model that it drafts for."""
-    info = ModelInfo(id=folder.name, kind="language", path=str(folder))
+    info = ModelInfo(id=name_of(folder), kind="language", path=str(folder))
     reading = Reading(trust_remote_code=asked.options.trust_remote_code)
     use = None if asked.kernel_threads is None else KernelUse(threads=asked.kernel_threads)
     draft, _ = load_weights(info, asked.plan, asked.progress, reading, use=use)

@@ -119,6 +119,7 @@ def build_engine(
     )
     adapters = install(model, options.adapter_path, options.adapters, adapters_in(options.adapter_dir))
     batching = find_batching(asked, adapters)
+    tokenizer.rows = min(tokenizer.rows, batching.vocabulary)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,

@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.classes import Method, become, replace_method, unmarked
-from pippin.engines.language.kv_cache.agreement import is_near, tolerance
+from pippin.engines.language.kv_cache.agreement import in_float32, is_near, tolerance
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 
 HEAD = "lm_head"
@@ -72,12 +72,13 @@ class Head:
     def _try(self, model: nn.Module) -> bool:
         """Whether the logits of one position are, within rounding, those of a whole forward pass."""
         tokens = mx.array([[1, 2, 3]])
-        whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
-        with self.only([1]):
-            narrowed = model(tokens, cache=new_prompt_cache(model))
-        if narrowed.shape[1] != 1:
-            return False
-        return is_near(narrowed[:, 0], whole, tolerance(whole.dtype))
+        with in_float32(model):
+            whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
+            with self.only([1]):
+                narrowed = model(tokens, cache=new_prompt_cache(model))
+            if narrowed.shape[1] != 1:
+                return False
+            return is_near(narrowed[:, 0], whole, tolerance(whole))
 
     def _picked(self, x: mx.array) -> mx.array:
         """The wanted positions [batch, 1, hidden] of x [batch, tokens, hidden], or x itself outside of `only`."""

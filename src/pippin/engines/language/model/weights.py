@@ -1,8 +1,8 @@
 """Loads a model with its weights, in the dtype that `engines/device.py` decides on."""
 
 import gc
-import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,13 +17,15 @@ from mlx_lm.utils import dequantize_model, load_model
 from pippin.config.repacked import RESIDENT, ExpertMemory, is_repacked
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.published import from_published, mistaken
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.model.experts import held_bytes, refuse_repacked
-from pippin.engines.language.upstream.mends import classes_of, mend
+from pippin.engines.language.upstream.mends import mend
+from pippin.engines.language.upstream.stored import classes_in, refuse_bytes
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.model import VisionModel
 
@@ -94,7 +96,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
     load: Callable[..., Any] = partial(
-        load_model, model_config=dict(reading.changed), get_model_classes=classes_of
+        load_model, model_config=dict(reading.changed), get_model_classes=classes_in(folder)
     )
     if reading.diffusion:
         load = checkpoint.load_diffusion_model
@@ -106,6 +108,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         found: tuple[nn.Module, dict[str, Any]] = load(
             folder, lazy=True, strict=True, trust_remote_code=reading.trust_remote_code
         )
+        refuse_bytes(found[0])
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision or reading.diffusion or reading.experts is not None:
@@ -162,7 +165,7 @@ def drop_unused_arrays() -> None:
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
     """Raises `ServerError` for a folder without a usable config.json, or with model code that is not trusted."""
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = from_published((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise ServerError(
             "load_failed", f"The model {info.id!r} has no readable config.json: {error}. Download it again."
@@ -192,49 +195,57 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
             "GGUF file with pippin import. If its repository is gated, accept its terms, log in and download it again.",
         )
     for path in weights:
-        size, whole = path.stat().st_size, _whole_size(path)
-        if size < whole:
-            raise ServerError(
-                "load_failed",
-                f"{path.name} of the model {info.id!r} is cut off: {size} of {whole} bytes are there. Fetch it again.",
-            )
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        named = set(json.loads(index.read_bytes()).get("weight_map", {}).values())
-        missing = sorted(named - {path.name for path in weights})
-        if missing:
-            raise ServerError(
-                "load_failed",
-                f"The model {info.id!r} is incomplete: {', '.join(missing[:3])} of {len(named)} files "
-                f"{'is' if len(missing) == 1 else 'are'} missing. Download it again.",
-            )
+        if (what := mistaken(path) or _broken(path)) is not None:
+            raise ServerError("load_failed", f"{path.name} of the model {info.id!r} {what}.")
 
 
-def _whole_size(path: Path) -> int:
-    """The size in bytes that a safetensors file should have by its header, or 0 if the header can't be read."""
-    try:
-        with path.open("rb") as file:
-            header = read_header(file)
-    except OSError:
-        return 0
-    return 0 if header is None else header.file_size
+def _broken(path: Path) -> str | None:
+    """What is wrong with a safetensors file by its header, as the end of a sentence."""
+    with path.open("rb") as file:
+        header = read_header(file)
+    size = path.stat().st_size
+    if header is None:
+        return "has a damaged header: fetch it again"
+    return (
+        f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
+        if size < header.file_size
+        else None
+    )
+
+
+UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
+"""The error of MLX's `load_weights` for tensors that a model does not have, or that it lacks."""
+
+LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: (.*)")
+"""The error of a class of a configuration."""
+
+NAMED = 4  # of such tensors
 
 
 def _explain(info: ModelInfo, error: Exception, library: str) -> str:
     """What clients are told of an error that the library raised while it loaded a model."""
-    text = str(error)
+    text = str(error).replace(f"{info.path}/", "")
     if "not supported" in text and "Model type" in text:
         return (
             f"The installed {library} does not know the architecture {info.architecture!r} of {info.id!r}: a newer "
             f"{library} may (pip install -U {library})."
         )
-    if "parameters" in text and ("Missing" in text or "not in model" in text):
-        head = text.splitlines()[0][:200]
+    if (found := UNMATCHED.fullmatch(text)) is not None:
+        names = [name.strip() for name in found[3].split(",")]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        listed = ", ".join(names[:NAMED]) + more
+        what = "it does not know" if found[1] == "Received" else "the files lack"
         return (
-            f"The weights of {info.id!r} do not match its architecture as the installed {library} knows it ({head}): a "
-            f"newer {library} may know it (pip install -U {library}), or the files are damaged."
+            f"The weights of {info.id!r} do not match its architecture as the installed {library} has it: {what} "
+            f"{listed}. A newer {library} may know it (pip install -U {library})."
         )
-    return f"The model {info.id!r} cannot be loaded: {type(error).__name__}: {text[:300]}"
+    if (lacking := LACKING.search(text)) is not None:
+        return (
+            f"The config.json of {info.id!r} lacks {lacking[1]}, which the installed {library} needs for the "
+            f"architecture {info.architecture!r}: a newer {library} may do without (pip install -U {library})."
+        )
+    kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}"
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:

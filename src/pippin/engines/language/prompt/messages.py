@@ -9,8 +9,6 @@ from functools import reduce
 from typing import Any, Literal
 
 from pippin.core.conversation import (
-    Audio,
-    Image,
     Message,
     Part,
     Reasoning,
@@ -18,12 +16,10 @@ from pippin.core.conversation import (
     Tool,
     ToolCall,
     ToolResult,
-    Video,
 )
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals
-from pippin.engines.language.vision.checkpoint import EXTRA_HINT, has_extra
 from pippin.engines.language.vision.placeholders import MediaStyle, holds_media
 from pippin.output.tool_format import History, Write, write_json_tags
 
@@ -88,9 +84,9 @@ class Converter:
         return shielded
 
     def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
-        results = [(index, part) for index, part in enumerate(message.parts) if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, ids, f"{where}.content[{index}]") for index, part in results]
-        entries += self._result_images([part for _, part in results])
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        entries = [self._result(part, message, ids) for part in results]
+        entries += self._result_media(results)
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             if not results:
                 raise ServerError(
@@ -99,7 +95,7 @@ class Converter:
                     where,
                 )
             return entries
-        entry: dict[str, Any] = {"role": self._role(message), "content": self._content(message, where)}
+        entry: dict[str, Any] = {"role": self._role(message), "content": self._content(message)}
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
@@ -109,19 +105,18 @@ class Converter:
     def _role(self, message: Message) -> str:
         return "system" if message.role == "developer" and not self.traits.developer else message.role
 
-    def _content(self, message: Message, where: str) -> Any:
+    def _content(self, message: Message) -> Any:
         trusted = message.role in ("system", "developer", "assistant")
         if self.media is not None and holds_media(message.parts):
             return self.media.content(message.parts, lambda text: self.literals.shield(text, trusted=trusted))
-        texts = _texts(message.parts, where)
-        return self.literals.shield("\n".join(texts), trusted=trusted)
+        return self.literals.shield(_joined_texts(message.parts), trusted=trusted)
 
-    def _result_images(self, results: list[ToolResult]) -> Messages:
-        """The pictures in tool results, as a user message: templates take them nowhere else."""
-        images = tuple(part for result in results for part in result.parts if isinstance(part, Image))
-        if self.media is None or not images:
+    def _result_media(self, results: list[ToolResult]) -> Messages:
+        """The media in tool results, as a user message: templates take them nowhere else."""
+        media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
+        if self.media is None or not media:
             return []
-        return [{"role": "user", "content": self.media.content(images, self.literals.shield)}]
+        return [{"role": "user", "content": self.media.content(media, self.literals.shield)}]
 
     def _assistant(self, entry: dict[str, Any], message: Message, ids: CallIds) -> Messages:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
@@ -163,11 +158,8 @@ class Converter:
     def _write(self) -> Write:
         return self.history.write or write_json_tags
 
-    def _result(self, result: ToolResult, message: Message, ids: CallIds, where: str) -> dict[str, Any]:
-        parts = result.parts
-        if self.media is not None:
-            parts = tuple(part for part in parts if isinstance(part, Text))
-        text = self.literals.shield("\n".join(_texts(parts, where)))
+    def _result(self, result: ToolResult, message: Message, ids: CallIds) -> dict[str, Any]:
+        text = self.literals.shield(_joined_texts(result.parts))
         if result.is_error:
             text = f"Error: {text}"
         if not self.traits.tool_results:
@@ -254,25 +246,8 @@ def _joined(first: Any, second: Any) -> Any:
     return [*listed[0], {"type": "text", "text": "\n\n"}, *listed[1]]
 
 
-def _texts(parts: Sequence[Part], where: str) -> list[str]:
-    """The texts of a message. Raises `ServerError` naming the first part that is a medium."""
-    texts = []
-    for index, part in enumerate(parts):
-        match part:
-            case Text(text):
-                texts.append(text)
-            case Image() | Audio() | Video():
-                modality, field = type(part).__name__.lower(), part.field or f"{where}.content[{index}]"
-                hint = "" if has_extra() else f" Models that do need an extra: {EXTRA_HINT}."
-                raise ServerError(
-                    "unsupported",
-                    f"This model takes text only, and '{field}' is of the type {modality}. Leave it out, or choose a "
-                    f"model that takes such input.{hint}",
-                    field,
-                )
-            case _:
-                pass
-    return texts
+def _joined_texts(parts: Sequence[Part]) -> str:
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
 def _parsed(arguments: str) -> Any:

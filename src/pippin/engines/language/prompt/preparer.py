@@ -1,11 +1,13 @@
 """The preparer of language models, which makes jobs from requests, beside the step loop."""
 
 import hashlib
+import itertools
 import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, 
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.engines.attachments.reading import AttachmentReader, attachments
 from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
@@ -28,9 +31,8 @@ from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.loops import Loop, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
-from pippin.engines.language.vision.checkpoint import read_config, takes_media
+from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
-from pippin.engines.language.vision.placeholders import media_parts
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
@@ -83,7 +85,10 @@ class LanguagePreparer:
             *(self._reasoning.markers if self._reasoning else ()),
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
-        self.may_take_media = takes_media(read_config(Path(spec.info.path or "")))
+        self._attachments = AttachmentReader(options.unreadable_media)
+        config = read_config(Path(spec.info.path or ""))
+        self.may_take_media = takes_media(config)
+        self._placeholders = frozenset().union(*placeholder_tokens(config).values())
         self._loaded = False
         self._renderer = self.open_renderer(load_processor(spec.info, options, self.tokenizer))
         if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
@@ -127,7 +132,7 @@ class LanguagePreparer:
                     raise ServerError(
                         "invalid_request", f"'tokens' may hold {MOST_DETOKENIZED} at most.", "tokens"
                     )
-                self.tokenizer.check(tokens, "tokens")
+                self.tokenizer.check_known(tokens, "tokens")
                 return (Detokenized(self.tokenizer.decode(tokens)),)
             case _:
                 raise ServerError(
@@ -164,7 +169,7 @@ class LanguagePreparer:
         chat template may come with its media processor."""
         if self._loaded or not self.may_take_media or not request.messages:
             return False
-        return not self.tokenizer.chat_templates or any(media_parts(request.messages))
+        return not self.tokenizer.chat_templates or any(attachments(request.messages))
 
     def _framed(self, request: GenerationRequest) -> GenerationRequest:
         """The request with videos replaced by frames, for a model that takes pictures and no video."""
@@ -174,8 +179,25 @@ class LanguagePreparer:
 
         return msgspec.structs.replace(request, messages=as_frames(request.messages, rate))
 
+    def _readable(
+        self, request: GenerationRequest, render: Callable[[GenerationRequest], RenderedPrompt]
+    ) -> tuple[RenderedPrompt, tuple[str, ...]]:
+        """What `render` returns for the request without attachments that this model can't take, and warnings of them.
+
+        Raises `ServerError`.
+        """
+        seen = {"video"} if self.media.frames is not None else set()
+        readable = self._attachments.read(request, self.media.modalities | seen)
+        while True:
+            try:
+                return render(self._framed(readable.request)), readable.warnings
+            except ServerError as error:
+                if not readable.leave_out_for(error.report):
+                    raise
+
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
-        return self._renderer.prompt(self._framed(request), self._offered(request), most=MOST_COUNTED)
+        offered = self._offered(request)
+        return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
@@ -185,7 +207,9 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        prompt = fit_prompt(self._renderer, self._framed(request), offered, window, reserve)
+        fit = partial(fit_prompt, self._renderer, tools=offered, context_window=window, reserve=reserve)
+        prompt, warnings = self._readable(request, fit)
+        self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
             raise too_long(f"{len(prompt.tokens)} tokens", window, request)
@@ -196,7 +220,7 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped),
+            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
@@ -221,12 +245,20 @@ class LanguagePreparer:
             prediction=self._prediction(request),
         )
 
+    def _check_prompt(self, prompt: RenderedPrompt, request: GenerationRequest) -> None:
+        """Raises `ServerError` for a token that the model has no embedding for. Features replace those of media."""
+        tokens = prompt.tokens
+        if prompt.media is not None:
+            tokens = tuple(token for token in tokens if token >= 0 and token not in self._placeholders)
+        self.tokenizer.check(tokens, "prompt" if request.messages is None else "messages")
+
     def _prediction(self, request: GenerationRequest) -> tuple[int, ...]:
         if request.prediction is None:
             return ()
         # Cut before it is tokenized: a long text would keep other requests waiting.
         text = request.prediction[: MOST_PREDICTED * MOST_CHARACTERS]
-        return tuple(self.tokenizer.encode(text)[:MOST_PREDICTED])
+        tokens = self.tokenizer.encode(text)[:MOST_PREDICTED]
+        return tuple(itertools.takewhile(lambda token: token < self.tokenizer.rows, tokens))
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
         """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
@@ -387,10 +419,10 @@ def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
     _at_least("min_tokens", request.min_tokens, 0)
     for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
         _at_least(field, asked, 0)
-        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.size):
+        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.rows):
             raise _refuse(
                 field,
-                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.size)} alternatives at most",
+                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.rows)} alternatives at most",
             )
     _at_least("thinking_budget", request.thinking.budget, 0)
 
@@ -401,8 +433,8 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
         value: float | None = values[parameter.name]
         if value is not None and not parameter.holds(value):
             raise _refuse(parameter.public_name, f"is {value:g}; it must be {parameter.range}")
-    if sampling.top_k is not None and sampling.top_k > tokenizer.size:
-        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.size} tokens")
+    if sampling.top_k is not None and sampling.top_k > tokenizer.rows:
+        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens")
     bias, most, largest = sampling.logit_bias or {}, parameters.MOST_BIASES, parameters.LARGEST_BIAS
     if len(bias) > most:
         raise _refuse("logit_bias", f"holds {len(bias)} tokens; {most} is the most")
@@ -448,13 +480,15 @@ def plan_reasoning(
         return ReasoningPlan()
     if found.implicit and (request.thinking.enabled is False or _closed(found, prompt)):
         found = replace(found, implicit=False)
-    start = _start(found, tokenizer)
+    start, end = _start(found, tokenizer), tuple(tokenizer.encode(found.end))
+    if request.thinking.budget is not None:
+        tokenizer.check(end, "thinking_budget")  # they will be forced
     return ReasoningPlan(
         found,
         opened=_opened(found, prompt),
         may_open=bool(start) and _may_open(found, prompt, request),
         start=start,
-        end=tuple(tokenizer.encode(found.end)),
+        end=end,
     )
 
 

@@ -14,6 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.output.checking import check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]
@@ -114,6 +115,7 @@ class SequenceDecoder:
         self.stop_sequence: str | None = None
         self.completion_tokens = 0
         self.reasoning_tokens = 0
+        self.warnings: tuple[str, ...] = ()  # what the choice does not keep to, once it has ended
         self.forced: tuple[int, ...] = ()
         """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up."""
         request = job.request
@@ -123,11 +125,13 @@ class SequenceDecoder:
         self._detokenizer = tokenizer.detokenizer(markers, strip_first_space=not job.raw_prompt)
         self._length = 0  # characters of text so far
         self._stops = StopFinder(job.stops, include=request.include_stop)
+        tools = job.tools if request.read_calls else ()
+        self._check = check_of(request.output_format, tools)
         self._reader = OutputReader(
             choice,
             Formats(tools=job.tool_format, reasoning=job.reasoning_format),
             ToolUse(
-                tools=job.tools if request.read_calls else (),
+                tools=tools,
                 choice=request.tool_choice,
                 parallel=request.parallel_tool_calls,
             ),
@@ -170,11 +174,15 @@ class SequenceDecoder:
         events: list[Event] = []
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
-        events += self._reader.finish(truncated=reason in ("length", "cancelled"))
+        ending = self._reader.finish(truncated=reason in ("length", "cancelled"))
+        self._check.see(ending)
+        events += ending
         if not self._reader.reasoned:  # text that could have been reasoning was the answer
             self.reasoning_tokens = 0
         if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
             self.finished = "tool_calls"
+        if self.stop_sequence is None:
+            self.warnings = self._check.warnings(self.finished)
         return events
 
     def cut(self) -> None:
@@ -312,6 +320,7 @@ class SequenceDecoder:
         for text, tokens in shown:
             if text or tokens:
                 events += self._reader.feed(text, tokens, self.completion_tokens)
+        self._check.see(events)
         return events
 
     def _settle(self, *, grammar_over: bool) -> None:

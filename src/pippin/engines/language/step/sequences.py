@@ -118,6 +118,7 @@ class Sequence:
                 prefill=(prefilled - admitted) * 1e3,
                 decode=(now - prefilled) * 1e3,
             ),
+            decoder.warnings,
         )
 
 

@@ -6,7 +6,7 @@ Special tokens that a client's text spells are encoded as text; a text that is t
 import codecs
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
@@ -17,6 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.core.published import from_published, mistaken, name_of
 from pippin.engines.language.text.fast_forms import open_fast_form
 
 # A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
@@ -298,9 +299,9 @@ class Tokenizer:
     ) -> None:
         """Wrap a tokenizer of the tokenizers library.
 
-        `vocab_size` is the size of the model's logits, which may be above that of the tokenizer. `special_names` are
-        the variables of chat templates for special tokens: `bos_token`, `eos_token` and so on. `marker_text` is the
-        `template_text` of `Literals`.
+        `vocab_size` is the number of tokens that the model has embeddings for, which may be above or below that of the
+        tokenizer. `special_names` are the variables of chat templates for special tokens: `bos_token`, `eos_token` and
+        so on. `marker_text` is the `template_text` of `Literals`.
         """
         backend.no_padding()
         backend.no_truncation()
@@ -308,6 +309,7 @@ class Tokenizer:
         self.eos = eos
         self.bos = bos
         self.size = max(backend.get_vocab_size(with_added_tokens=True), vocab_size or 0)
+        self.rows = vocab_size or self.size
         self.special_names = special_names or {}
         self.chat_templates = chat_templates or {}
         self.literals = Literals(backend, marker_text)
@@ -325,11 +327,7 @@ class Tokenizer:
             backend = wrapped.backend_tokenizer
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
-            raise ServerError(
-                "load_failed",
-                f"The tokenizer in {folder.name!r} can't be read ({type(error).__name__}: {_first_line(error)}). Is "
-                "the folder complete? A tokenizer that is Python code needs --trust-remote-code.",
-            ) from error
+            raise ServerError("load_failed", _unread(folder, error)) from error
         config, generation = _read(folder / "config.json"), _read(folder / "generation_config.json")
         text_config = config.get("text_config") or {}
         ends = (wrapped.eos_token_id, generation.get("eos_token_id"), config.get("eos_token_id"))
@@ -337,7 +335,7 @@ class Tokenizer:
             backend,
             eos=_ids((*ends, text_config.get("eos_token_id"))),
             bos=wrapped.bos_token_id,
-            vocab_size=config.get("vocab_size") or text_config.get("vocab_size"),
+            vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
             special_names={
                 name: text for name, text in wrapped.special_tokens_map.items() if isinstance(text, str)
             },
@@ -358,15 +356,27 @@ class Tokenizer:
         text: str = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text
 
-    def check(self, tokens: Iterable[int], field: str) -> None:
-        """Raises `ServerError` naming the field for ids outside the vocabulary."""
-        for token in tokens:
-            if not 0 <= token < self.size:
-                raise ServerError(
-                    "invalid_request",
-                    f"'{field}' holds the token {token}; this model's go from 0 to {self.size - 1}.",
-                    field,
-                )
+    def check(self, tokens: Collection[int], field: str) -> None:
+        """Raises `ServerError` naming the field for ids that the model has no embedding for."""
+        self._check_below(self.rows, tokens, field)
+
+    def check_known(self, tokens: Collection[int], field: str) -> None:
+        """Raises `ServerError` naming the field for ids that neither the tokenizer nor the model has."""
+        self._check_below(self.size, tokens, field)
+
+    def _check_below(self, end: int, tokens: Collection[int], field: str) -> None:
+        if not tokens or (min(tokens) >= 0 and max(tokens) < end):
+            return
+        position, token = next((i, each) for i, each in enumerate(tokens) if not 0 <= each < end)
+        text = self.backend.id_to_token(token) if 0 <= token < self.size else None
+        named = (
+            f"the token {token}" if text is None else f"the token {token} ({text!r}, of the tokenizer alone)"
+        )
+        raise ServerError(
+            "invalid_request",
+            f"'{field}' holds {named} at position {position}; this model's go from 0 to {end - 1}.",
+            field,
+        )
 
     def raw(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character."""
@@ -390,7 +400,7 @@ class Tokenizer:
             self.backend,
             eos=self.eos,
             bos=self.bos,
-            vocab_size=self.size,
+            vocab_size=self.rows,
             special_names=self.special_names,
             chat_templates=self.chat_templates,
             marker_text=text,
@@ -443,12 +453,23 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = from_published(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ServerError(
             "load_failed", f"{path.name} of this model is not readable JSON: {error}."
         ) from error
     return found if isinstance(found, dict) else {}
+
+
+def _unread(folder: Path, error: Exception) -> str:
+    """What is told of a tokenizer that can't be read."""
+    for path in (folder / "tokenizer.json", folder / "tokenizer.model", folder / "tokenizer_config.json"):
+        if path.is_file() and (what := mistaken(path)) is not None:
+            return f"{path.name} of {name_of(folder)!r} {what}."
+    return (
+        f"The tokenizer in {name_of(folder)!r} can't be read ({type(error).__name__}: {_first_line(error)}). Is the "
+        "folder complete? A tokenizer that is Python code needs --trust-remote-code."
+    )
 
 
 def _ids(found: Iterable[int | list[int] | None]) -> frozenset[int]:

@@ -4,14 +4,16 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
+from pippin.engines.language.upstream import windows
+from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
@@ -103,14 +105,22 @@ def apply(found: tuple[Mend, ...], model: nn.Module) -> None:
         loaded.get(type(module), _nothing)(module)
 
 
+def _make(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
+    made = {each.original: each.made for each in found}
+    for module in model.modules():
+        made.get(type(module), _nothing_before)(module, config)
+
+
 def classes_of(config: Config) -> tuple[Any, Any]:
     """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`, as what
     makes the model does where its class cannot do what the configuration says."""
-    model_class, arguments = _get_classes(config)
-    made = {each.original: each.made for each in (*_mends_of(model_class), *mends("mlx_lm", SHARED))}
+    model_class, kind = _get_classes(config)
+    arguments = Arguments(kind)
+    own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
     whole = spelled_out(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
+    taken = kind.__dataclass_fields__
 
     def make_other(changed: Config) -> nn.Module:
         model: nn.Module = model_class(
@@ -120,12 +130,14 @@ def classes_of(config: Config) -> tuple[Any, Any]:
 
     def make(given: Any) -> nn.Module:
         model = model_class(given)
+        _make(own, model, config)
         complete(model, text if nested else whole, make_other)
-        for module in model.modules():
-            made.get(type(module), _nothing_before)(module, config)
+        _make(shared, model, config)
+        windows.complete(model, whole, taken)
+        refuse_unread(whole, taken)
         return model
 
-    return make, Arguments(arguments)
+    return make, arguments
 
 
 @dataclass(frozen=True)
@@ -135,4 +147,7 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        return self.kind.from_dict(spelled_out(config))
+        required = [
+            each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
+        ]
+        return self.kind.from_dict(filled(with_required(spelled_out(config), required)))

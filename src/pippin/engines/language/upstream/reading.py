@@ -10,8 +10,13 @@ from typing import Any
 
 import mlx.nn as nn
 
+from pippin.config.repacked import is_repacked
+from pippin.core.published import object_in
+from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream.quantised import Arrays
 from pippin.engines.language.upstream.rotary import complete
+from pippin.engines.language.upstream.stored import read_arrays
 
 READERS = (("mlx_vlm.utils", "load_config"), ("mlx_vlm.speculative.drafters", "_read_drafter_config"))
 """mlx-vlm's functions that read a config.json, as its loaders call them. These take no configuration that was read."""
@@ -34,6 +39,34 @@ def reading_spelled_out() -> Iterator[None]:
     finally:
         for module, name, read in own:
             setattr(module, name, read)
+
+
+@contextmanager
+def _reading_stored(folder: Path) -> Iterator[None]:
+    """Within this context mlx-vlm's `load_model` gets the arrays of `read_arrays`, and the settings that go with them.
+    Raises `ValueError` as that does."""
+    import mlx_vlm.utils
+
+    if is_repacked(folder):
+        yield
+        return
+    config = mlx_vlm.utils.load_config(folder)
+    if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
+        raise ValueError(f"its {INDEX} names no files: delete that file")
+    arrays = read_arrays(folder, config)
+    own = mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors
+
+    def once(path: str) -> Arrays:
+        found = dict(arrays)
+        arrays.clear()
+        return found
+
+    mlx_vlm.utils.load_config = lambda *given, **named: config
+    mlx_vlm.utils._load_safetensors = once
+    try:
+        yield
+    finally:
+        mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors = own
 
 
 def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +105,7 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     """mlx-vlm's `load_model`. Raises what that does, and `ValueError` for rotary settings that its class leaves out."""
     import mlx_vlm.utils
 
-    with reading_spelled_out():
+    with reading_spelled_out(), _reading_stored(folder):
         model = mlx_vlm.utils.load_model(folder, **settings)
     own = mlx_vlm.utils.load_config(folder)
     config = spelled_out(own)

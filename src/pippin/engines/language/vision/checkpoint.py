@@ -3,13 +3,13 @@
 import importlib
 import importlib.util
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.core.published import name_of, object_in
 from pippin.engines.language.upstream import reading
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.vision.media import Modality
@@ -27,11 +27,7 @@ PLACEHOLDER_KEYS: dict[Modality, tuple[str, ...]] = {
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json; empty where it is missing or no JSON object."""
-    try:
-        found = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return object_in(folder / "config.json")
 
 
 def placeholder_tokens(config: dict[str, Any]) -> dict[Modality, frozenset[int]]:
@@ -132,8 +128,8 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
     if is_diffusion_model(model):
         raise ServerError(
             "load_failed",
-            f"The model {folder.name!r} is a diffusion language model, which writes many tokens at once: here one that "
-            "writes token by token is needed. Take another.",
+            f"The model {name_of(folder)!r} is a diffusion language model, which writes many tokens at once: here one "
+            "that writes token by token is needed. Take another.",
         )
     mend(model)
     return VisionModel(model), read_config(folder)
@@ -147,6 +143,6 @@ def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict
     model = reading.load_model(folder, **settings)
     if not is_diffusion_model(model):
         raise ServerError(
-            "load_failed", f"mlx-vlm does not run {folder.name!r} as a diffusion language model."
+            "load_failed", f"mlx-vlm does not run {name_of(folder)!r} as a diffusion language model."
         )
     return model, read_config(folder)

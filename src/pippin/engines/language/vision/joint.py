@@ -18,6 +18,8 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.core.errors import ServerError
+from pippin.engines.device import require_sound_device
+from pippin.engines.language.kv_cache.agreement import in_float32
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
 from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
 from pippin.engines.language.vision.trial import agree, logits_by_engine
@@ -93,6 +95,7 @@ def find_tokens(model: VisionModel, evaluate: Evaluate, samples: Sequence[WholeP
         ):
             return None
     except (*FAILURES, ServerError) as error:
+        require_sound_device(error)
         log.info("its media can't be joined: %s: %s", type(error).__name__, error)
         return None
     finally:
@@ -120,14 +123,15 @@ def _is_faithful(
 ) -> bool:
     """Whether the engine gives what mlx-vlm gives for a prompt, also after another has left its state on the
     modules."""
-    expected = evaluate(chosen)
     placed, media = tokens.place(chosen, "image", b"trial")
     if media.placed[0].positions[-1:] == (len(placed) - 1,):
         return False
-    for left in (None, other):
-        found = logits_by_engine(model, tuple(placed), media, before=partial(_leave, model, left))
-        if not agree(found - mx.logsumexp(found), expected):
-            return False
+    with in_float32(model):
+        expected = evaluate(chosen)
+        for left in (None, other):
+            found = logits_by_engine(model, tuple(placed), media, before=partial(_leave, model, left))
+            if not agree(found - mx.logsumexp(found), expected):
+                return False
     return True
 
 

@@ -238,12 +238,6 @@ class MediaProcessor(TextOnly):
     def process(self, part: MediaPart, param: str) -> Medium:
         """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""
         modality = modality_of(part)
-        if modality not in self.modalities:
-            raise ServerError(
-                "unsupported",
-                f"This model takes no {modality}, and '{param}' is one. Leave it out, or choose a model that takes it.",
-                param,
-            )
         if not isinstance(part.source, Inline):
             raise ServerError(
                 "invalid_request", f"{param} was not fetched; send the bytes as a data: URI.", param

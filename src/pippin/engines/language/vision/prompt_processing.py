@@ -271,7 +271,6 @@ class PromptProcessor(TextOnly):
         """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
         given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
         for where, part in media:
-            self._check(part, where)
             self._add(part, where, given)
         try:
             return self._run(text, given)
@@ -295,15 +294,6 @@ class PromptProcessor(TextOnly):
         # One set of tokens for all modalities: a prompt may have several.
         self.joint = JointTokens.union(found) if len(found) == len(samples) else None
         return TEXT_ONLY if self.joint is None else self
-
-    def _check(self, part: MediaPart, where: str) -> None:
-        modality = modality_of(part)
-        if modality not in self.modalities:
-            raise ServerError(
-                "unsupported",
-                f"This model takes no {modality}, and '{where}' is one. Leave it out, or choose a model that takes it.",
-                where,
-            )
 
     def _add(self, part: MediaPart, where: str, given: dict[str, list[Any]]) -> None:
         """Decode a medium into the arguments of the library."""

@@ -10,17 +10,18 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.core.errors import ServerError
+from pippin.engines.device import require_sound_device
+from pippin.engines.language.kv_cache.agreement import (
+    difference,
+    in_float32,
+    is_near,
+    tolerance,
+)
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
 from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
 
 log = logging.getLogger(__name__)
-
-TOLERANCE = 0.02
-"""The largest difference of a logit in float32, as a fraction of the largest logit."""
-
-ROUGH_TOLERANCE = 0.15
-"""The same in 16 bits, where another order of additions adds up over dozens of layers."""
 
 TOKEN_TYPES: dict[Modality, int] = {"image": 1, "video": 2, "audio": 3}
 """The numbers of modalities in `mm_token_type_ids` of transformers."""
@@ -32,6 +33,7 @@ def runs(model: VisionModel) -> bool:
         cache = model.make_cache()
         mx.eval(model(mx.array([[1, 2]]), cache), model(mx.array([[3]]), cache))
     except FAILURES as error:
+        require_sound_device(error)
         log.info("a prompt of text fails: %s", error)
         return False
     return True
@@ -47,35 +49,41 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
     placed = PlacedMedium(medium, tuple(index + len(before) for index in medium.placeholders))
     known = model.bidirectional - {medium.modality}
     try:
-        expected = logits_by_library(model, tokens, placed)
-        differences = []
-        # Only families whose processor returns token types have bidirectional attention among a medium's tokens.
-        for modalities in (known, known | {medium.modality}) if medium.has_token_types else (known,):
-            model.bidirectional = modalities
-            found = logits_by_engine(model, tokens, PromptMedia((placed,)))
-            differences.append((float(_difference(found, expected)), len(modalities), modalities))
+        expected, differences = _differences(model, medium, tokens, placed, known)
     except (*FAILURES, ServerError) as error:
+        require_sound_device(error)
         log.info("a prompt with %s fails: %s", medium.modality, error)
         model.bidirectional = known
         return False
-    difference, _, model.bidirectional = min(differences)
+    found, _, model.bidirectional = min(differences)
     if medium.modality in model.bidirectional and not _is_enclosed(medium):
         return False
-    return difference < _tolerance(expected)
+    log.info("a prompt with %s agrees within %.4f", medium.modality, found)
+    return found < tolerance(expected)
+
+
+def _differences(
+    model: VisionModel,
+    medium: Medium,
+    tokens: tuple[int, ...],
+    placed: PlacedMedium,
+    known: frozenset[Modality],
+) -> tuple[mx.array, list[tuple[float, int, frozenset[Modality]]]]:
+    """The library's logits, and how far off the engine's are with each set of modalities that may be bidirectional."""
+    found = []
+    with in_float32(model):
+        expected = logits_by_library(model, tokens, placed)
+        # Only families whose processor returns token types have bidirectional attention among a medium's tokens.
+        for modalities in (known, known | {medium.modality}) if medium.has_token_types else (known,):
+            model.bidirectional = modalities
+            logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
+            found.append((difference(logits, expected), len(modalities), modalities))
+    return expected, found
 
 
 def agree(found: mx.array, expected: mx.array) -> bool:
     """Whether logits of the engine are those of the library, as near as the dtype of `found` allows."""
-    return float(_difference(found, expected)) < _tolerance(found)
-
-
-def _tolerance(logits: mx.array) -> float:
-    return TOLERANCE if logits.dtype == mx.float32 else ROUGH_TOLERANCE
-
-
-def _difference(found: mx.array, expected: mx.array) -> mx.array:
-    """The largest difference of a logit, as a fraction of the largest logit."""
-    return mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6)
+    return is_near(found, expected, tolerance(found))
 
 
 def _is_enclosed(medium: Medium) -> bool:

@@ -325,7 +325,7 @@ def test_a_draft_model_that_fails_the_trial_of_taking_tokens_back_is_refused(
         tried.append(not tried)
         return tried[-1]
 
-    monkeypatch.setattr(probe, "_rewinds", rewinds)
+    monkeypatch.setattr(probe.Trials, "rewinds", rewinds)
     with pytest.raises(ServerError, match="cannot take tokens back"):
         bench_of(folders("llama"), folders("llama"))
     assert tried == [True, False]

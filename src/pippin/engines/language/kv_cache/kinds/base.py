@@ -171,6 +171,11 @@ class CacheKind(ABC):
         """The kind that keeps the same in few bits; itself where there is none."""
         return self
 
+    def rounded(self, cache: Any) -> Any:
+        """A prompt's cache whose content, and what comes to it, is rounded as a batch keeps it: the judge of
+        `quantized`."""
+        return cache
+
     # What the prefix cache keeps of a prompt's cache. Arrays for each token are cut into blocks; what cannot be cut is
     # copied whole, as a snapshot of how it stands after a block.
 

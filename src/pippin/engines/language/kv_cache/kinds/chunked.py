@@ -7,8 +7,8 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import ChunkedKVCache
 
+from pippin.engines.language.kv_cache.kinds.attention import Mask
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
-from pippin.engines.language.kv_cache.kinds.keys_and_values import Mask
 from pippin.engines.language.kv_cache.kinds.local import LocalKind
 
 

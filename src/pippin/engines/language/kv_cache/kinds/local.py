@@ -7,8 +7,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention, Mask
 from pippin.engines.language.kv_cache.kinds.base import CacheKind, Snapshot, TokenArray
-from pippin.engines.language.kv_cache.kinds.keys_and_values import BatchedAttention, Mask
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
+from pippin.engines.language.kv_cache.kinds.attention import enlarged
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot, TokenArray
-from pippin.engines.language.kv_cache.kinds.keys_and_values import enlarged
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 OVERLAPPED = 4

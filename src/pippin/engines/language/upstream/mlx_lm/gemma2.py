@@ -1,10 +1,16 @@
-"""Gemma 2's attention for sequences of different length: mlx-lm 0.32 has it for one mask of all sequences alone."""
+"""Gemma 2's attention for sequences of different length, which mlx-lm 0.32 has for one mask of all sequences alone, and
+the windows of every other layer, which it leaves out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.gemma2 import Attention
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.gemma2 import Attention, GemmaModel, Model
 
+from pippin.engines.language.classes import become
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.upstream.mends import Mend, to
 
 
@@ -18,6 +24,34 @@ class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
         return attended
 
 
+class WithWindows(Model):  # type: ignore[misc]
+    def make_cache(self) -> PromptCache:
+        size = self.model.window
+        return [
+            KVCache() if place % 2 else RotatingKVCache(max_size=size) for place in range(len(self.layers))
+        ]
+
+
+class OfTwoMasks(GemmaModel):  # type: ignore[misc]
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        hidden = self.embed_tokens(inputs) * self.args.hidden_size**0.5
+        caches = cache or [None] * len(self.layers)
+        masks = [
+            create_attention_mask(hidden, own, window_size=size, return_array=True)
+            for own, size in zip(caches, (self.window, None), strict=False)
+        ]
+        for place, (layer, own) in enumerate(zip(self.layers, caches, strict=True)):
+            hidden = layer(hidden, masks[place % 2], own)
+        found: mx.array = self.norm(hidden)
+        return found
+
+
+def take_window(model: Model, config: Mapping[str, Any]) -> None:
+    become(model, WithWindows)
+    become(model.model, OfTwoMasks)
+    model.model.window = config.get("sliding_window") or 4096
+
+
 MENDS = (
     Mend(
         original=Attention,
@@ -25,5 +59,11 @@ MENDS = (
         why="a mask of each sequence does not fit the scores of grouped queries, or fits other sequences",
         issue="https://github.com/ml-explore/mlx-lm/pull/1903",
         loaded=to(OfAnyMasks),
+    ),
+    Mend(
+        original=Model,
+        kind="fault",
+        why="every other layer has a window, which is left out",
+        made=take_window,
     ),
 )

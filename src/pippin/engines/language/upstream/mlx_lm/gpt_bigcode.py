@@ -1,10 +1,12 @@
-"""GPT BigCode's learned positions for sequences of different length: mlx-lm 0.32 has them for one length alone."""
+"""GPT BigCode's learned positions for sequences of different length, which mlx-lm 0.32 has for one length alone, and
+its activation: mlx-lm computes the exact GELU, the published model that by tanh."""
 
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.gpt_bigcode import GPTBigCodeModel
+from mlx_lm.models.gpt_bigcode import MLP, GPTBigCodeModel
 
 from pippin.engines.language.upstream.mends import Mend, to
 
@@ -23,7 +25,19 @@ class OfAnyLengths(GPTBigCodeModel):  # type: ignore[misc] # mlx-lm has no types
         return found
 
 
+class ByTanh(MLP):  # type: ignore[misc]
+    def __call__(self, x: mx.array) -> mx.array:
+        found: mx.array = self.c_proj(nn.gelu_approx(self.c_fc(x)))
+        return found
+
+
 MENDS = (
+    Mend(
+        original=MLP,
+        kind="fault",
+        why="the activation is the exact GELU, and not that by tanh",
+        loaded=to(ByTanh),
+    ),
     Mend(
         original=GPTBigCodeModel,
         kind="batching",

@@ -1,12 +1,13 @@
 """YaRN's frequencies between whole numbers of dimensions (`truncate: false`, as GPT-OSS has them), and its factor of
-attention, which mlx-lm 0.32 does not read. Formulas: transformers' `_compute_yarn_parameters`."""
+attention, which mlx-lm 0.32 does not read; nor does it read those of LongRoPE. Formulas: transformers'
+`_compute_yarn_parameters` and `_compute_longrope_parameters`."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.rope_utils import YarnRoPE
+from mlx_lm.models.rope_utils import SuScaledRoPE, YarnRoPE
 
 from pippin.engines.language.configuration import rotary_tables, spelled_out
 from pippin.engines.language.upstream.mends import Mend
@@ -14,9 +15,7 @@ from pippin.engines.language.upstream.mends import Mend
 
 def complete(rope: YarnRoPE, config: Mapping[str, Any]) -> None:
     """Have a module turn by what the configuration says and its class leaves out."""
-    spelled = spelled_out(config)
-    text = spelled.get("text_config") or {}
-    part = text if rotary_tables(text) else spelled
+    part = _turned(config)
     base, scaling = part.get("rope_theta"), part.get("rope_scaling") or {}
     if scaling.get("attention_factor") is not None:
         rope.mscale = float(scaling["attention_factor"])
@@ -35,7 +34,30 @@ def complete(rope: YarnRoPE, config: Mapping[str, Any]) -> None:
     rope._freqs = 1 / (slow / (scaling["factor"] * wavelengths) + (1 - slow) / wavelengths)
 
 
+def _turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a configuration that has rotary settings."""
+    spelled = spelled_out(config)
+    text = spelled.get("text_config") or {}
+    return text if rotary_tables(text) else spelled
+
+
+def scale_long(rope: SuScaledRoPE, config: Mapping[str, Any]) -> None:
+    """Have a module scale by what the configuration says, and not by the ratio of its windows alone."""
+    scaling = _turned(config).get("rope_scaling") or {}
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if scaling.get("attention_factor") is not None:
+        rope._scale = float(scaling["attention_factor"])
+    elif factor is not None and original is not None:
+        rope._scale = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+
+
 MENDS = (
+    Mend(
+        original=SuScaledRoPE,
+        kind="fault",
+        why="`factor` and `attention_factor` are not read",
+        made=scale_long,
+    ),
     Mend(
         original=YarnRoPE,
         kind="fault",

@@ -1,0 +1,325 @@
+"""The checks of `pippin doctor`: facts about this machine and its servers, each with advice if it is bad."""
+
+import json
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pippin.cli.local import open_catalog, roots
+from pippin.cli.running import address, ask, is_there, running_servers
+from pippin.cli.terminal import size
+from pippin.config import environment
+from pippin.config.errors import ConfigError
+from pippin.config.load import load
+from pippin.config.options.server import ServerOptions
+from pippin.config.settings import Settings, Sources
+from pippin.core.errors import ServerError
+
+SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
+BUSY: Final = 0.3  # share of the processors used by other programs
+PANIC_DAYS: Final = 7.0
+REPORT_BYTES: Final = 1 << 20  # bytes of a report that are searched
+NEURAL_ACCELERATORS: Final = 17  # first GPU generation with neural accelerators, the M5's, as MLX counts
+
+
+@dataclass(frozen=True)
+class Finding:
+    state: Literal["ok", "warning", "problem"]
+    text: str
+
+
+def products(report: dict[str, Any]) -> Finding:
+    """Judges the speed of matrix products; `report` is the output of `pippin.engines.device`."""
+    by = f" with {report['blas']}" if report["blas"] else ""
+    found = f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}"
+    if report["gigaflops"] > SLOW_PRODUCTS:
+        return Finding("ok", found)
+    if report["busy"] > BUSY:
+        return Finding(
+            "warning",
+            f"{found}, but the machine is busy: others use {report['busy']:.0%} of its processors. Ask again when it "
+            "rests",
+        )
+    if report["blas"] or report["system"] != "Linux" or "cpu" not in report["device"].lower():
+        return Finding("warning", f"{found}: little, of a machine that is not busy")
+    return Finding("warning", f"{found}: no accelerated BLAS; pip install 'pippin[cpu]'")
+
+
+def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
+    """Whether MLX has the kernels for this Mac's GPU: one of its wheels lacks the kernels for the M5."""
+    found = re.fullmatch(r"applegpu_g(\d+)\w*", report.get("architecture") or "")
+    if found is None or int(found[1]) < NEURAL_ACCELERATORS or report.get("nax_kernels") is not False:
+        return
+    yield Finding(
+        "warning",
+        f"MLX {report['version']} lacks the kernels of this GPU's neural accelerators: prompts take up to three times "
+        "as long. Install another version of mlx",
+    )
+
+
+def cpu_kernels(report: dict[str, Any]) -> Iterator[Finding]:
+    """Whether models on this CPU can run on their packed weights."""
+    if report.get("kernels"):
+        amx = ". This CPU has AMX: --cpu-activations int8-amx uses it, untested" if report.get("amx") else ""
+        yield Finding("ok", f"Kernels for CPUs with {report['kernels']}{amx}")
+    elif "cpu" in report["device"]:
+        yield Finding(
+            "warning", f"No kernels for CPUs, models run in float32: {report.get('kernels_missing')}"
+        )
+
+
+def panics(folders: Iterable[Path], now: float | None = None) -> Iterator[Finding]:
+    """The kernel panics of the last days, from the reports that macOS writes."""
+    since = (time.time() if now is None else now) - PANIC_DAYS * 86400
+    reports = sorted(
+        (written, path)
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.glob("*.panic")
+        if (written := path.stat().st_mtime) > since
+    )
+    if not reports:
+        yield Finding("ok", f"No kernel panic in {PANIC_DAYS:.0f} days")
+        return
+    written, last = reports[-1]
+    count = "A kernel panic" if len(reports) == 1 else f"{len(reports)} kernel panics"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
+    hint = ""
+    if _names_the_gpu(last):
+        hint = (
+            " The last one names the GPU: leave `wired_limit_gb` unset, lower `memory_percent`, update macOS"
+        )
+    yield Finding("warning", f"{count} in {PANIC_DAYS:.0f} days, the last on {when} ({last.name}).{hint}")
+
+
+def _names_the_gpu(report: Path) -> bool:
+    try:
+        with report.open("rb") as file:
+            words = file.read(REPORT_BYTES)
+    except OSError:
+        return False
+    return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
+
+
+def power(settings: str, thermal: str) -> Iterator[Finding]:
+    """Conditions that slow a Mac down. `settings` is the output of `pmset -g`, `thermal` that of `pmset -g therm`."""
+    if re.search(r"^\s*lowpowermode\s+1\b", settings, re.MULTILINE):
+        yield Finding("warning", "Low Power Mode is on: models run at about half their speed")
+    limits = [int(found) for found in re.findall(r"(?:CPU_Speed_Limit|GPU_Speed_Limit)\s*=\s*(\d+)", thermal)]
+    level = re.search(r"thermal warning level[^\d\n]*(\d+)", thermal, re.IGNORECASE)
+    if min(limits, default=100) < 100:
+        yield Finding("warning", f"The machine is hot: macOS holds it to {min(limits)} % of its speed")
+    elif level is not None and int(level[1]) > 0:
+        yield Finding("warning", f"The machine is hot: macOS has recorded thermal warning level {level[1]}")
+
+
+def wired_memory(wanted: Sequence[float], system_limit: str) -> Finding:
+    """How much memory may be wired. `wanted` are the models' `wired_limit_gb`; `system_limit` is the output of
+    `sysctl -n iogpu.wired_limit_mb`, in MiB, where 0 leaves the limit to macOS."""
+    digits = system_limit.strip()
+    given = f"{digits} MiB" if digits.isdigit() and int(digits) else "what macOS chooses"
+    most = f"the GPU may wire {given}"
+    if not wanted:
+        return Finding("ok", f"Wired memory: models wire none (`wired_limit_gb` is not set), {most}")
+    return Finding(
+        "warning",
+        f"Wired memory: models wire up to {sum(wanted):g} GB (`wired_limit_gb`), {most}. Servers that wire most of the "
+        "memory made macOS panic",
+    )
+
+
+def watchdog(environment_value: str | None) -> Finding:
+    """macOS's time limit on GPU work, and how to relax it. The value is that of `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`."""
+    name = "AGX_RELAX_CDM_CTXSTORE_TIMEOUT"
+    if environment_value not in (None, "", "0"):
+        return Finding("ok", f"{name} is set: macOS lets work on the GPU last longer")
+    return Finding(
+        "ok",
+        "macOS ends work on the GPU that keeps the display waiting. If a log says `Impacting Interactivity`, start the "
+        f"server with {name}=1, or with the display off",
+    )
+
+
+FOREIGN: Final = "https://pippin-doctor.invalid"
+"""The origin of a web page that no operator allows."""
+
+
+def check_security() -> Iterator[Finding]:
+    """Findings about the configuration. Flags that a running server was started with are reported by that server."""
+    from pippin.api.access.posture import security_findings  # not needed in every run
+
+    try:
+        options = load(Sources()).server
+    except ConfigError as error:
+        yield Finding("problem", str(error))
+        return
+    for found in security_findings(options):
+        yield Finding(found.state, f"Configuration: {found.text}")
+
+
+def check_running_security(parsed: Namespace) -> Iterator[Finding]:
+    """The server's own findings, which it tells administrators, and its answers to strangers."""
+    if not is_there(parsed):
+        yield Finding("ok", "No server runs here; name one with --server.")
+        return
+    base = address(parsed)
+    try:
+        told = ask(parsed, "GET", "/v1/security")["findings"]
+    except ServerError as error:
+        yield Finding(
+            "warning", f"{base} does not tell of itself ({error}) Show an administrator's --api-key."
+        )
+    else:
+        yield from (Finding(each["state"], f"{base}: {each['text']}") for each in told)
+    yield from _probes(base, is_keyed=bool(parsed.api_key or environment.client_key()))
+
+
+def _probes(base: str, *, is_keyed: bool) -> Iterator[Finding]:
+    """Try requests that must be refused. They change nothing even if they are not."""
+    import httpx
+
+    try:
+        with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
+            page = client.get("/v1/models", headers={"origin": FOREIGN, "sec-fetch-site": "cross-site"})
+            stranger = client.get("/v1/models")
+            manager = client.patch("/v1/settings", json={})
+    except httpx.TransportError as error:
+        yield Finding("problem", f"No server answers at {base} ({type(error).__name__}).")
+        return
+    if page.is_success:
+        yield Finding("warning", f"{base} answers a web page of {FOREIGN}: see --allowed-origin.")
+    else:
+        yield Finding("ok", f"{base} refuses a web page of another origin.")
+    if is_keyed and stranger.is_success:
+        yield Finding("warning", f"{base} answers without a key.")
+    elif not stranger.is_success:
+        yield Finding("ok", f"{base} answers nobody without a key.")
+    if manager.is_success:
+        state: Literal["warning", "problem"] = "problem" if is_keyed else "warning"
+        yield Finding(state, f"{base} lets anyone who reaches it manage it, as no key is set.")
+    else:
+        yield Finding("ok", f"{base} lets nobody manage it without a key.")
+
+
+ROOM_FOR_A_MODEL: Final = 10_000_000_000  # bytes
+SECONDS: Final = 60
+
+
+def check_python() -> Iterator[Finding]:
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
+
+
+def check_arrays() -> Iterator[Finding]:
+    """Imports MLX in a child process, because a broken MLX may crash its process."""
+    command = [sys.executable, "-m", "pippin.engines.device"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield Finding("problem", f"MLX did not import within {SECONDS} seconds.")
+        return
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield Finding("problem", f"MLX does not import ({last}). On Linux: pip install 'pippin[cpu]'")
+        return
+    report = json.loads(done.stdout)
+    yield Finding("ok", f"MLX {report['version']} on {report['device']}")
+    yield products(report)
+    yield from metal_kernels(report)
+    yield from cpu_kernels(report)
+
+
+def check_mac() -> Iterator[Finding]:
+    """Checks of Macs only: kernel panics, power and heat, wired memory and the GPU's watchdog."""
+    if platform.system() != "Darwin":
+        return
+    yield from panics(
+        Path(place).expanduser() / "DiagnosticReports" for place in ("/Library/Logs", "~/Library/Logs")
+    )
+    yield from power(_said("pmset", "-g"), _said("pmset", "-g", "therm"))
+    server = _settings().server
+    options = [entry.options for entry in server.models] or [server.model_defaults]
+    wanted = [each.wired_limit_gb for each in options if each.wired_limit_gb is not None]
+    yield wired_memory(wanted, _said("sysctl", "-n", "iogpu.wired_limit_mb"))
+    yield watchdog(environment.variables().get("AGX_RELAX_CDM_CTXSTORE_TIMEOUT"))
+
+
+def _said(*command: str) -> str:
+    """The output of a system program; empty if it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def check_memory() -> Iterator[Finding]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    yield Finding("ok", f"{size(memory.total)} of memory, {size(memory.available)} of it free")
+
+
+def check_disk() -> Iterator[Finding]:
+    for name, folder in (("downloads", roots().hub), ("imports", roots().imports)):
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+        state: Literal["ok", "warning"] = "ok" if free > ROOM_FOR_A_MODEL else "warning"
+        yield Finding(state, f"{size(free)} free for {name} in {folder}")
+
+
+def check_models() -> Iterator[Finding]:
+    entries = open_catalog(_settings()).entries()
+    usable = [entry for entry in entries if entry.info is not None]
+    yield Finding("ok", f"{len(usable)} model{'' if len(usable) == 1 else 's'} here")
+    for entry in entries:
+        if entry.error is not None and not entry.found.is_gguf:
+            yield Finding("warning", f"{entry.found.id}: {entry.error.message}")
+
+
+def check_server() -> Iterator[Finding]:
+    servers = running_servers()
+    for server in servers:
+        yield Finding("ok", f"A server runs at {server.address} (process {server.pid})")
+    port = _settings().server.port
+    with socket.socket() as probe:
+        taken = probe.connect_ex(("127.0.0.1", port)) == 0
+    if taken and not any(server.address.endswith(f":{port}") for server in servers):
+        yield Finding("warning", f"Port {port} is taken by another program: serve with --port")
+
+
+def check_configuration() -> Iterator[Finding]:
+    try:
+        notes = load(Sources()).notes
+    except ConfigError as error:
+        yield Finding("problem", str(error))
+        return
+    for note in notes:
+        yield Finding("warning", note.text)
+
+
+def _settings() -> Settings:
+    """The settings, or the defaults if the configuration is invalid, which `check_configuration` reports."""
+    try:
+        return load(Sources())
+    except ConfigError:
+        return Settings(server=ServerOptions())
+
+
+CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
+    check_python,
+    check_arrays,
+    check_mac,
+    check_memory,
+    check_disk,
+    check_models,
+    check_configuration,
+    check_server,
+)

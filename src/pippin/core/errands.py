@@ -1,0 +1,132 @@
+"""The messages to and from a process that converts or verifies a model, one JSON object a line."""
+
+import re
+from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct, field
+
+Mode = Literal["affine", "mxfp4", "nvfp4", "mxfp8"]
+Recipe = Literal["2-6", "3-4", "3-6", "4-6"]
+Dtype = Literal["float16", "bfloat16", "float32"]
+
+BITS: Final = (2, 3, 4, 5, 6, 8)
+GROUP_SIZES: Final = (32, 64, 128)
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+RECIPES: Final[tuple[Recipe, ...]] = get_args(Recipe)
+DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
+
+DRAFT_HEADS: Final = "mtp.safetensors"
+"""The file of a converted model that holds its draft heads: arrays under the names that the checkpoint gave them, with
+its numbers. Loaders of `model*.safetensors` do not see it. The file's metadata tell `layout`, "published" where names
+and numbers are the publisher's and "mlx" where the checkpoint was a conversion already; `bits`, `group_size` and `mode`
+of matrices that MLX quantised; and the publisher's `quantization_config`."""
+
+ROUTER: Final = re.compile(r"(?:gate|router)\.weight$")
+"""Names of draft heads' small matrices that choose experts, which are not quantised."""
+
+
+class Quantization(Struct, frozen=True, kw_only=True):
+    """How matrices are quantised. `recipe` gives some of them its higher number of bits (mlx-lm's mixed recipes)."""
+
+    bits: int
+    group_size: int  # weights that share a scale
+    mode: Mode = "affine"
+    recipe: Recipe | None = None
+
+    @property
+    def most_bits(self) -> int:
+        """Most bits per weight, including its share of scale and offset."""
+        bits = self.bits if self.recipe is None else int(self.recipe.rpartition("-")[2])
+        return bits + (-(-32 // self.group_size))
+
+
+class Conversion(Struct, frozen=True, kw_only=True):
+    """A checkpoint to convert. `target` must not exist; it appears whole or not at all."""
+
+    target: str
+    quantization: Quantization | None  # None: matrices are not quantised
+    dtype: Dtype | None  # of unquantised arrays and of scales; None: the checkpoint's own
+    measure: bool  # measure the perplexity before and after
+
+
+class Step(Struct, frozen=True, tag="step"):
+    """Progress: `done` of `total` bytes are written. `total` is 0 where nothing is counted."""
+
+    done: int
+    total: int
+    what: str
+
+
+class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
+    size: int  # bytes of the weights
+    bits_per_weight: float
+    draft_arrays: int  # arrays kept from the draft heads
+    before: float | None = None  # perplexity
+    after: float | None = None
+
+
+class ErrandFailed(Struct, frozen=True, tag="failed"):
+    message: str
+
+
+Told = Step | Converted | ErrandFailed
+
+
+Severity = Literal["fault", "warning", "note"]
+SectionName = Literal["files", "tokens", "template", "numbers", "tools", "questions"]
+SECTIONS: Final[tuple[SectionName, ...]] = get_args(SectionName)
+
+
+class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that was found. A fault changes answers; a warning may; a note is worth knowing."""
+
+    code: str  # the same in every report: `eos-disagree`
+    severity: Severity
+    text: str  # what was found, with its figures
+    meaning: str = ""  # what it does to answers
+    command: str = ""  # what helps
+
+
+class Section(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One part of a report."""
+
+    name: SectionName
+    findings: tuple[Finding, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)  # what was measured, by a label for readers
+    seconds: float = 0.0
+    left_out: str = ""  # why nothing was checked
+
+
+class Report(Struct, frozen=True, kw_only=True, tag="report"):
+    """What was found of one model."""
+
+    model: str
+    folder: str
+    at: int  # seconds since the epoch
+    sections: tuple[Section, ...]
+    machine: str = ""  # what computed it
+    against: str | None = None  # the folder that it was compared with
+
+    def count(self, severity: Severity) -> int:
+        return sum(each.severity == severity for part in self.sections for each in part.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The result in a few words."""
+        if self.count("fault"):
+            return f"{_counted(self.count('fault'), 'fault')}, {_counted(self.count('warning'), 'warning')}"
+        return _counted(self.count("warning"), "warning") if self.count("warning") else "no fault found"
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """What to verify, in this order."""
+
+    sections: tuple[SectionName, ...] = SECTIONS
+    against: str | None = None  # a folder to compare with
+
+
+VerifyTold = Step | Report | ErrandFailed
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,230 @@
+"""Makes a request's attachments readable: documents become text, and what the model cannot take becomes a line.
+
+An agent sends its whole conversation with every request. If a picture in it were refused each time, the conversation
+could never go on. So only the user's newest question is refused, unless the operator says otherwise.
+"""
+
+import importlib.util
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from pippin.config.options.model import UnreadableMedia
+from pippin.core.conversation import (
+    Attachment,
+    Audio,
+    Document,
+    Image,
+    Inline,
+    Message,
+    Missing,
+    Part,
+    Text,
+    ToolResult,
+    Video,
+    newest_question,
+)
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.requests import GenerationRequest
+from pippin.engines.attachments.documents import Documents
+
+KINDS: Final[dict[type[Attachment], tuple[str, str]]] = {
+    Image: ("image", "picture"),
+    Audio: ("audio", "sound"),
+    Video: ("video", "video"),
+    Document: ("document", "document"),
+}
+"""The modality of a part, and the word for it."""
+MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+FEWER: Final = "this model takes fewer of them in a request"
+NO_PLACE: Final = "this model takes none at this place of a conversation"
+
+Change = Callable[[Attachment, str, int], Iterable[Part]]
+"""What takes the place of an attachment, of its field, in the message of an index."""
+
+
+class AttachmentReader:
+    """Makes attachments readable for one model. Several threads may use it at once."""
+
+    def __init__(self, policy: UnreadableMedia) -> None:
+        self._policy = policy
+        self._documents = Documents()
+
+    def read(self, request: GenerationRequest, taken: Container[str]) -> "Readable":
+        """The request with attachments that the model can take, which are of the modalities `taken`.
+
+        Raises `ServerError` naming an attachment that can't be read, or not by this model, where it may not be left
+        out.
+        """
+        readable = Readable(request, self._needed(request))
+        readable.change(lambda part, where, index: self._read(readable, part, where, index, taken))
+        return readable
+
+    def _needed(self, request: GenerationRequest) -> Callable[[int], bool]:
+        question = newest_question(request.messages or (), continued=request.continue_final)
+        return lambda index: self._policy == "refuse" or (self._policy == "auto" and index == question)
+
+    def _read(
+        self, readable: "Readable", part: Attachment, where: str, index: int, taken: Container[str]
+    ) -> Iterable[Part]:
+        modality, _ = KINDS[type(part)]
+        try:
+            if isinstance(part.source, Missing):
+                raise ServerError.of(part.source.report)
+            if isinstance(part, Document):
+                return self._documents.parts(part, where, sees="image" in taken)
+        except ServerError as error:
+            return readable.leave_out(part, index, _reason(error.report), error)
+        if modality in taken:
+            return (replace(part, field=where),)
+        refusal, reason = _not_taken(modality, where, taken)
+        return readable.leave_out(part, index, reason, refusal)
+
+
+class Readable:
+    """A request whose attachments are made readable, and what was left out of it."""
+
+    def __init__(self, request: GenerationRequest, is_needed: Callable[[int], bool]) -> None:
+        """`is_needed` says of a message, by its index, whether nothing of it may be left out."""
+        self.request = request
+        self._is_needed = is_needed
+        self._left = Counter[str]()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Whole sentences on what was left out."""
+        if not self._left:
+            return ()
+        counts = ", ".join(f"{count} x {kind}" for kind, count in self._left.items())
+        return (f"A line in the prompt says in the place of each what was left out of it: {counts}.",)
+
+    def change(self, change: Change) -> None:
+        messages = self.request.messages or ()
+        if any(True for _ in attachments(messages)):
+            changed = tuple(_changed(message, index, change) for index, message in enumerate(messages))
+            self.request = replace(self.request, messages=changed)
+
+    def leave_out(
+        self, part: Attachment, index: int, reason: str, refusal: ServerError | None = None
+    ) -> tuple[Part, ...]:
+        """The line in the place of an attachment. Raises `refusal` if it may not be left out."""
+        if refusal is not None and self._is_needed(index):
+            raise refusal
+        _, word = KINDS[type(part)]
+        self._left[word] += 1
+        facts = ", ".join(_facts(part))
+        return (Text(f"[{word.capitalize()} left out{facts and ': '}{facts}: {reason}.]"),)
+
+    def leave_out_for(self, report: ErrorReport) -> bool:
+        """Leave out what has led to a refusal; False if nothing that may be left out has."""
+        listed = list(attachments(self.request.messages or ()))
+        free = {
+            where: part for where, part, index in listed if ".pages[" in where or not self._is_needed(index)
+        }
+        place = next((n for n, (where, *_) in enumerate(listed) if where == report.param), None)
+        if place is None:
+            going, reason = (set(free), NO_PLACE) if report.param == "messages" else (set(), "")
+        else:
+            refused, part, _ = listed[place]
+            earlier = {w for w, p, _ in listed[:place] if w in free and type(p) is type(part)}
+            # Refused though it can be read: there are too many, and the newest are worth most.
+            if earlier and (report.kind == "unsupported" or refused not in free):
+                going, reason = earlier, FEWER
+            else:
+                going, reason = {refused} & set(free), _reason(report)
+        self.change(
+            lambda part, where, index: self.leave_out(part, index, reason) if where in going else (part,)
+        )
+        return bool(going)
+
+
+def attachments(messages: Iterable[Message]) -> Iterable[tuple[str, Attachment, int]]:
+    """Each attachment with its field and the index of its message."""
+    found: list[tuple[str, Attachment, int]] = []
+
+    def note(part: Attachment, where: str, index: int) -> tuple[Part, ...]:
+        found.append((where, part, index))
+        return (part,)
+
+    for index, message in enumerate(messages):
+        _changed(message, index, note)
+    return found
+
+
+def _changed(message: Message, index: int, change: Change) -> Message:
+    def parts_of(parts: Iterable[Part], where: str) -> list[Part]:
+        found: list[Part] = []
+        for number, part in enumerate(parts):
+            at = f"{where}.content[{number}]"
+            match part:
+                case ToolResult(parts=inner):
+                    found.append(replace(part, parts=tuple(parts_of(inner, at))))
+                case Image() | Audio() | Video() | Document():
+                    found += change(part, part.field or at, index)
+                case _:
+                    found.append(part)
+        return found
+
+    return replace(message, parts=tuple(parts_of(message.parts, f"messages[{index}]")))
+
+
+def _not_taken(modality: str, where: str, taken: Container[str]) -> tuple[ServerError, str]:
+    """The refusal of a modality, and the reason in a line."""
+    if any(each in taken for each, _ in KINDS.values()):
+        reason = f"this model takes no {modality}"
+        message = f"T{reason[1:]}, and '{where}' is one. Leave it out, or choose a model that takes it."
+        return ServerError("unsupported", message, where), reason
+    hint = (
+        ""
+        if importlib.util.find_spec("mlx_vlm")
+        else ' Models that do need an extra: pip install "pippin[vision]".'
+    )
+    message = (
+        f"This model takes text only, and '{where}' is of the type {modality}. Leave it out, or choose a model that "
+        f"takes such input.{hint}"
+    )
+    return ServerError("unsupported", message, where), "this model reads text only"
+
+
+def _reason(report: ErrorReport) -> str:
+    """The cause in a refusal, without its field, which is another one in every request, and without its advice."""
+    param = report.param or ""
+    told = report.message.replace(f"'{param}'", param).replace(param, "it") if param else report.message
+    told = re.split(r"[.;] |\.$", told, maxsplit=1)[0]
+    return told[:1].lower() + told[1:]
+
+
+def _facts(part: Attachment) -> Iterable[str]:
+    """The media type, size and name of an attachment, as far as they are known."""
+    if not isinstance(part.source, Inline):
+        return
+    mime, size = part.source.mime or "", ""
+    if isinstance(part, Image):
+        mime, size = _measured(part.source.data, mime)
+    elif isinstance(part, Document):
+        mime = "application/pdf"
+    elif isinstance(part, Audio) and part.format:
+        mime = mime or f"audio/{part.format}"
+    if MEDIA_TYPE.fullmatch(mime):
+        yield mime
+    if size:
+        yield size
+    if isinstance(part, Document) and part.name:
+        yield part.name
+
+
+def _measured(data: bytes, mime: str) -> tuple[str, str]:
+    """The media type and the width and height of a picture, if it is one and Pillow is installed to say so."""
+    try:
+        from PIL import Image as PillowImage
+
+        from pippin.engines.pictures import FORMATS
+
+        with PillowImage.open(io.BytesIO(data), formats=FORMATS) as found:
+            return found.get_format_mimetype() or mime, f"{found.width}x{found.height}"
+    except Exception:  # Pillow's readers have no common error
+        return mime, ""

@@ -1,0 +1,139 @@
+"""Fields that mlx-lm's classes take and configurations of transformers 5 leave out or write otherwise, and fields that
+change what a model computes and that its class does not take."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from pippin.engines.language.configuration import Config, head_size
+
+GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
+"""Activations that classes have in one form for all: names in published files are not exact."""
+
+NEUTRAL = (None, False)
+COMPUTING = (
+    "activation_function",
+    "attn_logit_softcapping",
+    "clip_qkv",
+    "final_logit_softcapping",
+    "hidden_act",
+    "hidden_activation",
+    "moe_router_logit_softcapping",
+    "qk_layernorm",
+    "rope_interleave",
+    "scale_attn_by_inverse_layer_idx",
+    "swiglu_limit",
+    "topk_method",
+    "use_parallel_residual",
+)
+"""Fields that add nothing to the weights, and change the answers."""
+
+
+def filled(config: Config) -> Config:
+    """The configuration with what its architecture leaves out in the newest spelling."""
+    kind = str(config.get("model_type"))
+    found = OMITTED.get(kind, _nothing)(config)
+    size = None if "kv_lora_rank" in config or kind in OF_TWO_SIZES else head_size(config)
+    found = {"head_dim": size, **found} if size is not None else found
+    found = {name: value for name, value in found.items() if config.get(name) is None is not value}
+    found |= REWRITTEN.get(kind, _nothing)(config)
+    if isinstance(text := config.get("text_config"), dict):
+        found["text_config"] = filled(text)
+    return {**config, **found}
+
+
+def refuse_unread(config: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
+    kind = config.get("model_type")
+    usual = CONFIG_MAPPING[kind].__dataclass_fields__ if kind in CONFIG_MAPPING else {}
+    for name in COMPUTING:
+        if name in taken or name not in usual or name not in config:
+            continue
+        value, default = config[name], usual[name].default
+        if (value in NEUTRAL and default in NEUTRAL) or value == default or {value, default} <= {*GELU}:
+            continue
+        raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+    if kind == "gpt_bigcode" and not config.get("multi_query", True):
+        raise ValueError("multi_query false is not read by the class of this architecture")
+    if kind == "cohere2" and (types := config.get("layer_types")):
+        pattern = config.get("sliding_window_pattern", 4)
+        if [kind == "full_attention" for kind in types] != [
+            place % pattern == 0 for place in range(1, len(types) + 1)
+        ]:
+            raise ValueError(
+                "layer_types is not read by the class of this architecture, but sliding_window_pattern"
+            )
+
+
+def _nothing(config: Mapping[str, Any]) -> Config:
+    return {}
+
+
+def _renamed(kinds: Mapping[str, str]) -> Callable[[Config], Config]:
+    """`layer_types` with other names for some types of layers."""
+
+    def rename(config: Config) -> Config:
+        types = config.get("layer_types")
+        return {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
+
+    return rename
+
+
+def _dense_first(config: Config) -> int:
+    """How many layers come before the first with experts."""
+    types = config.get("mlp_layer_types") or []
+    return types.index("sparse") if "sparse" in types else len(types)
+
+
+def _vocabulary(config: Config) -> Config:
+    """Classes of models with a text model have a size of their own that stands above its own."""
+    return {"vocab_size": (config.get("text_config") or {}).get("vocab_size")}
+
+
+def _kimi_linear(config: Config) -> Config:
+    types = config.get("layer_types")
+    if types is None:
+        return {}
+    layers = {kind: [place for place, each in enumerate(types, 1) if each == kind] for kind in {*types}}
+    linear = {
+        "num_heads": config["linear_num_heads"],
+        "head_dim": config["linear_head_dim"],
+        "short_conv_kernel_size": config["linear_conv_kernel_dim"],
+        "kda_layers": layers.get("linear_attention", []),
+        "full_attn_layers": layers.get("full_attention", []),
+    }
+    first = _dense_first(config)
+    # The layers with full attention do not turn.
+    return {
+        "linear_attn_config": linear,
+        "rope_theta": 1e4,
+        "mla_use_nope": True,
+        "first_k_dense_replace": first,
+    }
+
+
+Omitted = Callable[[Config], Config]
+
+OMITTED: dict[str, Omitted] = {
+    "gemma3": _vocabulary,
+    "gemma4": _vocabulary,
+    "kimi_linear": _kimi_linear,
+    "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
+    "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
+    "mamba2": lambda config: {"intermediate_size": int(config["expand"] * config["hidden_size"])},
+    "minicpm3": lambda config: {"rope_scaling": {}},
+    "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},
+    "solar_open": lambda config: {
+        "intermediate_size": config["moe_intermediate_size"],
+        "first_k_dense_replace": 0,
+        "partial_rotary_factor": 1.0,
+    },
+}
+"""What the published models of an architecture have all alike, or what follows from other fields."""
+
+REWRITTEN: dict[str, Omitted] = {
+    "granitemoehybrid": _renamed({"linear_attention": "mamba", "full_attention": "attention"}),
+}
+OF_TWO_SIZES = ("gemma4_text",)
+"""Types whose layers have heads of unlike sizes."""

@@ -1,0 +1,282 @@
+"""Arrays that other tools have quantised, as MLX holds them: packed as its own where that is the same numbers, else
+unpacked.
+
+A method has a function here, or is left to the libraries, or is refused by its name.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+
+from pippin.engines.language.configuration import Config
+
+Arrays = dict[str, mx.array]
+
+LEFT_TO_LIBRARIES: Final = ("bitnet", "mxfp4", "mxfp8")
+"""What mlx-lm and mlx-vlm read by themselves."""
+
+LEFT_FORMATS: Final = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
+"""The same of compressed-tensors."""
+
+NONE: Final = {"quant_method": "none"}
+"""In place of the settings of weights that are unpacked. The libraries look elsewhere where there are none."""
+
+BLOCK: Final = 128  # rows and columns of a block with one scale
+GROUPS: Final = (128, 64, 32)
+BITS: Final = (2, 3, 4, 5, 6, 8)
+AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
+BESIDE: Final = ("input_scale", "activation_scale", "k_scale", "v_scale", "output_scale", "input_zero_point")
+"""Scales of activations, which are not rounded here."""
+
+
+def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
+    """The arrays of a checkpoint, with the settings in its configuration to match; `wide` is the type of unpacked ones
+    and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for a method that is not read here."""
+    settings = _settings(config)
+    method = settings.get("quant_method")
+    if method is None or left_to_libraries(config):
+        return arrays
+    if method == "auto-round":
+        method = str(settings.get("packing_format", "")).rpartition("auto_")[2]
+    read = METHODS.get(str(method))
+    if read is None:
+        raise ValueError(
+            f"its weights are quantised by {settings.get('quant_method')}, which is not read here: take the checkpoint "
+            "that it was made from, and let `pippin convert NAME --bits 4` quantise it"
+        )
+    return _Opened(arrays, settings, wide).all(read, config)
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    for part in (config, config.get("text_config")):
+        found = part.get("quantization_config") if isinstance(part, dict) else None
+        if isinstance(found, dict) and found:
+            inner = found.get("quantization")  # as in ModelOpt's own file
+            found = inner if isinstance(inner, dict) else found
+            return {"quant_method": "modelopt", **found} if "quant_algo" in found else found
+    return {}
+
+
+def left_to_libraries(config: Mapping[str, Any]) -> bool:
+    """Whether mlx-lm and mlx-vlm get the arrays as they are stored."""
+    settings = _settings(config)
+    method = settings.get("quant_method")
+    if "quantization" in config or method in LEFT_TO_LIBRARIES or settings.get("scale_fmt") == "ue8m0":
+        return True
+    if method == "modelopt":
+        return settings.get("quant_algo") != "FP8"
+    return method == "compressed-tensors" and settings.get("format") in LEFT_FORMATS
+
+
+class _Opened:
+    """The arrays of one checkpoint while they are read."""
+
+    def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype) -> None:
+        self.arrays, self.settings, self.wide = dict(arrays), settings, wide
+        self.packed: dict[str, Any] | None = None  # the settings of MLX's own packing, where it is used
+
+    def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
+        read(self)
+        self._drop(BESIDE)
+        config["quantization_config"] = self.packed or NONE
+        if self.packed is None:
+            return self.arrays
+        config["quantization"] = self.packed
+        return {
+            name: array.astype(self.wide) if mx.issubdtype(array.dtype, mx.floating) else array
+            for name, array in self.arrays.items()
+        }
+
+    def prefixes(self, suffix: str) -> Iterator[str]:
+        """The names of modules that have an array of this name."""
+        yield from [name.removesuffix(suffix) for name in self.arrays if name.endswith("." + suffix)]
+
+    def take(self, name: str) -> mx.array | None:
+        return self.arrays.pop(name, None)
+
+    def _drop(self, leaves: tuple[str, ...]) -> None:
+        self.arrays = {
+            name: array for name, array in self.arrays.items() if name.rpartition(".")[2] not in leaves
+        }
+
+    def put(
+        self,
+        prefix: str,
+        packed: mx.array,
+        bits: int,
+        scales: mx.array,
+        zeros: mx.array,
+        index: mx.array | None = None,
+    ) -> None:
+        """Numbers packed as MLX does [out, words], with a scale and a zero for each group [out, groups]. `index`: the
+        group of each column, None where they are in order."""
+        if bits not in BITS:
+            raise ValueError(f"{prefix}weight is quantised in {bits} bits, which MLX does not have")
+        scales, zeros = scales.astype(mx.float32), zeros.astype(mx.float32)
+        columns = _columns(packed, bits)
+        index = None if index is None or _is_in_order(index, scales.shape[1]) else index.astype(mx.int32)
+        own = columns // scales.shape[1]
+        group = next((each for each in GROUPS if own % each == 0), None)
+        if index is not None or group is None or columns % scales.shape[1]:
+            places = mx.arange(columns) // own if index is None else index
+            numbers = unpacked(packed, bits)
+            found = (numbers - zeros[:, places]) * scales[:, places]
+            self.arrays[f"{prefix}weight"] = found.astype(self.wide)
+            return
+        scales, zeros = (mx.repeat(each, own // group, axis=1) for each in (scales, zeros))
+        self.arrays[f"{prefix}weight"] = packed
+        self.arrays[f"{prefix}scales"] = scales.astype(self.wide)
+        self.arrays[f"{prefix}biases"] = (-zeros * scales).astype(self.wide)
+        self.packed = {"group_size": group, "bits": bits, "mode": "affine"}
+
+
+def unpacked(words: mx.array, bits: int) -> mx.array:
+    """The numbers [..., n] in words of 32 bits, the lowest bits first, in float32."""
+    count = _columns(words, bits)
+    rows = words.reshape(-1, words.shape[-1])
+    ones = mx.ones((rows.shape[0], count // 32))
+    found = mx.dequantize(rows, ones, mx.zeros_like(ones), group_size=32, bits=bits)
+    return found.reshape(*words.shape[:-1], count)
+
+
+def _columns(words: mx.array, bits: int) -> int:
+    return int(words.shape[-1]) * 32 // bits
+
+
+def _words(array: mx.array) -> mx.array:
+    return mx.contiguous(array).view(mx.uint32)
+
+
+def _is_in_order(index: mx.array, groups: int) -> bool:
+    found = np.asarray(index)
+    return bool((found == np.arange(found.size) * groups // found.size).all())
+
+
+def scaled(weight: mx.array, scales: mx.array, block: tuple[int, int], wide: mx.Dtype) -> mx.array:
+    """A matrix [..., rows, columns] times its scales: one, one for each row, or one for each block."""
+    weight, scales = weight.astype(mx.float32), scales.astype(mx.float32)
+    if scales.size == 1:
+        return (weight * scales.reshape(())).astype(wide)
+    if scales.ndim == weight.ndim - 1:
+        scales = scales[..., None]
+    for axis, size in zip((-2, -1), block, strict=True):
+        count, wanted = scales.shape[axis], weight.shape[axis]
+        each = size if count == -(-wanted // size) else -(-wanted // count)
+        scales = mx.take(mx.repeat(scales, each, axis=axis), mx.arange(wanted), axis=axis)
+    return (weight * scales).astype(wide)
+
+
+def _fp8(opened: _Opened) -> None:
+    """Scales for blocks, rows or whole matrices, by the name that DeepSeek gave them or another."""
+    block = tuple(opened.settings.get("weight_block_size") or (BLOCK, BLOCK))
+    for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
+        own = suffix.removesuffix("_inv").removesuffix("_scale")
+        for prefix in opened.prefixes(suffix):
+            scales, weight = opened.take(prefix + suffix), opened.arrays.get(prefix + own)
+            if scales is not None and weight is not None:
+                opened.arrays[prefix + own] = scaled(weight, scales, (block[0], block[1]), opened.wide)
+
+
+def _compressed(opened: _Opened) -> None:
+    sparse = opened.settings.get("sparsity_config") or {}
+    if opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense":
+        raise ValueError(
+            "its weights are sparse (compressed-tensors), which is not read here: take the checkpoint that it was made "
+            "from, and let `pippin convert NAME --bits 4` quantise it"
+        )
+    for prefix in opened.prefixes("weight_packed"):
+        words, scales = opened.take(f"{prefix}weight_packed"), opened.take(f"{prefix}weight_scale")
+        assert words is not None
+        if scales is None:
+            raise ValueError(f"{prefix}weight_packed has no scales")
+        zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
+        shape = opened.take(f"{prefix}weight_shape")
+        bits = (
+            words.shape[-1] * 32 // (int(np.asarray(shape)[-1]) if shape is not None else words.shape[-1] * 8)
+        )
+        middle = mx.full(scales.shape, float(1 << (bits - 1)))
+        offsets = middle if zeros is None else unpacked(_words(zeros.T), bits)[:, : scales.shape[0]].T
+        opened.put(prefix, _words(words), bits, scales, offsets, index)
+    for prefix in opened.prefixes("weight_zero_point"):
+        zeros, name = opened.take(f"{prefix}weight_zero_point"), f"{prefix}weight"
+        if zeros is not None and name in opened.arrays and zeros.size > 1:
+            opened.arrays[name] = opened.arrays[name].astype(mx.float32) - zeros.astype(mx.float32)
+    _fp8(opened)
+
+
+def _gptq(opened: _Opened) -> None:
+    bits = int(opened.settings.get("bits") or 4)
+    above = 0 if opened.settings.get("checkpoint_format") == "gptq_v2" else 1
+    for prefix in opened.prefixes("qweight"):
+        words, zeros, scales = (opened.take(prefix + name) for name in ("qweight", "qzeros", "scales"))
+        if words is None or zeros is None or scales is None:
+            raise ValueError(f"{prefix}qweight has no scales or zeros")
+        offsets = unpacked(_words(zeros), bits)[:, : scales.shape[1]] + above
+        index = opened.take(f"{prefix}g_idx")
+        opened.put(prefix, _words(words.T), bits, scales.T, offsets.T, index)
+
+
+def _awq(opened: _Opened) -> None:
+    version, bits = str(opened.settings.get("version", "gemm")).lower(), opened.settings.get("bits") or 4
+    if version != "gemm" or bits != 4:
+        raise ValueError(
+            f"its weights are quantised by AWQ as {version} of {bits} bits, and only "
+            "gemm of 4 bits is read here: take the checkpoint that it was made from, and let `pippin convert NAME "
+            "--bits 4` quantise it"
+        )
+    shifts = mx.array(AWQ_ORDER, dtype=mx.uint32) * 4
+
+    def numbers(words: mx.array) -> mx.array:
+        return ((_words(words)[..., None] >> shifts) & 15).reshape(words.shape[0], -1)
+
+    for prefix in opened.prefixes("qweight"):
+        words, zeros, scales = (opened.take(prefix + name) for name in ("qweight", "qzeros", "scales"))
+        if words is None or zeros is None or scales is None:
+            raise ValueError(f"{prefix}qweight has no scales or zeros")
+        rows = numbers(words).T
+        packed = (rows.reshape(rows.shape[0], -1, 8) << (mx.arange(8, dtype=mx.uint32) * 4)).sum(axis=-1)
+        opened.put(prefix, packed.astype(mx.uint32), 4, scales.T, numbers(zeros).T)
+
+
+def _bitsandbytes(opened: _Opened) -> None:
+    for kind in ("nf4", "fp4"):
+        suffix = f"weight.quant_state.bitsandbytes__{kind}"
+        for prefix in opened.prefixes(suffix):
+            state = opened.take(prefix + suffix)
+            assert state is not None
+            told = json.loads(np.asarray(state).tobytes())
+            opened.arrays[f"{prefix}weight"] = _four_bits(opened, f"{prefix}weight", told)
+    for prefix in opened.prefixes("SCB"):
+        scales, name = opened.take(f"{prefix}SCB"), f"{prefix}weight"
+        if scales is not None and name in opened.arrays:
+            numbers = opened.arrays[name].astype(mx.float32)
+            opened.arrays[name] = (numbers * (scales.astype(mx.float32) / 127)[:, None]).astype(opened.wide)
+    opened._drop(("weight_format",))
+
+
+def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
+    """A matrix of bitsandbytes: a table's numbers, the higher half of a byte first, times the largest of each block."""
+    words, table, largest = (opened.arrays.pop(name + leaf) for leaf in ("", ".quant_map", ".absmax"))
+    if (inner := opened.take(f"{name}.nested_quant_map")) is not None:
+        outer = opened.arrays.pop(f"{name}.nested_absmax")
+        sizes = mx.repeat(outer, told["nested_blocksize"])[: largest.size]
+        largest = inner[largest.reshape(-1)] * sizes + told["nested_offset"]
+    flat = words.reshape(-1)
+    numbers = table[mx.stack([flat >> 4, flat & 15], axis=-1).reshape(-1)]
+    count = int(np.prod(told["shape"]))
+    found = numbers[:count] * mx.repeat(largest.reshape(-1), told["blocksize"])[:count]
+    return found.reshape(told["shape"]).astype(opened.wide)
+
+
+METHODS: Final[dict[str, Callable[[_Opened], None]]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "modelopt": _fp8,
+    "compressed-tensors": _compressed,
+    "gptq": _gptq,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+}

@@ -1,0 +1,91 @@
+"""The arrays of a checkpoint as mlx-lm and mlx-vlm take them: of the files that count, with what other tools packed in
+MLX's own form. The libraries read all files that a pattern finds, and the last one wins."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from pippin.config.accelerator import accelerator
+from pippin.core.published import object_in
+from pippin.core.safetensors import read_header, weight_files
+from pippin.engines.language.configuration import Config
+from pippin.engines.language.upstream.mends import classes_of
+from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, unquantised
+
+FP8 = "F8_E4M3"
+OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
+TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
+
+
+def read_arrays(folder: Path, config: Config) -> Arrays:
+    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them.
+
+    Raises `ValueError` for files that contradict each other, and for arrays that are no numbers of their own.
+    """
+    if "quantization_config" not in config and (other := object_in(folder / OTHER_SETTINGS)):
+        config["quantization_config"] = other
+    wide, decodes = _wide(config), not left_to_libraries(config)
+    found: Arrays = {}
+    chosen = weight_files(folder)
+    for path in chosen.files:
+        types, arrays = _types(path), mx.load(str(path))
+        assert isinstance(arrays, dict)  # of a safetensors file
+        for name, array in arrays.items():
+            if chosen.owners[name] == path:
+                # MLX loads FP8 numbers as bytes.
+                found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
+    return unquantised(found, config, wide)
+
+
+def _types(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        header = read_header(file)
+    return {} if header is None else {name: array.dtype for name, array in header.arrays.items()}
+
+
+def _wide(config: Config) -> mx.Dtype:
+    """The type of what is unpacked. A CPU computes in float32, so that nothing is rounded there."""
+    if accelerator() == "cpu":
+        return mx.float32
+    parts = (config, config.get("text_config") or {})
+    named = next((part[key] for part in parts for key in ("dtype", "torch_dtype") if part.get(key)), None)
+    return TYPES.get(str(named).removeprefix("torch."), mx.bfloat16)
+
+
+def classes_in(folder: Path) -> Callable[[Config], tuple[Any, Any]]:
+    """What makes a model of mlx-lm and its arguments, for its `load_model`, with the arrays of `read_arrays`."""
+
+    def classes(config: Config) -> tuple[Any, Any]:
+        make, arguments = classes_of(config)
+        arrays = read_arrays(folder, config)
+
+        def made(given: Any) -> nn.Module:
+            model = make(given)
+            sanitize = getattr(model, "sanitize", lambda found: found)
+
+            def once(_: Arrays) -> Any:
+                # An attribute of the model would hold all arrays as long as it lives.
+                del model.sanitize
+                return sanitize(arrays)
+
+            model.sanitize = once
+            return model
+
+        return made, arguments
+
+    return classes
+
+
+def refuse_bytes(model: nn.Module) -> None:
+    """Raises `ValueError` for a weight whose numbers are integers without scales."""
+    for path, module in model.named_modules():
+        weight = module.get("weight")
+        scaled = any(name.startswith(("scales", "weight_scale")) for name in module)
+        if isinstance(weight, mx.array) and not scaled and mx.issubdtype(weight.dtype, mx.integer):
+            kind = str(weight.dtype).rpartition(".")[2]
+            raise ValueError(
+                f"{path}.weight holds integers ({kind}) and has no scales, so its numbers are unknown"
+            )

@@ -1,0 +1,184 @@
+"""Checks finished answers and calls against the whole schema that they were to keep to, and says where they do not.
+
+A grammar leaves out what it can't enforce of a schema that is not strict, and nothing holds a call that the model was
+free to make. A client may send any schema, so a check that could take long is not made.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from pippin.core.conversation import Tool
+from pippin.core.decoding import from_json
+from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartStarted
+from pippin.core.requests import JsonSchema, OutputFormat
+from pippin.output.schemas import resolve
+
+LONGEST_TEXT: Final = 1 << 18  # characters of JSON that are checked
+MOST_VALUES: Final = 50_000  # inside of one JSON text
+MOST_PARTS: Final = 5_000  # of a schema with its references followed, as deep as the value
+MOST_STEPS: Final = 1_000_000  # values times parts that apply to them
+MOST_MATCHED: Final = 200_000  # characters times patterns that they are matched with
+BACKTRACKED: Final = 50  # characters in which a pattern that looks around takes as long as one that does not
+MOST_BACKTRACKS: Final = 500
+LARGEST_PATTERN: Final = 1 << 16  # bytes, compiled
+LONGEST_REASON: Final = 200  # characters
+
+_BESIDE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_BESIDE_MAPS: Final = ("dependentSchemas", "dependencies")
+_BESIDE: Final = ("not", "if", "then", "else")
+_INSIDE_MAPS: Final = ("properties", "patternProperties")
+_INSIDE: Final = (
+    *("additionalProperties", "items", "additionalItems", "contains", "propertyNames"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+)
+_LOOKS_AROUND: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
+_UNBOUNDED: Final = {"$dynamicRef", "$recursiveRef"}
+
+
+class Unchecked:
+    """The check of an answer that has no schema."""
+
+    def see(self, events: Iterable[Event]) -> None:
+        """Take note of events of the choice."""
+
+    def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
+        """What is wrong with the choice that ended for this reason, a sentence for each fault."""
+        return ()
+
+
+class AnswerCheck(Unchecked):
+    """The check of one choice, against the schemas of its answer and of the offered tools."""
+
+    def __init__(self, answer: JsonSchema | None, tools: tuple[Tool, ...]) -> None:
+        self._answer = answer
+        self._tools = {tool.name: tool.parameters for tool in tools}
+        self._parts: list[tuple[PartStarted, list[str]]] = []
+
+    def see(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if type(event) is PartDelta:
+                self._parts[-1][1].append(event.text)
+            elif type(event) is PartStarted:
+                self._parts.append((event, []))
+            elif type(event) is PartEnded and event.thought:
+                self._parts.pop()
+
+    def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
+        if reason not in ("stop", "tool_calls"):
+            return ()
+        found = []
+        for part, pieces in self._parts:
+            schema = self._tools.get(part.name or "")
+            if part.kind == "tool_call" and schema and (fault := fault_of(schema, "".join(pieces))):
+                found.append(f"The call of '{part.name}' does not keep to the tool's schema{fault}.")
+        text = "".join("".join(pieces) for part, pieces in self._parts if part.kind == "text")
+        called = any(part.kind == "tool_call" for part, _ in self._parts)
+        if self._answer is not None and not called and (fault := fault_of(self._answer.schema, text)):
+            found.append(f"The answer does not keep to the schema{fault}.")
+        return tuple(found)
+
+
+def check_of(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> Unchecked:
+    """The check of a choice that was to be of the format `wanted`, or to call one of the `tools`.
+
+    A strict schema needs none: the grammar enforces all of it.
+    """
+    answer = wanted if isinstance(wanted, JsonSchema) and not wanted.strict else None
+    return AnswerCheck(answer, tools) if answer is not None or tools else Unchecked()
+
+
+def fault_of(schema: Any, text: str) -> str | None:
+    """The first fault of a JSON text, as the end of a sentence; None if it has none, or can't be checked soon."""
+    if len(text) > LONGEST_TEXT:
+        return None
+    try:
+        value = from_json(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return ": it is no JSON"
+    try:
+        return _first_fault(schema, value) if _is_quick(schema, value, len(text)) else None
+    except (ValueError, TypeError, AttributeError):
+        return None  # the schema is none, or refers to others
+
+
+def _first_fault(schema: Any, value: Any) -> str | None:
+    import jsonschema_rs
+
+    options = jsonschema_rs.FancyRegexOptions(MOST_BACKTRACKS, LARGEST_PATTERN, LARGEST_PATTERN)
+    check = jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
+    error = next(check.iter_errors(value), None)
+    kinds = jsonschema_rs.ValidationErrorKind
+    if error is None or isinstance(error.kind, (kinds.BacktrackLimitExceeded, kinds.RegexEngineFailure)):
+        return None
+    return _told(error.instance_path, error.message)
+
+
+def _told(path: list[str | int], message: str) -> str:
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    reason = message if len(message) <= LONGEST_REASON else "…" + message[-LONGEST_REASON:]
+    return (f" at '{place}'" if place else "") + f": {reason}"
+
+
+def _is_quick(schema: Any, value: Any, length: int) -> bool:
+    """Whether a check of a value takes few steps: an upper bound, as if each part applied to all values that lie as
+    deep as those that it may apply to."""
+    parts = steps = matched = seen = 0
+    level, values = [schema], [value]
+    while level and values:
+        applied = _applied(level, schema, MOST_PARTS - parts)
+        if applied is None:
+            return False
+        parts, seen = parts + len(applied), seen + len(values)
+        steps += len(values) * sum(1 + len(node.get("enum", ())) for node in applied)
+        matched += length * sum(_matching(node, length) for node in applied)
+        if steps > MOST_STEPS or matched > MOST_MATCHED or seen > MOST_VALUES:
+            return False
+        level = [inner for node in applied for inner in _inside(node)]
+        values = [inner for each in values for inner in _held(each)]
+    return True
+
+
+def _matching(node: dict[str, Any], length: int) -> int:
+    """How often all characters of a text of this length may be looked at by the patterns of a part of a schema."""
+    patterns = [node["pattern"]] if "pattern" in node else []
+    patterns += node.get("patternProperties", ())
+    return sum(1 + length // BACKTRACKED if _LOOKS_AROUND.search(pattern) else 1 for pattern in patterns)
+
+
+def _applied(level: list[Any], root: Any, most: int) -> list[dict[str, Any]] | None:
+    """The parts of a schema that apply to one value where these do; None if they are more than `most`, or unknown."""
+    found: list[dict[str, Any]] = []
+    left = list(level)
+    while left:
+        node = left.pop()
+        if not isinstance(node, dict):
+            continue
+        if len(found) >= most or _UNBOUNDED & node.keys() or ("$id" in node and node is not root):
+            return None
+        found.append(node)
+        beside = [inner for keyword in _BESIDE_LISTS for inner in node.get(keyword, ())]
+        beside += [inner for keyword in _BESIDE_MAPS for inner in node.get(keyword, {}).values()]
+        beside += [node[keyword] for keyword in _BESIDE if keyword in node]
+        if "$ref" in node:
+            beside.append(resolve(node["$ref"], root))
+        # What is not evaluated is found by evaluating all the rest once more.
+        left += beside * (2 if {"unevaluatedItems", "unevaluatedProperties"} & node.keys() else 1)
+    return found
+
+
+def _inside(node: dict[str, Any]) -> Iterator[Any]:
+    for keyword in _INSIDE_MAPS:
+        yield from node.get(keyword, {}).values()
+    for keyword in ("prefixItems", "items"):
+        held = node.get(keyword)
+        yield from held if isinstance(held, list) else ()
+    yield from (node[keyword] for keyword in _INSIDE if keyword in node)
+
+
+def _held(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return [*value.values(), *value]
+    return value if isinstance(value, list) else ()

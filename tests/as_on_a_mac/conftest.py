@@ -1,0 +1,3 @@
+from tests.engines.conftest import tiny_models
+
+__all__ = ["tiny_models"]

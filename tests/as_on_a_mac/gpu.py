@@ -1,0 +1,92 @@
+"""Products and attention in 16 bits as a GPU computes them, on MLX's CPU.
+
+A GPU sums in float32 and rounds once. Metal multiplies few rows by quantised weights in float32, and more rows by
+weights that it dequantises to 16 bits first; dense products sum in another order where there are several rows. A CPU
+computes each row alike, sums in 16 bits, and has no product of a mixture's experts (`gather_mm`) but in float32.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+ROWS = 13
+"""From so many rows on, Metal multiplies by weights in 16 bits: 6 to 33, as the chip and the sizes have it."""
+ORDER = 1e-6
+"""How much another order of additions in float32 changes a sum, relative to it."""
+
+
+class Gpu:
+    """How products are computed. `seed` chooses a pattern of rounding."""
+
+    def __init__(self, *, seed: int = 0, rows: int = ROWS, order: float = ORDER) -> None:
+        self.rows, self.order = rows, order
+        self._seed, self._drawn = seed * 100_003, 0
+
+    def product(self, x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+        """x [..., inner] times dense weights [outer, inner]."""
+        sums = x.astype(mx.float32) @ weight.astype(mx.float32).T
+        return self._rounded(sums, x, bias, mx.result_type(x, weight))
+
+    def quantized(self, layer: Any, x: mx.array) -> mx.array:
+        """x [..., inner] times a layer's quantised weights."""
+        biases = None if layer.get("biases") is None else layer.biases.astype(mx.float32)
+        weight = mx.dequantize(
+            layer.weight, layer.scales.astype(mx.float32), biases, layer.group_size, layer.bits
+        )
+        if _count(x) >= self.rows:
+            weight = weight.astype(x.dtype).astype(mx.float32)
+        bias = layer.bias if "bias" in layer else None
+        return self._rounded(x.astype(mx.float32) @ weight.T, x, bias, x.dtype)
+
+    def _rounded(self, sums: mx.array, x: mx.array, bias: mx.array | None, dtype: mx.Dtype) -> mx.array:
+        if bias is not None:
+            sums = sums + bias.astype(mx.float32)
+        if _count(x) > 1:
+            self._drawn += 1
+            key = mx.random.key(self._seed + self._drawn)
+            sums = sums * (1 + self.order * mx.random.uniform(-1, 1, sums.shape, key=key))
+        return sums.astype(dtype)
+
+
+def _count(x: mx.array) -> int:
+    return x.size // x.shape[-1]
+
+
+def _in_float32(own: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """A function of MLX that computes in float32 and rounds its result once, where it is given 16 bits."""
+
+    def computed(*arrays: Any, **named: Any) -> mx.array:
+        dtype = arrays[0].dtype
+        if dtype == mx.float32 and all(_is_wide(each) for each in (*arrays, *named.values())):
+            return own(*arrays, **named)
+        wide = {name: _widened(each) for name, each in named.items()}
+        return own(*map(_widened, arrays), **wide).astype(dtype)
+
+    return computed
+
+
+def _is_wide(value: Any) -> bool:
+    return not isinstance(value, mx.array) or value.dtype not in (mx.float16, mx.bfloat16)
+
+
+def _widened(value: Any) -> Any:
+    return value if _is_wide(value) else value.astype(mx.float32)
+
+
+def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
+    """Have MLX compute as the GPU until the test ends."""
+
+    def linear(layer: Any, x: mx.array) -> mx.array:
+        return gpu.product(x, layer.weight, layer.bias if "bias" in layer else None)
+
+    monkeypatch.setattr(nn.Linear, "__call__", linear)
+    monkeypatch.setattr(nn.Embedding, "as_linear", lambda layer, x: gpu.product(x, layer.weight))
+    monkeypatch.setattr(nn.QuantizedLinear, "__call__", lambda layer, x: gpu.quantized(layer, x))
+    monkeypatch.setattr(nn.QuantizedEmbedding, "as_linear", lambda layer, x: gpu.quantized(layer, x))
+    monkeypatch.setattr(mx, "gather_mm", _in_float32(mx.gather_mm))
+    monkeypatch.setattr(
+        mx.fast, "scaled_dot_product_attention", _in_float32(mx.fast.scaled_dot_product_attention)
+    )

@@ -1,0 +1,235 @@
+"""In 16 bits on a GPU, the trials at load find every wrong batch and let every right one pass."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.engines.device import DevicePlan
+from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.kv_cache.slots import SlotTable
+from pippin.engines.language.model.weights import load_weights
+from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
+from tests.engines.tiny_models import ARCHITECTURES, TinyModels
+
+PLAN = DevicePlan(
+    run_type="bfloat16",
+    dequantize=False,
+    prefill_chunk=32,
+    wired_limit=None,
+    allocator_cache=1 << 26,
+    memory_limit=1 << 33,
+)
+JUDGED = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
+NOISY = ("llama", "qwen3_moe", "gpt_oss", "qwen3_next", "gemma3_text")
+PATTERNS = 5
+DEEP = {"num_hidden_layers": 6}
+
+
+def loaded(folder: Path) -> Any:
+    info = ModelInfo(id="tiny", kind="language", path=str(folder))
+    model, _ = load_weights(info, PLAN, lambda *_: None)
+    return model
+
+
+# Each fault takes the place of a method of the batch and is handed what that was.
+
+
+def turned(by: int) -> Callable[..., Any]:
+    def begin(own: Any, slots: Any, count: int) -> None:
+        own(slots, count)
+        slots.offset_before, slots.offset_after = slots.offset_before + by, slots.offset_after + by
+
+    return begin
+
+
+def turned_as_the_longest(own: Any, slots: Any, count: int) -> None:
+    own(slots, count)
+    slots.offset_before, slots.offset_after = slots.longest, slots.longest + count
+
+
+def not_advanced(own: Any, slots: Any, taken: Any) -> None:
+    pass
+
+
+def advanced_twice(own: Any, slots: Any, taken: Any) -> None:
+    taken = list(taken)
+    own(slots, taken)
+    own(slots, taken)
+
+
+def unmasked(own: Any, cache: Any, *given: Any, **named: Any) -> None:
+    pass
+
+
+def masked(change: Callable[[mx.array], mx.array]) -> Callable[..., Any]:
+    def make_mask(own: Any, cache: Any, count: int, **named: Any) -> Any:
+        mask = own(cache, count, **{**named, "return_array": True})
+        return change(mask) if isinstance(mask, mx.array) else mask
+
+    return make_mask
+
+
+def first_unseen(mask: mx.array) -> mx.array:
+    return mask & (mx.arange(mask.shape[-1]) > 0)
+
+
+def newest_of_the_longest_unseen(mask: mx.array) -> mx.array:
+    return mask & (mx.arange(mask.shape[-1]) < mask.shape[-1] - 1)
+
+
+def second_unseen(mask: mx.array) -> mx.array:
+    return mask & (mx.arange(mask.shape[-1]) != 1)
+
+
+def one_more_seen(mask: mx.array) -> mx.array:
+    return mask | mx.concatenate([mx.zeros_like(mask[..., :1]), mask[..., :-1]], axis=-1)
+
+
+def masks_of_each_other(mask: mx.array) -> mx.array:
+    return mask[::-1]
+
+
+def written_at_the_longest(own: Any, cache: Any, buffer: mx.array, new: mx.array) -> mx.array:
+    slots = cache.slots
+    buffer[slots.low : slots.high, :, slots.longest : slots.longest + slots.count] = new
+    return buffer
+
+
+def not_written(own: Any, cache: Any, buffer: mx.array, new: mx.array) -> mx.array:
+    return buffer
+
+
+def written_to_each_other(own: Any, cache: Any, buffer: mx.array, new: mx.array) -> mx.array:
+    written: mx.array = own(cache, buffer, new[::-1])
+    return written
+
+
+def values_as_keys(own: Any, cache: Any, parts: list[mx.array]) -> Any:
+    return parts[0], parts[0]
+
+
+def keys_of_each_other(own: Any, cache: Any, parts: list[mx.array]) -> Any:
+    return parts[0][::-1], parts[1]
+
+
+def values_of_each_other(own: Any, cache: Any, parts: list[mx.array]) -> Any:
+    return parts[0], parts[1][::-1]
+
+
+FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "rotary positions one too small": (SlotTable, "begin", turned(-1)),
+    "rotary positions one too large": (SlotTable, "begin", turned(1)),
+    "one rotary position for both": (SlotTable, "begin", turned_as_the_longest),
+    "a step that does not count": (SlotTable, "advance", not_advanced),
+    "a step that counts twice": (SlotTable, "advance", advanced_twice),
+    "no mask": (BatchedAttention, "make_mask", unmasked),
+    "first token unseen": (BatchedAttention, "make_mask", masked(first_unseen)),
+    "second token unseen": (BatchedAttention, "make_mask", masked(second_unseen)),
+    "newest token of the longest unseen": (
+        BatchedAttention,
+        "make_mask",
+        masked(newest_of_the_longest_unseen),
+    ),
+    "one token too many seen": (BatchedAttention, "make_mask", masked(one_more_seen)),
+    "masks of each other": (BatchedAttention, "make_mask", masked(masks_of_each_other)),
+    "written at the longest's place": (BatchedAttention, "_written", written_at_the_longest),
+    "not written": (BatchedAttention, "_written", not_written),
+    "written to each other's slot": (BatchedAttention, "_written", written_to_each_other),
+    "values taken for keys": (BatchedAttention, "_offered", values_as_keys),
+    "keys of each other": (BatchedAttention, "_offered", keys_of_each_other),
+    "values of each other": (BatchedAttention, "_offered", values_of_each_other),
+}
+
+
+def inject(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    owner, name, replacement = FAULTS[fault]
+    own = vars(owner)[name]
+    monkeypatch.setattr(owner, name, lambda *given, **named: replacement(own, *given, **named))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    compute_as_a_gpu(monkeypatch, Gpu())
+    return
+
+
+@pytest.mark.parametrize("architecture", JUDGED)
+def test_every_fault_of_a_batch_is_found(
+    architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(tiny_models(architecture))
+    monkeypatch.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
+    missed = []
+    for fault in FAULTS:
+        with monkeypatch.context() as patched:
+            inject(patched, fault)
+            if choose_batching(model, ModelOptions()).shape is not None:
+                missed.append(fault)
+    assert not missed
+
+
+def sound(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = loaded(folder)
+    for seed in range(PATTERNS):
+        with monkeypatch.context() as patched:
+            compute_as_a_gpu(patched, Gpu(seed=seed))
+            batching = choose_batching(model, ModelOptions())
+            assert batching.shape is not None, f"pattern {seed}"
+            assert batching.rewinds == batching.layout.rewinds, f"pattern {seed}"
+
+
+@pytest.mark.parametrize("architecture", NOISY)
+def test_rounding_is_no_fault(
+    architecture: str, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound(architecture, tiny_models(architecture, **DEEP), monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"mamba2", *NOISY}))
+def test_rounding_is_no_fault_of_any_architecture(
+    architecture: str, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound(architecture, tiny_models(architecture), monkeypatch)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe"])
+def test_quantised_keys_and_values_are_held_against_rounded_ones(
+    architecture: str, bits: int, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(tiny_models(architecture, head_dim=32))
+    options = ModelOptions(kv_bits=bits, kv_group_size=32)
+    assert choose_batching(model, options).shape is not None
+    inject(monkeypatch, "newest token of the longest unseen")
+    with pytest.raises(ServerError, match="kv_bits cannot be used"):
+        choose_batching(model, options)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[METAL] Command buffer execution failed: Insufficient Memory",
+        "[METAL] Command buffer execution failed: Impacting Interactivity",
+        "[metal::malloc] Attempting to allocate 9 bytes which is greater than the maximum allowed buffer size",
+        "cudaMallocAsync(&p, size, stream) failed: out of memory",
+    ],
+)
+def test_an_error_of_the_gpu_is_not_taken_for_a_model_that_cannot_be_batched(
+    message: str, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError(message)
+
+    model = loaded(tiny_models("llama"))
+    monkeypatch.setattr(BatchedAttention, "make_mask", fail)
+    with pytest.raises(ServerError, match="The GPU failed while the model was tried"):
+        choose_batching(model, ModelOptions())

@@ -1,0 +1,112 @@
+"""Models of other programs: read where they lie, listed as theirs, and never written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pippin.catalog import Catalog, CatalogRoots, default_roots
+from pippin.cli.main import main
+from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.core.errors import ServerError
+from tests.catalog.folders import write_hub_model, write_model
+from tests.catalog.gguf_files import GgufFileBuilder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PIPPIN_HOME", str(tmp_path / "pippin"))
+    for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    return home
+
+
+@pytest.fixture
+def roots(home: Path) -> CatalogRoots:
+    return default_roots({}, home)
+
+
+def ollama(folder: Path, manifest: str, *media: str) -> Path:
+    """A model of Ollama, whose file is returned."""
+    layers = [{"mediaType": f"application/vnd.ollama.image.{kind}", "digest": "sha256:0a"} for kind in media]
+    path = folder / "manifests" / manifest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"layers": layers}))
+    blob = folder / "blobs" / "sha256-0a"
+    blob.parent.mkdir(exist_ok=True)
+    return blob if blob.exists() else GgufFileBuilder().write(blob)
+
+
+def sources(roots: CatalogRoots) -> dict[str, str]:
+    return {entry.found.id: entry.found.source for entry in Catalog(ServerOptions(), roots).entries()}
+
+
+def test_folders_of_other_programs_are_listed_as_theirs(home: Path, roots: CatalogRoots) -> None:
+    write_model(home / ".lmstudio" / "models" / "org" / "one")
+    write_model(home / ".cache" / "lm-studio" / "models" / "org" / "two")
+    write_model(home / ".omlx" / "models" / "three")
+    catalog = Catalog(ServerOptions(), roots)
+    assert sources(roots) == {"org/one": "LM Studio", "org/two": "LM Studio", "three": "oMLX"}
+    assert catalog.resolve("org/one").path == str(home / ".lmstudio" / "models" / "org" / "one")
+
+
+def test_a_moved_folder_is_found(home: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "moved" / "org" / "one")
+    (home / ".lmstudio").mkdir()
+    (home / ".lmstudio" / "settings.json").write_text(
+        json.dumps({"downloadsFolder": str(tmp_path / "moved")})
+    )
+    ollama(tmp_path / "ollama", "registry.ollama.ai/library/tiny/latest", "model")
+    roots = default_roots({"OLLAMA_MODELS": str(tmp_path / "ollama")}, home)
+    assert sources(roots) == {"org/one": "LM Studio", "tiny:latest": "Ollama"}
+
+
+def test_the_files_of_ollama_have_the_names_of_ollama(home: Path, roots: CatalogRoots) -> None:
+    folder = home / ".ollama" / "models"
+    ollama(folder, "registry.ollama.ai/library/tiny/latest", "model", "template", "projector")
+    ollama(folder, "registry.ollama.ai/org/tiny/4b", "model")
+    ollama(folder, "hf.co/org/tiny/Q4_0", "model")
+    ollama(folder, "registry.ollama.ai/library/cloud/latest", "license")
+    assert set(sources(roots)) == {"tiny:latest", "org/tiny:4b", "hf.co/org/tiny:Q4_0"}
+    with pytest.raises(ServerError, match="`pippin import tiny:latest`"):
+        Catalog(ServerOptions(), roots).resolve("tiny:latest")
+
+
+def test_a_file_of_another_program_takes_no_part_of_a_name(home: Path, roots: CatalogRoots) -> None:
+    ollama(home / ".ollama" / "models", "registry.ollama.ai/library/qwen3/latest", "model")
+    write_hub_model(roots.hub, "org/qwen3-4bit")
+    catalog = Catalog(ServerOptions(models=(ModelEntry(path="qwen3"),)), roots)
+    assert catalog.resolve("qwen3").id == "org/qwen3-4bit"
+
+
+def test_a_file_is_imported_by_its_name(
+    home: Path, roots: CatalogRoots, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blob = ollama(home / ".ollama" / "models", "registry.ollama.ai/org/tiny/4b", "model")
+    file = home / ".lmstudio" / "models" / "org" / "tiny-GGUF" / "tiny-Q4_0.gguf"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(blob.read_bytes())
+    (file.parent / "mmproj-tiny.gguf").touch()
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    assert main(["import", "org/tiny:4b"]) == 0
+    assert main(["import", "org/tiny-GGUF/tiny-Q4_0"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    listed = {each["id"]: each["source"] for each in json.loads(capsys.readouterr().out)}
+    assert listed == {
+        "org-tiny-4b": "import",
+        "org-tiny-gguf-tiny-q4_0": "import",
+        "org/tiny-GGUF/tiny-Q4_0": "LM Studio",
+        "org/tiny:4b": "Ollama",
+    }
+
+
+def test_a_model_of_another_program_is_not_removed(home: Path, roots: CatalogRoots) -> None:
+    folder = write_model(home / ".lmstudio" / "models" / "org" / "one")
+    with pytest.raises(ServerError, match="among the models of LM Studio; delete it there"):
+        Catalog(ServerOptions(), roots).remove("org/one")
+    assert folder.exists()

@@ -1,0 +1,120 @@
+"""What each agent is told, without starting it."""
+
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pippin.cli.agents import Agent, Target, agents, prepare, start
+from pippin.cli.verbs.agent import lacks
+from pippin.core.errors import ServerError
+from tests.cli.serving import Terminal, terminal
+
+__all__ = ["terminal"]
+
+MODEL = "mlx-community/Some-Coder-4bit"
+KEY = "secret-key-1"
+
+
+def target(folder: Path) -> Target:
+    return Target("http://127.0.0.1:8000", MODEL, 60_000, KEY, folder)
+
+
+@pytest.mark.parametrize("name", agents())
+def test_every_agent_is_told_of_address_and_model_and_of_nothing_that_is_left_open(
+    name: str, tmp_path: Path
+) -> None:
+    setup = prepare(agents()[name], target(tmp_path), ("-p", "hello {model}"))
+    told = " ".join([*setup.variables.values(), *setup.files.values(), *setup.command])
+    assert "http://127.0.0.1:8000" in told
+    assert MODEL in told
+    assert setup.command[-2:] == ("-p", "hello {model}")
+    for text in [*setup.variables.values(), *setup.files.values(), *setup.command[:-2]]:
+        assert not any(f"{{{word}}}" in text for word in target(tmp_path).words), text
+    assert all(path.is_relative_to(tmp_path) for path in setup.files)
+    assert KEY not in setup.shown(KEY)
+
+
+@pytest.mark.parametrize("name", agents())
+def test_files_are_in_the_format_of_their_name(name: str, tmp_path: Path) -> None:
+    for path, text in prepare(agents()[name], target(tmp_path)).files.items():
+        match path.suffix:
+            case ".json":
+                assert json.loads(text)
+            case ".toml":
+                assert tomllib.loads(text)
+            case ".yaml" | ".yml":
+                assert yaml.safe_load(text)
+            case _:
+                raise AssertionError(path)
+
+
+def test_codex_reads_numbers_and_tables(tmp_path: Path) -> None:
+    (text,) = prepare(agents()["codex"], target(tmp_path)).files.values()
+    read = tomllib.loads(text)
+    assert read["model_context_window"] == 60_000
+    assert read["model_providers"]["pippin"]["base_url"] == "http://127.0.0.1:8000/v1"
+    assert read["analytics"] == {"enabled": False}
+
+
+def test_an_answer_leaves_room_in_the_window(tmp_path: Path) -> None:
+    small = Target("http://h", "m", 8_000, None, tmp_path)
+    assert small.words["output"] == "2000"
+    assert target(tmp_path).words["output"] == "15000"
+    assert small.words["key"] == "none"
+
+
+def test_a_model_without_tools_or_with_a_small_window_is_told() -> None:
+    able = {"capabilities": {"tools": True}, "context_window": 65_536}
+    assert lacks(agents()["claude"], able) is None
+    assert lacks(agents()["claude"], {**able, "context_window": 8192}) == (
+        "has a window of 8192 tokens and no room for 32000"
+    )
+    assert lacks(agents()["claude"], {**able, "capabilities": {}}) == "doesn't call tools"
+    assert lacks(agents()["aider"], {**able, "capabilities": {}}) is None
+
+
+def test_an_agent_is_started_with_its_files_and_variables_and_its_status_is_given(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "some-agent"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$ADDRESS [$GONE] $*" > "$FOLDER/seen"\nexit 7\n')
+    program.chmod(0o755)
+    agent = Agent(
+        command="some-agent",
+        install="npm install some-agent",
+        window=1,
+        variables={"ADDRESS": "{address}", "FOLDER": "{folder}"},
+        arguments=("--model", "{model}"),
+        files=agents()["codex"].files,
+        unset=("GONE",),
+    )
+    folder = tmp_path / "agents" / "some"
+    setup = prepare(agent, target(folder), ("-p", "two words"))
+    path = {"PATH": f"{program.parent}:{os.environ['PATH']}", "GONE": "here"}
+    assert start(agent, setup, path) == 7
+    assert (folder / "seen").read_text() == f"http://127.0.0.1:8000 [] --model {MODEL} -p two words\n"
+    assert (folder / "config.toml").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ServerError, match="npm install some-agent"):
+        start(agent, setup, {"PATH": "/nowhere"})
+
+
+def test_print_is_a_script_that_a_shell_takes(terminal: Terminal) -> None:
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"(\S+) is ready after")
+        done = terminal.run("agent", "claude", "--print", "--force", "--", "-p", "it's")
+        assert done.returncode == 0, done.stderr
+        script = done.stdout.replace("\nclaude ", "\necho $ANTHROPIC_BASE_URL $ANTHROPIC_MODEL ")
+        said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+        assert said == f"{serving.address} scripted -p it's\n"
+        refused = terminal.run("agent", "claude")
+        assert refused.returncode == 1
+        assert "has a window of 4096 tokens" in refused.stderr
+        assert "--force starts it all the same" in refused.stderr
+    assert not (terminal.home / ".cache/pippin/agents").exists()
+    assert "Did you mean `claude`" in terminal.run("agent", "cluade").stderr
+    listed = terminal.run("agent", "--list").stdout
+    assert all(name in listed for name in agents())

@@ -1,0 +1,114 @@
+"""Each architecture answers as transformers does, from checkpoints that it saves: see tests/oracles/text.yaml.
+
+`PIPPIN_ORACLE_WRITE=1` writes the verdicts anew, from which docs/engine.md has its table.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+import yaml
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.engines.language.model.weights import load_weights
+from tests.engines.language.bench import PLAN
+
+ORACLES = Path(__file__).parents[3] / "oracles"
+VERDICTS = ORACLES / "text_verdicts.json"
+SETTINGS = yaml.safe_load((ORACLES / "text.yaml").read_text("utf-8"))
+NAMES = [*SETTINGS["checkpoints"], *(f"{kind}-scaled" for kind in SETTINGS["scaled"])]
+CLOSE = 1e-4  # of the logits' standard deviation
+CUT = 23  # the prompt is computed in two parts
+
+
+@pytest.fixture(scope="module")
+def written(oracle_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with all checkpoints and what transformers answers."""
+    folder = Path(os.environ.get("PIPPIN_ORACLE_FOLDER", tmp_path_factory.mktemp("oracle")))
+    if not any(folder.iterdir()):
+        command = [str(oracle_python), str(ORACLES / "text_oracle.py"), str(folder)]
+        subprocess.run(command, check=True, timeout=1500)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> Iterator[dict[str, str]]:
+    """What is known; what is found anew is kept if it is asked for."""
+    found = json.loads(VERDICTS.read_text("utf-8")) if VERDICTS.exists() else {}
+    yield found
+    if os.environ.get("PIPPIN_ORACLE_WRITE"):
+        kept = {name: found[name] for name in sorted(found) if name in NAMES}
+        VERDICTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def ours(folder: Path) -> nn.Module:
+    info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
+    return load_weights(info, PLAN, lambda *_: None)[0]
+
+
+def theirs(folder: Path) -> nn.Module:
+    model: nn.Module = load_model(folder)[0]
+    return model
+
+
+def difference(model: Any, oracle: Any) -> float:
+    """The largest of logits, in standard deviations; infinite where a greedy token is another one."""
+    prompt, expected, answer = mx.array(oracle["prompt"])[None], oracle["logits"], oracle["answer"]
+    whole = np.array(model(prompt, cache=make_prompt_cache(model))[0])
+    cache = make_prompt_cache(model)
+    model(prompt[:, :CUT], cache=cache)
+    row = model(prompt[:, CUT:], cache=cache)[0, -1]
+    apart = max(np.abs(whole - expected).max(), np.abs(np.array(row) - expected[-1]).max())
+    for token in answer:
+        if row.argmax().item() != token:
+            return float("inf")
+        row = model(mx.array([[token]]), cache=cache)[0, -1]
+    return float(apart / expected.std())
+
+
+def found(load: Callable[[Path], Any], folder: Path) -> str:
+    """Whether what was loaded from a folder answers as transformers does."""
+    try:
+        model = load(folder)
+    except ServerError as error:
+        return f"refused: {error.report.message}"
+    return "equal" if difference(model, np.load(folder / "oracle.npz")) < CLOSE else "differs"
+
+
+def verdict(folder: Path) -> str:
+    if not (folder / "oracle.npz").exists():
+        return "transformers fails"
+    own = found(ours, folder)
+    if own != "equal":
+        return own
+    try:
+        return own if found(theirs, folder) == "equal" else "mended"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "mended"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_of_transformers_is_answered_as_the_table_says(
+    name: str, written: Path, verdicts: dict[str, str]
+) -> None:
+    own = verdict(written / name)
+    if os.environ.get("PIPPIN_ORACLE_WRITE"):
+        verdicts[name] = own
+    assert own == verdicts[name]
+
+
+def test_no_checkpoint_is_answered_in_another_way_without_a_word() -> None:
+    known = json.loads(VERDICTS.read_text("utf-8"))
+    assert sorted(known) == sorted(NAMES)
+    assert {name for name, own in known.items() if own == "differs"} == {*SETTINGS["differing"]}

@@ -1,0 +1,298 @@
+"""Weights that other tools have packed: the numbers that their formats define are the model's."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.engines.language.model.weights import load_weights
+from tests.engines.language.bench import PLAN
+from tests.engines.tiny_models import TinyModels
+
+Floats = NDArray[np.float32]
+Tensor = tuple[str, NDArray[Any]]  # the type in a safetensors file, and the bytes
+Packed = tuple[dict[str, Tensor], Floats]
+"""The tensors of one matrix by the last parts of their names, and the numbers that they stand for."""
+
+GROUP = 32
+TOKENS = mx.array([[5, 90, 31, 7, 140, 18]])
+TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "int8": "I8", "uint8": "U8", "float16": "F16"}
+
+
+def plain(array: NDArray[Any]) -> Tensor:
+    return TYPES[str(array.dtype)], np.ascontiguousarray(array)
+
+
+def words_of(numbers: NDArray[Any], bits: int) -> NDArray[np.int32]:
+    """Numbers [rows, n] in words [rows, n bits / 32], the lowest bits first."""
+    rows = []
+    for row in numbers:
+        bytes_ = np.packbits(
+            ((row[:, None].astype(np.uint8) >> np.arange(bits)) & 1).astype(np.uint8).reshape(-1),
+            bitorder="little",
+        )
+        rows.append(bytes_.view(np.int32))
+    return np.stack(rows)
+
+
+def rounded(weight: Floats, bits: int, groups: int) -> tuple[NDArray[np.uint8], Floats, NDArray[np.uint8]]:
+    """Numbers [out, in], scales and zeros [out, groups] near a matrix; no two groups have the same zero."""
+    most = (1 << bits) - 1
+    split = weight.reshape(len(weight), groups, -1)
+    low, high = split.min(-1), split.max(-1)
+    scales = ((high - low) / most).astype(np.float16).astype(np.float32)
+    zeros = np.clip(np.round(-low / scales), 1, most)
+    numbers = np.clip(np.round(split / scales[..., None]) + zeros[..., None], 0, most)
+    return numbers.reshape(weight.shape).astype(np.uint8), scales, zeros.astype(np.uint8)
+
+
+def per_column(per_group: NDArray[Any], index: NDArray[Any]) -> Floats:
+    return per_group[:, index].astype(np.float32)
+
+
+def gptq(bits: int, *, ordered: bool = True, version: int = 1) -> Callable[[Floats], Packed]:
+    def pack(weight: Floats) -> Packed:
+        groups = weight.shape[1] // GROUP
+        numbers, scales, zeros = rounded(weight, bits, groups)
+        index = np.arange(weight.shape[1]) // GROUP
+        if not ordered:
+            index = np.random.default_rng(1).permutation(index)
+        stands_for = (numbers - per_column(zeros, index)) * per_column(scales, index)
+        tensors = {
+            "qweight": plain(words_of(numbers, bits).T),
+            "qzeros": plain(words_of(zeros.T - (2 - version), bits)),
+            "scales": plain(scales.T.astype(np.float16)),
+        }
+        return tensors if ordered and version == 1 else tensors | {
+            "g_idx": plain(index.astype(np.int32))
+        }, stands_for
+
+    return pack
+
+
+def awq(weight: Floats) -> Packed:
+    numbers, scales, zeros = rounded(weight, 4, weight.shape[1] // GROUP)
+
+    def interleaved(rows: NDArray[np.uint8]) -> NDArray[np.int32]:
+        places = rows.reshape(len(rows), -1, 8)[..., [0, 2, 4, 6, 1, 3, 5, 7]]
+        return words_of(places.reshape(rows.shape), 4)
+
+    index = np.arange(weight.shape[1]) // GROUP
+    return {
+        "qweight": plain(interleaved(numbers.T)),
+        "qzeros": plain(interleaved(zeros.T)),
+        "scales": plain(scales.T.astype(np.float16)),
+    }, (numbers - per_column(zeros, index)) * per_column(scales, index)
+
+
+def packed(bits: int, groups: int | None = None, *, symmetric: bool = True) -> Callable[[Floats], Packed]:
+    def pack(weight: Floats) -> Packed:
+        count = groups or weight.shape[1] // GROUP
+        numbers, scales, zeros = rounded(weight, bits, count)
+        if symmetric:
+            zeros = np.full_like(zeros, 1 << (bits - 1))
+        index = np.arange(weight.shape[1]) * count // weight.shape[1]
+        tensors = {
+            "weight_packed": plain(words_of(numbers, bits)),
+            "weight_scale": plain(scales),
+            "weight_shape": plain(np.array(weight.shape, np.int64)),
+        }
+        if not symmetric:
+            tensors["weight_zero_point"] = plain(words_of(zeros.T, bits).T)
+        return tensors, (numbers - per_column(zeros, index)) * per_column(scales, index)
+
+    return pack
+
+
+def fp8(weight: Floats) -> tuple[Tensor, Floats]:
+    bytes_ = mx.to_fp8(mx.array(weight))
+    return ("F8_E4M3", np.array(bytes_)), np.array(mx.from_fp8(bytes_, dtype=mx.float32))
+
+
+def by_rows(weight: Floats) -> Packed:
+    scales = (np.abs(weight).max(1, keepdims=True) / 448).astype(np.float32)
+    stored, numbers = fp8(weight / scales)
+    return {
+        "weight": stored,
+        "weight_scale": plain(scales),
+        "input_scale": plain(scales[0]),
+    }, numbers * scales
+
+
+def whole(weight: Floats) -> Packed:
+    scale = np.array([np.abs(weight).max() / 448], np.float32)
+    stored, numbers = fp8(weight / scale)
+    return {"weight": stored, "weight_scale": plain(scale)}, numbers * scale
+
+
+def blocks(weight: Floats) -> Packed:
+    size = 40  # no side of a matrix is a multiple of it
+    rows, columns = (-(-side // size) for side in weight.shape)
+    scales = np.random.default_rng(2).uniform(0.001, 0.004, (rows, columns)).astype(np.float32)
+    wide = scales.repeat(size, 0).repeat(size, 1)[: weight.shape[0], : weight.shape[1]]
+    stored, numbers = fp8(weight / wide)
+    return {"weight": stored, "weight_scale_inv": plain(scales)}, numbers * wide
+
+
+def bytes_by_rows(weight: Floats) -> Packed:
+    scales = (np.abs(weight).max(1, keepdims=True) / 127).astype(np.float32)
+    numbers = np.round(weight / scales).astype(np.int8)
+    return {"weight": plain(numbers), "weight_scale": plain(scales)}, numbers * scales
+
+
+def llm_int8(weight: Floats) -> Packed:
+    largest = np.abs(weight).max(1).astype(np.float32)
+    numbers = np.round(weight / largest[:, None] * 127).astype(np.int8)
+    return {"weight": plain(numbers), "SCB": plain(largest)}, numbers * (largest / 127)[:, None]
+
+
+def nf4(*, nested: bool) -> Callable[[Floats], Packed]:
+    def pack(weight: Floats) -> Packed:
+        table = np.sort(np.random.default_rng(3).uniform(-1, 1, 16)).astype(np.float32)
+        flat = weight.reshape(-1, 64)
+        largest = np.abs(flat).max(1).astype(np.float32)
+        state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "shape": list(weight.shape)}
+        tensors = {"weight.quant_map": plain(table), "weight.absmax": plain(largest)}
+        if nested:
+            inner = np.linspace(-1, 1, 256, dtype=np.float32)
+            outer = np.full(-(-largest.size // 256), np.abs(largest - 0.1).max(), np.float32)
+            places = np.abs((largest[:, None] - 0.1) / outer[0] - inner).argmin(1).astype(np.uint8)
+            largest = inner[places] * outer[0] + np.float32(0.1)
+            state |= {"nested_blocksize": 256, "nested_offset": 0.1}
+            tensors |= {
+                "weight.absmax": plain(places),
+                "weight.nested_absmax": plain(outer),
+                "weight.nested_quant_map": plain(inner),
+            }
+        chosen = np.abs(flat[..., None] / largest[:, None, None] - table).argmin(-1).astype(np.uint8)
+        pairs = chosen.reshape(-1, 2)
+        tensors["weight"] = plain((pairs[:, 0] << 4 | pairs[:, 1])[:, None])
+        told = np.frombuffer(json.dumps(state).encode(), np.uint8)
+        tensors["weight.quant_state.bitsandbytes__nf4"] = plain(told)
+        return tensors, (table[chosen] * largest[:, None]).reshape(weight.shape)
+
+    return pack
+
+
+COMPRESSED = {"quant_method": "compressed-tensors"}
+FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
+    "gptq 4 bits": ({"quant_method": "gptq", "bits": 4, "group_size": GROUP}, gptq(4)),
+    "gptq 8 bits": ({"quant_method": "gptq", "bits": 8, "group_size": GROUP}, gptq(8)),
+    "gptq in another order": ({"quant_method": "gptq", "bits": 4}, gptq(4, ordered=False)),
+    "gptq 2": ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}, gptq(4, version=2)),
+    "auto-round": (
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4},
+        gptq(4),
+    ),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, awq),
+    "packed 4 bits": ({**COMPRESSED, "format": "pack-quantized"}, packed(4)),
+    "packed 4 bits by rows": ({**COMPRESSED, "format": "pack-quantized"}, packed(4, 1)),
+    "packed 8 bits": ({**COMPRESSED, "format": "pack-quantized"}, packed(8)),
+    "packed with zeros": ({**COMPRESSED, "format": "pack-quantized"}, packed(4, symmetric=False)),
+    "fp8 by rows": ({**COMPRESSED, "format": "float-quantized"}, by_rows),
+    "fp8 whole": ({"quant_method": "modelopt", "quant_algo": "FP8"}, whole),
+    "fp8 blocks": ({"quant_method": "fp8", "weight_block_size": [40, 40]}, blocks),
+    "int8 by rows": ({**COMPRESSED, "format": "int-quantized"}, bytes_by_rows),
+    "bitsandbytes int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, llm_int8),
+    "bitsandbytes nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(nested=False)),
+    "bitsandbytes nested": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(nested=True)),
+}
+
+
+def write(path: Path, tensors: dict[str, Tensor]) -> None:
+    header, data = {}, b""
+    for name, (kind, array) in tensors.items():
+        header[name] = {
+            "dtype": kind,
+            "shape": array.shape,
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
+        data += array.tobytes()
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + data)
+
+
+def written(folder: Path, source: Path, settings: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Path:
+    folder.mkdir()
+    config = json.loads((source / "config.json").read_text())
+    own = {} if settings is None else {"quantization_config": settings}
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+    write(folder / "model.safetensors", tensors)
+    return folder
+
+
+def logits(folder: Path) -> mx.array:
+    info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
+    model, _ = load_weights(info, PLAN, lambda *_: None)
+    return model(TOKENS)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ServerError) as caught:
+        logits(folder)
+    return caught.value.report.message
+
+
+@pytest.fixture(scope="module")
+def source(tiny_models: TinyModels) -> Path:
+    return tiny_models("llama")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, name: str) -> None:
+    settings, pack = FORMATS[name]
+    tensors: dict[str, Tensor] = {}
+    stand_for: dict[str, Tensor] = {}
+    for tensor, array in load_file(source / "model.safetensors").items():
+        if "_proj." not in tensor:
+            tensors[tensor] = stand_for[tensor] = plain(array)
+            continue
+        found, numbers = pack(array)
+        prefix = tensor.removesuffix("weight")
+        tensors |= {prefix + leaf: each for leaf, each in found.items()}
+        stand_for[tensor] = plain(numbers.astype(np.float32))
+    expected = logits(written(tmp_path / "plain", source, None, stand_for))
+    assert mx.allclose(logits(written(tmp_path / "packed", source, settings, tensors)), expected, atol=1e-4)
+
+
+def test_fp8_numbers_without_scales_are_read_as_numbers(source: Path, tmp_path: Path) -> None:
+    tensors: dict[str, Tensor] = {}
+    stand_for: dict[str, Tensor] = {}
+    for tensor, array in load_file(source / "model.safetensors").items():
+        stored, numbers = fp8(array)
+        tensors[tensor], stand_for[tensor] = stored, plain(numbers)
+    expected = logits(written(tmp_path / "plain", source, None, stand_for))
+    assert mx.array_equal(logits(written(tmp_path / "fp8", source, None, tensors)), expected)
+
+
+def test_integers_without_scales_are_refused_by_name(source: Path, tmp_path: Path) -> None:
+    tensors = {name: plain(array) for name, array in load_file(source / "model.safetensors").items()}
+    tensor = "model.layers.0.self_attn.q_proj.weight"
+    tensors[tensor] = plain((tensors[tensor][1] * 100).astype(np.int8))
+    assert f"{tensor} holds integers (int8)" in refusal(written(tmp_path / "m", source, None, tensors))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quant_method": "aqlm"},
+        {"quant_method": "hqq"},
+        {"quant_method": "awq", "version": "gemv"},
+        {**COMPRESSED, "format": "marlin-24"},
+    ],
+    ids=str,
+)
+def test_other_methods_are_refused_by_name(source: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    tensors = {name: plain(array) for name, array in load_file(source / "model.safetensors").items()}
+    message = refusal(written(tmp_path / "m", source, settings, tensors))
+    assert settings["quant_method"] in message.lower()
+    assert "pippin convert" in message
+    assert "damaged" not in message

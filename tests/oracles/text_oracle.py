@@ -1,0 +1,117 @@
+"""Writes tiny random language models as transformers saves them, and what it answers with each.
+
+    python tests/oracles/text_oracle.py FOLDER [NAME ...]
+
+FOLDER/NAME is one of the checkpoints of `text.yaml`, and has `oracle.npz` beside its files: `prompt` [tokens],
+`logits` [tokens, vocabulary] in float32, `answer` [ANSWER], the greedy tokens behind the prompt. What transformers
+cannot make has `failed.txt`. Needs torch and transformers.
+"""
+
+import copy
+import dataclasses
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+Json = dict[str, Any]
+
+SETTINGS = yaml.safe_load(Path(__file__).with_name("text.yaml").read_text("utf-8"))
+CHECKPOINTS = SETTINGS["checkpoints"] | {f"{kind}-scaled": SETTINGS["scaling"] for kind in SETTINGS["scaled"]}
+PROMPT, ANSWER = 41, 20
+SPREAD = 0.1
+
+
+def merged(base: Json, other: Json) -> Json:
+    """`other` over `base`, table by table; null takes a field away."""
+    found = copy.deepcopy(base)
+    for name, value in other.items():
+        own = found.get(name)
+        found[name] = merged(own, value) if isinstance(own, dict) and isinstance(value, dict) else value
+    return found
+
+
+def own_settings(name: str) -> Json:
+    """A checkpoint's settings over those of its type."""
+    kind = name.partition("-")[0]
+    found = CHECKPOINTS.get(kind, {})
+    return found if kind == name else merged(found, CHECKPOINTS[name])
+
+
+def configuration(kind: str, own: Json) -> Any:
+    """The configuration of a type: the settings that all have, if its class knows them, and its own."""
+    blank = type(AutoConfig.for_model(kind))
+    fields = {each.name for each in dataclasses.fields(blank)} | {*getattr(blank, "attribute_map", {})}
+    settings = merged({name: value for name, value in SETTINGS["common"].items() if name in fields}, own)
+    for name, value in settings.items():
+        if name.endswith("_config") and "model_type" in value:
+            settings[name] = configuration(value["model_type"], value).to_dict()
+    return AutoConfig.for_model(kind, **present(settings))
+
+
+def present(settings: Json) -> Json:
+    return {
+        name: present(value) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if value != "absent" and name != "model_type"
+    }
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Random numbers about what each weight begins as, so that no norm, bias or factor is without effect."""
+    numbers = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for name, weight in sorted(model.named_parameters()) + sorted(model.named_buffers()):
+            if name not in model.state_dict() or not weight.is_floating_point():
+                continue
+            noise = torch.randn(weight.shape, generator=numbers)
+            weight.copy_(
+                SPREAD * noise
+                if weight.ndim >= 2 and weight.isfinite().logical_not().any()
+                else weight + SPREAD * noise
+            )
+
+
+def write(name: str, folder: Path) -> None:
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(
+        configuration(name.partition("-")[0], own_settings(name)), dtype=torch.float32
+    )
+    spread(model)
+    model.generation_config = GenerationConfig(**SETTINGS["generation"])
+    model.save_pretrained(folder)
+    # What the folder says is compared, not what was in memory.
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    prompt = [int(token) for token in np.random.default_rng(3).integers(3, 250, PROMPT)]
+    tokens = list(prompt)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+        row = logits[-1]
+        for _ in range(ANSWER):
+            tokens.append(int(row.argmax()))
+            row = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+    np.savez(folder / "oracle.npz", prompt=prompt, logits=logits.numpy(), answer=tokens[PROMPT:])
+
+
+def main(root: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for name in names or list(CHECKPOINTS):
+        folder = root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            write(name, folder)
+            print("wrote", name, flush=True)
+        except Exception:
+            (folder / "failed.txt").write_text(traceback.format_exc())
+            print("failed", name, traceback.format_exc().splitlines()[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
