@@ -23,6 +23,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "run": ("run", "Chat with a model in the terminal"),
     "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
     "fit": ("fit", "Tell whether a model fits this machine"),
+    "verify": ("verify", "Check that a model is served with its publisher's quality"),
     "bench": ("bench", "Measure how fast the running server is"),
     "recommend": ("recommend", "Name models that suit this machine"),
     "search": ("search", "Find models on the hub"),

@@ -19,6 +19,7 @@ from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routing import Api, both, json_reply
 from pippin.config.options.start import Compat
+from pippin.config.verified import last_report
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
@@ -168,7 +169,8 @@ class Listing:
         fits = 0
         if state is not None and state.state == "loaded":
             fits = (await pool.stats(info.id)).longest_sequence
-        return self._for_client(request, info, describe(info, state, fits))
+        verified = await asyncio.to_thread(verification, info.id)
+        return self._for_client(request, info, describe(info, state, fits) | {"verification": verified})
 
     def _for_client(self, request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
         """Adapts a model to its client: Anthropic's clients, known by a header, get Anthropic's `capabilities`;
@@ -199,6 +201,15 @@ def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[Mode
         return found[first : places["before_id"]], first > 0
     first = places.get("after_id", -1) + 1
     return found[first : first + int(limit)], first + int(limit) < len(found)
+
+
+def verification(model: str) -> dict[str, Any] | None:
+    """What `pippin verify` found of the model last; None for one that was not verified."""
+    report = last_report(model)
+    if report is None:
+        return None
+    faults, warnings = report.count("fault"), report.count("warning")
+    return {"verdict": report.verdict, "faults": faults, "warnings": warnings, "at": report.at}
 
 
 def describe(

@@ -2,82 +2,32 @@
 
 import asyncio
 import shutil
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Final
-
-import msgspec
+from typing import Final
 
 from pippin.catalog.footprint import weight_bytes
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
-from pippin.cli.terminal import Progress, progress, say, size
+from pippin.cli.local import OPTIONS, open_catalog, roots, run_errand, settings_of
+from pippin.cli.terminal import progress, say, size
 from pippin.config.errors import ConfigError
-from pippin.core.conversion import (
+from pippin.core.errands import (
     BITS,
     DTYPES,
     GROUP_SIZES,
     MODES,
     RECIPES,
     Conversion,
-    ConversionFailed,
     Converted,
     Quantization,
-    Step,
     Told,
 )
-from pippin.core.decoding import json_decoder
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 
 PROCESS: Final = "pippin.worker.conversion"
-
-
-def run_conversion(spec: WorkerSpec, asked: Conversion, tell: Progress) -> Converted:
-    """Run the process that converts. Raises `ServerError`."""
-    command = [sys.executable, "-m", PROCESS]
-    with (
-        TemporaryFile() as log,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
-    ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(msgspec.json.encode(spec) + b"\n" + msgspec.json.encode(asked) + b"\n")
-            process.stdin.close()
-            told = _last_word(process.stdout, tell)
-        except KeyboardInterrupt:
-            process.wait()  # it was interrupted too, and removes its files
-            raise
-        process.wait()
-        log.seek(0)
-        said = log.read().decode(errors="replace").strip()
-    match told:
-        case Converted():
-            return told
-        case ConversionFailed(message):
-            raise ServerError("load_failed", message)
-        case None:
-            last = said.splitlines()[-1:] or ["it was killed: perhaps memory ran out"]
-            raise ServerError(
-                "load_failed", f"The conversion ended with status {process.returncode}: {last[0]}"
-            )
-
-
-def _last_word(lines: IO[bytes], tell: Progress) -> Converted | ConversionFailed | None:
-    decoder = json_decoder(Told)
-    for line in lines:
-        told: Told = decoder.decode(line)
-        if not isinstance(told, Step):
-            return told
-        tell(told.done, told.total, told.what)
-    return None
-
-
 DTYPE_BITS: Final = {"float32": 32, "float16": 16, "bfloat16": 16, None: 32}
 MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}
 """Bits and group size of each mode; only affine allows other values."""
@@ -136,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
             sys.stderr,
         )
     with progress(f"Converting {info.id}:", bytes_counted=True) as tell:
-        done = run_conversion(WorkerSpec(info=info), asked, tell)
+        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Told, Converted, tell)
     say(_told(info.id, name if parsed.output is None else str(target), done, measured=asked.measure))
     return 0
 

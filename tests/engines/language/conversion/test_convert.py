@@ -10,7 +10,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, quantize_model
 
-from pippin.core.conversion import DRAFT_HEADS, Conversion, Converted, Quantization, Step
+from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import convert as conversion
 from pippin.engines.language.conversion.perplexity import perplexity, sample

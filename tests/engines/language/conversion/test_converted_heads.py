@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversion import DRAFT_HEADS, Conversion, Quantization
+from pippin.core.errands import DRAFT_HEADS, Conversion, Quantization
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.drafters.layers import FAMILIES
 from tests.engines.language.bench import Bench

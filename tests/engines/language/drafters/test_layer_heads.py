@@ -13,7 +13,7 @@ from mlx_lm.utils import load_model
 from mlx_vlm.speculative.drafters.glm4_moe_lite_mtp.split import split_glm4_moe_lite_mtp
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversion import DRAFT_HEADS, Conversion, Quantization
+from pippin.core.errands import DRAFT_HEADS, Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.conversion import draft_heads

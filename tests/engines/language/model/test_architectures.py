@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversion import Conversion
+from pippin.core.errands import Conversion
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching

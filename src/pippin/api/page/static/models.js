@@ -56,6 +56,7 @@ function card(model, state) {
     ["Weights", metadata.quantization ?? metadata.dtype],
     ["Context", model.context_window ? `${whole(model.context_window)} tokens${fits(model)}` : null],
     ["Can", able.join(", ") || null],
+    ["Verified", model.verification ? model.verification.verdict : null],
   ].filter(([, value]) => value !== null && value !== undefined);
   return element(
     "article",

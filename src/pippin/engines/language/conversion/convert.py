@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
 from pippin.config.repacked import is_repacked
-from pippin.core.conversion import DRAFT_HEADS, Conversion, Converted, Quantization, Step
+from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
 from pippin.engines.language.conversion.perplexity import perplexity

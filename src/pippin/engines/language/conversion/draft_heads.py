@@ -15,7 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.core.conversion import ROUTER, Quantization
+from pippin.core.errands import ROUTER, Quantization
 
 NAMED: Final = re.compile(r"(?:^|\.)mtp(?:_[a-z_]+)?\.")
 LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.")

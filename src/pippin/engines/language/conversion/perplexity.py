@@ -13,7 +13,7 @@ from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.weights import cast_weights
@@ -39,19 +39,35 @@ def perplexity(folder: Path) -> float | None:
     freed afterwards.
     """
     try:
-        rows = _rows(Tokenizer.load(folder))
-        model = _model(folder)
-        for layer in model.layers:
-            _use_once(layer)
-        mean = float(_surprise(model, rows)) / (rows.shape[0] * (rows.shape[1] - 1))
+        rows = sample_rows(Tokenizer.load(folder))
+        return perplexity_of(predict(folder, rows, decide(find_facts(), ModelOptions())), rows)
     except (ServerError, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError):
         return None
     finally:
         mx.clear_cache()
+
+
+def perplexity_of(predicted: mx.array, rows: mx.array) -> float | None:
+    """The perplexity of rows under `predicted`, log probabilities [rows, tokens - 1, vocabulary]; None if it is no
+    finite number."""
+    chosen = mx.take_along_axis(predicted, rows[:, 1:, None], axis=-1)
+    mean = -float(chosen.astype(mx.float32).mean())
     return math.exp(mean) if math.isfinite(mean) and mean < 700 else None
 
 
-def _rows(tokenizer: Tokenizer) -> mx.array:
+def predict(folder: Path, rows: mx.array, plan: DevicePlan) -> mx.array:
+    """The library's log probabilities of what follows each token but the last of rows [rows, tokens]: an array
+    [rows, tokens - 1, vocabulary]. Raises what the library raises for a model that it can't load."""
+    model = _model(folder, plan)
+    for layer in model.layers:
+        _use_once(layer)
+    logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
+    predicted: mx.array = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    mx.eval(predicted)
+    return predicted
+
+
+def sample_rows(tokenizer: Tokenizer) -> mx.array:
     """Tokens [rows, up to 257], each row beginning with what the tokenizer puts before a text."""
     text = tokenizer.encode(sample())
     with_start = tokenizer.encode("a", add_special_tokens=True)
@@ -61,22 +77,14 @@ def _rows(tokenizer: Tokenizer) -> mx.array:
     return mx.array(rows or [start + text])
 
 
-def _model(folder: Path) -> nn.Module:
-    """The model in the dtype of this device; its weights are not read yet."""
-    plan = decide(find_facts(), ModelOptions())
+def _model(folder: Path, plan: DevicePlan) -> nn.Module:
+    """The model in the plan's dtype; its weights are not read yet."""
     configure(plan)
     by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
     load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
     model, _ = load(folder, lazy=True)
     cast_weights(model, plan)
     return model
-
-
-def _surprise(model: nn.Module, rows: mx.array) -> mx.array:
-    """The sum of -log p of every token but the first of each row, not evaluated yet."""
-    logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
-    chosen = mx.take_along_axis(logits, rows[:, 1:, None], axis=-1).squeeze(-1)
-    return (mx.logsumexp(logits, axis=-1) - chosen).sum()
 
 
 def _use_once(layer: nn.Module) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_vlm.speculative.drafters.mtp_split import MTPSplitter
 
-from pippin.core.conversion import DRAFT_HEADS, ROUTER
+from pippin.core.errands import DRAFT_HEADS, ROUTER
 from pippin.core.safetensors import read_header
 
 PACKING = ("scales", "biases")

@@ -1,0 +1,155 @@
+"""The files of a folder against each other."""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mlx_lm.utils import _get_classes
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from pippin.core.errands import Finding
+from pippin.engines.verify.findings import finding
+from pippin.engines.verify.folder import Folder
+
+LAYER: Final = re.compile(r"^(?P<stack>.*?(?:layers|\bh|blocks))\.(?P<number>\d+)\.")
+LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+COMPUTES: Final = frozenset(
+    "alibi attention_bias attention_multiplier attn_bias attn_logit_softcapping embedding_multiplier "
+    "final_logit_softcapping hidden_act hidden_activation logit_scale logits_scaling mlp_bias no_rope_layers "
+    "partial_rotary_factor query_pre_attn_scalar residual_multiplier".split()
+)
+"""Fields that change what a model computes."""
+BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
+SCALES: Final = ("_scale", "_scale_inv", "_scales")
+
+
+def check(folder: Folder, kind: str) -> Iterator[Finding]:
+    """Compare the configurations, the index and the headers of a model of this kind."""
+    yield from _shards(folder)
+    yield from _rope(folder)
+    yield from _quantisation(folder)
+    if kind == "language":
+        yield from _layers(folder)
+        yield from _matrices(folder)
+        yield from _unread(folder)
+
+
+def arguments_of(folder: Folder) -> set[str]:
+    """The fields that mlx-lm reads for the architecture; none for one that it does not know."""
+    try:
+        return {each.name for each in dataclasses.fields(_get_classes(folder.config)[1])}
+    except (ValueError, KeyError):
+        return set()
+
+
+def _shards(folder: Folder) -> Iterator[Finding]:
+    yield from (
+        finding("damaged-shard", file=file) for file, header in folder.headers.items() if header is None
+    )
+    held = Counter(name for header in folder.headers.values() if header is not None for name in header.arrays)
+    twice = [name for name, count in held.items() if count > 1]
+    if twice:
+        yield finding("tensor-twice", count=len(twice), name=twice[0])
+    if folder.index is None:
+        return
+    stray = sorted(set(folder.headers) - set(folder.index.values()))
+    if stray:
+        yield finding("stray-shard", files=stray)
+    missing = [name for name in folder.index if name not in folder.tensors]
+    found = {name: folder.tensors[name][0] for name in folder.index if name in folder.tensors}
+    elsewhere = [name for name, file in found.items() if folder.index[name] != file and name not in twice]
+    if missing or elsewhere:
+        wrong = missing or elsewhere
+        yield finding("index-mismatch", None if missing else "warning", count=len(wrong), name=wrong[0])
+
+
+def _rope(folder: Folder) -> Iterator[Finding]:
+    config = folder.text
+    new, old = _table(config.get("rope_parameters")), _table(config.get("rope_scaling"))
+    new = _table(new.get("full_attention")) or new
+    pairs = {
+        "rope_theta": (config.get("rope_theta"), new.get("rope_theta")),
+        "factor": (old.get("factor"), new.get("factor")),
+        "rope_type": (old.get("rope_type", old.get("type")), new.get("rope_type", new.get("type"))),
+        "type": (old.get("type"), old.get("rope_type")),
+    }
+    for name, (one, other) in pairs.items():
+        if one is not None and other is not None and one != other:
+            yield finding("rope-disagrees", field=name, one=one, other=other)
+
+
+def _quantisation(folder: Folder) -> Iterator[Finding]:
+    settings = _table(folder.config.get("quantization")) or _table(folder.config.get("quantization_config"))
+    packed = [name.removesuffix(".scales") for name in folder.tensors if name.endswith(".scales")]
+    if {"bits", "group_size"} <= settings.keys() and "quant_method" not in settings and not packed:
+        yield finding("quantisation-absent", bits=settings["bits"])
+    wrong = [name for name in packed if not settings or not _fits(folder, name, settings)]
+    if wrong:
+        yield finding("quantisation-differs", count=len(wrong), all=len(packed), name=wrong[0])
+    matrices = [
+        name for name, (_, each) in folder.tensors.items() if each.dtype in BYTES and len(each.shape) > 1
+    ]
+    raw = [name for name in matrices if not any(f"{name}{each}" in folder.tensors for each in SCALES)]
+    if raw:
+        yield finding("raw-bytes", count=len(raw), name=raw[0])
+
+
+def _fits(folder: Folder, name: str, settings: dict[str, Any]) -> bool:
+    """Whether a packed matrix has the bits and groups that the configuration says of it."""
+    own = settings.get(name, settings)
+    if f"{name}.weight" not in folder.tensors or not isinstance(own, dict):
+        return True
+    words = folder.tensors[f"{name}.weight"][1].shape[-1]
+    groups = folder.tensors[f"{name}.scales"][1].shape[-1]
+    return bool(words * 32 == groups * own.get("bits", 0) * own.get("group_size", 0))
+
+
+def _layers(folder: Folder) -> Iterator[Finding]:
+    found = {match.group(0) for name in folder.tensors if "mtp" not in name and (match := LAYER.match(name))}
+    count = next((folder.text[name] for name in LAYER_COUNTS if isinstance(folder.text.get(name), int)), None)
+    if found and count is not None and "vision_config" not in folder.config:
+        drafts = folder.text.get("num_nextn_predict_layers") or 0
+        if not count <= len(found) <= count + drafts:
+            yield finding("layers-differ", said=count, held=len(found))
+    lora = [name for name in folder.tensors if re.search(r"lora_[abAB]\b|\.base_layer\.", name)]
+    if lora:
+        yield finding("adapter-left", count=len(lora), name=lora[0])
+
+
+def _matrices(folder: Folder) -> Iterator[Finding]:
+    """The embedding and the head."""
+    said = folder.field("vocab_size")
+    if isinstance(said, int) and folder.rows is not None and said != folder.rows:
+        yield finding("vocabulary-rows", said=said, rows=folder.rows)
+    heads = any(re.search(r"head\b|embed_out|(?:^|\.)output\.weight$", name) for name in folder.tensors)
+    if folder.field("tie_word_embeddings") is False and folder.tensors and not heads:
+        yield finding("head-missing")
+
+
+def _unread(folder: Folder) -> Iterator[Finding]:
+    """Fields that mlx-lm does not read, and whose value is not the architecture's usual one."""
+    kind, read = folder.config.get("model_type"), arguments_of(folder)
+    if folder.text is not folder.config or not read:
+        return
+    # Of these the library reads some elsewhere; rotary settings, sizes and ids have checks of their own.
+    read |= {"quantization", "auto_map", "dtype", "torch_dtype", "vocab_size", *PretrainedConfig().to_dict()}
+    usual = CONFIG_MAPPING[kind]().to_dict() if kind in CONFIG_MAPPING else {}
+    unread = [
+        name
+        for name, value in folder.config.items()
+        if name not in read
+        and not name.startswith(("rope_", "quantization_"))
+        and not name.endswith("_token_id")
+        if value not in (None, False, 0, 1, [], {}, "") and usual.get(name) != value
+    ]
+    grave = [f"{name} = {folder.config[name]}" for name in unread if name in COMPUTES]
+    if grave:
+        yield finding("field-unread", fields=grave, type=kind)
+    elif unread:
+        yield finding("field-unread", "note", fields=unread, type=kind)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

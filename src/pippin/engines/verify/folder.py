@@ -1,0 +1,98 @@
+"""A model's folder as its files say it, read once and without their weights."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from pippin.core.safetensors import Header, StoredArray, read_header
+
+EMBEDDING: Final = re.compile(
+    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
+)
+OF_MEDIA: Final = re.compile(r"vision|visual|audio|image|patch|position")
+INDEX: Final = "model.safetensors.index.json"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The configurations of a model, its index, and the headers of its weight files."""
+
+    path: Path
+    config: Json
+    generation: Json
+    tokenizer: Json  # tokenizer_config.json
+    index: dict[str, str] | None  # tensors to files; None without an index
+    headers: dict[str, Header | None]  # by file; None for a file that is damaged or cut off
+
+    @classmethod
+    def read(cls, path: Path) -> "Folder":
+        """Read a folder. A file that is missing or no JSON object counts as empty."""
+        index = _json(path / INDEX)
+        return cls(
+            path=path,
+            config=_json(path / "config.json"),
+            generation=_json(path / "generation_config.json"),
+            tokenizer=_json(path / "tokenizer_config.json"),
+            index=dict(index["weight_map"]) if isinstance(index.get("weight_map"), dict) else None,
+            headers={file.name: _header(file) for file in sorted(path.glob("model*.safetensors"))},
+        )
+
+    @property
+    def text(self) -> Json:
+        """The configuration of the language model."""
+        inner = self.config.get("text_config")
+        return inner if isinstance(inner, dict) else self.config
+
+    def field(self, name: str) -> Any:
+        """A field of the configuration: the language model's, else the whole model's."""
+        found = self.text.get(name)
+        return self.config.get(name) if found is None else found
+
+    @cached_property
+    def tensors(self) -> dict[str, tuple[str, StoredArray]]:
+        """The file and the header's entry of each tensor."""
+        return {
+            name: (file, array)
+            for file, header in self.headers.items()
+            if header is not None
+            for name, array in header.arrays.items()
+        }
+
+    @cached_property
+    def embedding(self) -> str | None:
+        """The name of the matrix with a row for each token."""
+        return next(
+            (name for name in self.tensors if EMBEDDING.search(name) and not OF_MEDIA.search(name)), None
+        )
+
+    @property
+    def rows(self) -> int | None:
+        """How many tokens have an embedding."""
+        return None if self.embedding is None else self.tensors[self.embedding][1].shape[0]
+
+
+def ids_of(*found: Any) -> frozenset[int]:
+    """The ids in fields that hold an id, a list of ids or nothing."""
+    flat = [each for entry in found for each in (entry if isinstance(entry, list) else [entry])]
+    return frozenset(each for each in flat if isinstance(each, int))
+
+
+def _json(path: Path) -> Json:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _header(path: Path) -> Header | None:
+    try:
+        with path.open("rb") as file:
+            header = read_header(file)
+        return header if header is not None and path.stat().st_size >= header.file_size else None
+    except OSError:
+        return None

@@ -1,0 +1,148 @@
+"""Verifies one model, section by section."""
+
+import platform
+import time
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from msgspec.structs import replace
+
+from pippin.core.errands import Finding, Report, Section, SectionName, Step, Verification
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.verify import files, numbers, questions, template, tokens, tools, weights
+from pippin.engines.verify.asking import Served
+from pippin.engines.verify.findings import finding
+from pippin.engines.verify.folder import Folder
+
+Tell = Callable[[Step], None]
+Found = tuple[Iterable[Finding], dict[str, Any]]
+"""The findings of a section, and its figures."""
+WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
+LEFT_OUT: Final = "the model has no chat template"
+
+
+def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
+    """Check the sections that are asked for. Raises `ServerError` for a model to compare with that can't be loaded."""
+    other = Others() if asked.against is None else _measured(spec, asked, tell)
+    verifier = Verifier(spec, asked, tell, other)
+    return Report(
+        model=spec.info.id,
+        folder=spec.info.path or "",
+        at=int(time.time()),
+        sections=tuple(map(verifier.section, asked.sections)),
+        machine=f"{platform.system()} {platform.machine()}",
+        against=asked.against,
+    )
+
+
+class Others:
+    """What was measured of the model to compare with."""
+
+    def __init__(self, counts: tools.Counts | None = None, answers: questions.Answers | None = None) -> None:
+        self.counts = counts
+        self.answers = answers
+
+
+def _measured(spec: WorkerSpec, asked: Verification, tell: Tell) -> Others:
+    """Measure the other model, which is closed again before the model itself takes memory."""
+    if not {"tools", "questions"} & set(asked.sections):
+        return Others()
+    tell(Step(0, 0, "asking the other model"))
+    served = Served.open(replace(spec, info=ModelInfo(id="other", kind="language", path=asked.against)))
+    try:
+        return Others(
+            tools.measure(served) if "tools" in asked.sections and served.chats else None,
+            questions.measure(served) if "questions" in asked.sections else None,
+        )
+    finally:
+        served.engine.close()
+
+
+class Verifier:
+    """What is known of one model while its sections are checked."""
+
+    def __init__(self, spec: WorkerSpec, asked: Verification, tell: Tell, other: Others) -> None:
+        self._spec = spec
+        self._against = None if asked.against is None else Path(asked.against)
+        self._tell = tell
+        self._other = other
+        self._kind = spec.info.kind
+        self._folder = Folder.read(Path(spec.info.path or ""))
+
+    def section(self, name: SectionName) -> Section:
+        """Check one section. If that fails, this is a finding too."""
+        self._tell(Step(0, 0, name))
+        if name != "files" and self._kind not in (WITH_TOKENIZER if name == "tokens" else ("language",)):
+            return Section(name=name, left_out=f"the model is of the kind {self._kind}")
+        began = time.monotonic()
+        try:
+            if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
+                return Section(name=name, left_out=LEFT_OUT)
+            findings, figures = getattr(self, f"_{name}")()
+            section = Section(name=name, findings=tuple(findings), figures=figures)
+        except ServerError as error:
+            section = Section(name=name, findings=(finding("unusable", reason=error.report.message),))
+        return replace(section, seconds=round(time.monotonic() - began, 1))
+
+    def _files(self) -> Found:
+        found = [*files.check(self._folder, self._kind)]
+        found += weights.check(
+            self._folder, lambda done, total: self._tell(Step(done, total, "reading weights"))
+        )
+        if self._against is not None:
+            found += weights.partly_changed(self._folder, Folder.read(self._against))
+        return found, {"weight files": len(self._folder.headers), "tensors": len(self._folder.tensors)}
+
+    def _tokens(self) -> Found:
+        tokenizer, turn_end = Tokenizer.load(self._folder.path), ""
+        if self._kind == "language" and tokenizer.chat_templates:
+            tokenizer, turn_end = self._written.tokenizer, self._written.converter.traits.turn_end
+        return tokens.check(self._folder, tokenizer, self._kind, turn_end), {"texts": len(tokens.texts())}
+
+    def _template(self) -> Found:
+        outcomes = template.outcomes(self._written)
+        refused = sum(each.startswith("refused") for each in outcomes.values())
+        kept = sum(each == "kept" for each in outcomes.values())
+        reasoning = self._written.reasoning
+        return template.check(self._written, outcomes), {
+            "conversations kept": kept,
+            "changed": len(outcomes) - kept - refused,
+            "refused": refused,
+            "tool calls": self._written.tools or "none",
+            "reasoning": "none" if reasoning is None else reasoning.name,
+        }
+
+    def _numbers(self) -> Found:
+        return numbers.check(self._served, self._folder.path, self._against)
+
+    def _tools(self) -> Found:
+        own, other = tools.measure(self._served), self._other.counts
+        found = tools.check(own, other, offers_tools=self._written.converter.traits.tools)
+        return found, own.figures | _of_another(other)
+
+    def _questions(self) -> Found:
+        own = questions.measure(self._served, lambda done, total: self._tell(Step(done, total, "questions")))
+        return questions.check(own, self._other.answers), own.figures | _of_another(self._other.answers)
+
+    @cached_property
+    def _served(self) -> Served:
+        return Served.open(self._spec)
+
+    @cached_property
+    def _written(self) -> template.Written:
+        """The template as the server uses it. Raises `ServerError` for a broken one."""
+        tokenizer = open_preparer(self._spec).tokenizer
+        try:
+            return template.Written.open(tokenizer, self._spec.info.architecture)
+        except jinja2.TemplateSyntaxError as error:
+            raise ServerError("load_failed", f"The chat template is broken: {error.message}.") from error
+
+
+def _of_another(other: tools.Counts | questions.Answers | None) -> dict[str, Any]:
+    return {} if other is None else {f"{name}, of the other": value for name, value in other.figures.items()}

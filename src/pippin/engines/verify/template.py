@@ -1,0 +1,200 @@
+"""The chat template: which conversations it writes, its marks as tokens, its thoughts and its tool calls."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from pippin.core.conversation import Message, Part, Reasoning, Role, Text, Tool, ToolCall, ToolResult
+from pippin.core.errands import Finding
+from pippin.core.errors import ServerError
+from pippin.engines.language.prompt.forms import Conversation, Forms
+from pippin.engines.language.prompt.messages import Converter
+from pippin.engines.language.prompt.rendering import rendered
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
+from pippin.engines.language.template.traits import probe
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.verify.findings import data, finding
+from pippin.output import formats
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import History
+
+USUAL: Final = ("one turn", "system", "three turns", "call and result")
+MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
+THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
+SCHEMA: Final = {"type": "object", "properties": {"qkey": {"type": "string", "description": "A key."}}}
+TOOLS: Final = tuple(Tool(name, f"Does {name}.", SCHEMA) for name in ("alpha", "beta"))
+ROLES: Final[dict[str, Role]] = {"s": "system", "d": "developer", "u": "user", "r": "tool", "n": "tool"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A chat template and how this server gives it conversations."""
+
+    template: ChatTemplate
+    converter: Converter
+    tokenizer: Tokenizer
+    reasoning: ReasoningFormat | None
+    tools: str | None  # the name of the format of calls
+
+    @classmethod
+    def open(cls, tokenizer: Tokenizer, architecture: str | None) -> "Written":
+        """Compile the default template. Raises `jinja2.TemplateSyntaxError`, and `KeyError` where there is none."""
+        source = tokenizer.chat_templates["default"]
+        found = formats.detect(source, architecture)
+        history = found.tool.history if found.tool is not None else History()
+        template = ChatTemplate(source, tokenizer.special_names)
+        converter = Converter(probe(template, history), history, tokenizer.literals, None)
+        return cls(template, converter, tokenizer, found.reasoning, found.tool.name if found.tool else None)
+
+    def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool, **more: Any) -> str:
+        """Raises `ServerError` where the template refuses the conversation."""
+        variables = {"add_generation_prompt": generation, **more}
+        return rendered(self.template, self.converter, messages, tools, variables)
+
+
+@cache
+def histories() -> dict[str, Conversation]:
+    """Conversations that the APIs allow, by name. Each text occurs once in its conversation."""
+    pairs = (line.rsplit(": ", 1) for line in data("histories.txt").splitlines())
+    return {
+        name: tuple(_turn(turn, place) for place, turn in enumerate(turns.split())) for name, turns in pairs
+    }
+
+
+def _turn(written: str, place: int) -> Message:
+    parts = tuple(_part(each, f"TEXT{place}") for each in written.split("+"))
+    return Message(ROLES.get(written[0], "assistant"), parts)
+
+
+def _part(written: str, text: str) -> Part:
+    kind, number = written[0], written[1:]
+    match kind:
+        case "h":
+            return Reasoning("Hm.")
+        case "c":
+            return ToolCall(
+                f"call_{number}", "alpha" if number == "1" else "beta", f'{{"qkey": "ARG{number}"}}'
+            )
+        case "r" | "n":
+            return ToolResult(f"call_{number}", (Text(f"RESULT{number}" if kind == "r" else ""),))
+        case _:
+            return Text("" if kind == "e" else text)
+
+
+def check(written: Written, found: dict[str, str]) -> Iterator[Finding]:
+    """Try the template; `found` are its `outcomes`."""
+    yield from _roles(written)
+    yield from _conversations(found)
+    yield from _marks(written)
+    yield from _thoughts(written)
+
+
+def outcomes(written: Written) -> dict[str, str]:
+    """What becomes of each conversation: `kept`, the names of the changes that it needs, or `refused`."""
+    forms, found = Forms(written.render), {}
+    for name, messages in histories().items():
+        calls = any(not isinstance(part, Text) for message in messages for part in message.parts)
+        try:
+            needed = forms.needed(messages, tools=calls, generation=messages[-1].role != "assistant")
+            found[name] = ", ".join(form.__name__ for form in needed) or "kept"
+        except ServerError as error:
+            found[name] = f"refused: {error.report.message}"
+    return found
+
+
+def _conversations(found: dict[str, str]) -> Iterator[Finding]:
+    refused = [name for name, outcome in found.items() if outcome.startswith("refused")]
+    if refused:
+        usual = set(refused) & set(USUAL)
+        yield finding(
+            "conversation-refused",
+            None if usual else "note",
+            count=len(refused),
+            all=len(found),
+            names=refused,
+        )
+    changed = [f"{name} ({said})" for name, said in found.items() if name not in refused and said != "kept"]
+    if changed:
+        yield finding("conversation-changed", count=len(changed), all=len(found), names=changed)
+
+
+def _roles(written: Written) -> Iterator[Finding]:
+    traits = written.converter.traits
+    if not traits.system and _drops_system(written):
+        yield finding("system-dropped")
+    if traits.tools and not traits.tool_calls:
+        yield finding("tool-calls-lost")
+    elif traits.tools and not traits.tool_results:
+        yield finding("tool-role-lost")
+    if traits.tools and written.tools is None:
+        yield finding("tool-format")
+
+
+def _drops_system(written: Written) -> bool:
+    content: Any = "QXS" if written.converter.traits.content == "text" else [{"type": "text", "text": "QXS"}]
+    messages = [{"role": "system", "content": content}, {"role": "user", "content": content}]
+    try:
+        return written.template.render(messages, {"add_generation_prompt": True}).count("QXS") == 1
+    except TemplateRefusal:
+        return False
+
+
+def _marks(written: Written) -> Iterator[Finding]:
+    """Marks that the template writes and that the tokenizer spells in letters, and the one that begins a text."""
+    texts = [_rendered(written, name) for name in ("system and three turns", "call and result")]
+    marks = sorted({mark for text in texts for mark in MARK.findall(text)})
+    spelled = [mark for mark in marks if written.tokenizer.single(mark) is None]
+    if spelled:
+        yield finding("mark-not-token", marks=spelled)
+    bos, begun = written.tokenizer.bos, written.tokenizer.encode(texts[0])
+    if bos is not None and begun[:2] == [bos, bos]:
+        yield finding("bos-twice", who="template")
+    if (
+        bos is not None
+        and bos not in begun[:1]
+        and bos in written.tokenizer.encode("a", add_special_tokens=True)[:1]
+    ):
+        yield finding("bos-left-out")
+
+
+def _rendered(written: Written, name: str, **more: Any) -> str:
+    """A conversation as the template writes it; empty where it refuses it in each form."""
+    messages = histories()[name]
+    tools = TOOLS if "call" in name else ()
+    try:
+        kept = Forms(written.render).of(messages, tools=bool(tools))
+        return written.render(kept, tools, True, **more)
+    except ServerError:
+        return ""
+
+
+def _thoughts(written: Written) -> Iterator[Finding]:
+    """The marks of thoughts that the template and the vocabulary have, against those that the server reads."""
+    found, source = written.reasoning, written.template.source
+    read = "\0".join(found.markers) if found is not None else ""
+    tokens = [str(token.content) for token in written.tokenizer.pieces.added.values()]
+    unread = sorted({tag for tag in THINKS.findall(source) if tag not in read})
+    unwritten = sorted({tag for tag in tokens if THINKS.fullmatch(tag) and tag not in read})
+    pair = "none" if found is None else f"{found.start} {found.end}"
+    if unread:
+        yield finding("think-tags", who="template", tags=unread, read=pair)
+    elif unwritten and (found is not None or "think" in source):
+        yield finding("think-tags", who="tokenizer", tags=unwritten, read=pair)
+    if found is None:
+        return
+    on, off = (_rendered(written, "one turn", enable_thinking=on, thinking=on) for on in (True, False))
+    with_thought = _rendered(written, "thought beside a call", enable_thinking=True, thinking=True)
+    if any(_swapped(found, text) for text in (on, off, with_thought)):
+        yield finding("think-order", start=found.start, end=found.end)
+    if on == off:
+        yield finding("think-switch", None if "enable_thinking" in source else "note")
+
+
+def _swapped(found: ReasoningFormat, text: str) -> bool:
+    """Whether thoughts end before they begin, in a format whose end marks nothing else."""
+    if not THINKS.fullmatch(found.end.strip()):
+        return False
+    start, end = text.find(found.start.strip()), text.find(found.end.strip())
+    return 0 <= end < start

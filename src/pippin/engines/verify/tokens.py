@@ -1,0 +1,131 @@
+"""The tokenizer: what it makes of texts, its special tokens, and the ids that the configurations name."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pippin.core.errands import Finding
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.verify.findings import data, finding
+from pippin.engines.verify.folder import Folder, ids_of
+
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\u00a0": "\u00a0", r"\u2003": "\u2003"}
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """Texts of many scripts, of white space, signs and code."""
+    text = data("texts.txt")
+    lines = text.splitlines()
+    for written, meant in ESCAPES.items():
+        lines = [line.replace(written, meant) for line in lines]
+    return tuple(lines)
+
+
+def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -> Iterator[Finding]:
+    """Compare the tokenizer with the folder. `turn_end` is what the chat template writes after the assistant's words.
+
+    Encoders' tokenizers may lose letters; those of models that write must not.
+    """
+    yield from _size(folder, tokenizer)
+    yield from _added(folder, tokenizer)
+    yield from _starts(folder, tokenizer)
+    if kind == "language":
+        yield from _ends(folder, tokenizer, turn_end)
+        yield from _round_trips(tokenizer)
+    yield from _publisher(folder, tokenizer)
+
+
+def _size(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
+    rows, ids = folder.rows, tokenizer.backend.get_vocab(with_added_tokens=True)
+    beyond = sorted((id_, text) for text, id_ in ids.items() if rows is not None and id_ >= rows)
+    if beyond:
+        id_, name = beyond[0]
+        yield finding("token-without-embedding", count=len(beyond), rows=rows, id=id_, name=name)
+
+
+def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
+    listed = folder.tokenizer.get("added_tokens_decoder")
+    for said, token in (listed if isinstance(listed, dict) else {}).items():
+        name = token.get("content") if isinstance(token, dict) else None
+        held = None if name is None else tokenizer.backend.token_to_id(name)
+        if name is not None and str(held) != said:
+            yield finding(
+                "added-token", name=name, said=said, held="lacks it" if held is None else f"has {held}"
+            )
+            break
+    for name, token in tokenizer.special_names.items():
+        if (count := len(tokenizer.encode(token))) != 1:
+            yield finding("special-token", name=name, token=token, count=count)
+
+
+def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
+    if tokenizer.bos is None:
+        return
+    said = ids_of(folder.field("bos_token_id"), folder.generation.get("bos_token_id"))
+    if said - {tokenizer.bos}:
+        yield finding("bos-disagrees", own=tokenizer.bos, said=sorted(said))
+    if tokenizer.encode("a", add_special_tokens=True)[:2] == [tokenizer.bos] * 2:
+        yield finding("bos-twice", who="tokenizer")
+
+
+def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Finding]:
+    generation = ids_of(folder.generation.get("eos_token_id"))
+    others = ids_of(
+        folder.config.get("eos_token_id"),
+        folder.text.get("eos_token_id"),
+        tokenizer.backend.token_to_id(tokenizer.special_names.get("eos_token", "")),
+    )
+    vocabulary = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
+    for id_ in sorted(generation | others):
+        is_word = id_ not in tokenizer.pieces.added and tokenizer.raw(id_).strip().isalnum()
+        if id_ not in vocabulary or is_word:
+            yield finding("eos-is-text", id=id_, piece=tokenizer.raw(id_))
+    if generation and others and not generation & others:
+        yield finding("eos-disagree", own=sorted(generation), others=sorted(others))
+    written, ends = tokenizer.encode(turn_end) if turn_end else [], generation | others
+    if written and written[0] not in ends:
+        single = tokenizer.single(turn_end) is not None
+        yield finding("turn-end", None if single else "fault", end=turn_end, ends=sorted(ends))
+
+
+def _round_trips(tokenizer: Tokenizer) -> Iterator[Finding]:
+    """What comes back of texts, as a whole and as a stream."""
+    lost, differs = [], False
+    for text in texts():
+        ids = tokenizer.encode(text)
+        stream = tokenizer.detokenizer()
+        said = "".join(map(stream.add, ids)) + stream.finish()
+        whole: str = tokenizer.backend.decode(ids, skip_special_tokens=True)
+        if _begun(said) != _begun(whole) and not differs:
+            differs = True
+            yield finding("stream-differs", stream=said[:60], whole=whole[:60])
+        if _begun(whole) != _begun(text):
+            lost.append((not text.isascii(), text[:60], whole[:60]))
+    if lost:
+        foreign, text, back = min(lost)
+        # Scripts and signs may be missing in a vocabulary.
+        yield finding(
+            "round-trip", "note" if foreign else None, count=len(lost), all=len(texts()), text=text, back=back
+        )
+
+
+def _begun(text: str) -> str:
+    """A text without the spaces at its beginning, which many tokenizers add or drop."""
+    return text.lstrip(" ")
+
+
+def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
+    """The ids of transformers' tokenizer, as the publisher's own programs use it."""
+    from transformers import AutoTokenizer
+
+    try:
+        other: Any = AutoTokenizer.from_pretrained(folder.path, local_files_only=True)
+    except Exception as error:  # transformers raises anything for a folder that it does not know
+        yield finding("publisher-unread", reason=str(error).splitlines()[0][:120])
+        return
+    for text in texts():
+        own, ids = tokenizer.encode(text), list(other(text, add_special_tokens=False)["input_ids"])
+        if ids != own:
+            yield finding("tokens-differ", text=text[:40], own=own[:8], other=ids[:8])
+            return

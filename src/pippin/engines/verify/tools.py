@@ -1,0 +1,154 @@
+"""Bundled prompts that offer tools: how many calls can be read, keep their schema, and are finished."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import yaml
+
+from pippin.core.completion import Completion, object_of
+from pippin.core.conversation import Message, Text, Tool
+from pippin.core.errands import Finding, Severity
+from pippin.core.requests import GenerationRequest
+from pippin.engines.verify.asking import Served
+from pippin.engines.verify.findings import data, finding
+from pippin.output import formats
+
+ANSWER_TOKENS: Final = {False: 256, True: 1536}
+"""The most of an answer, by whether the model thinks before it. Calls of the bundled tools take less than 100."""
+FEW: Final = 0.9
+MANY_LOST: Final = 3
+TYPES: Final[dict[str, type | tuple[type, ...]]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question, the tools that it offers, and the one that answers it; None where no tool does."""
+
+    ask: str
+    tools: tuple[Tool, ...]
+    calls: str | None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many answers there are, how many should call a tool, and what the answers are, see `look`."""
+
+    asked: int
+    wanted: int
+    most: int  # tokens of an answer
+    looks: "Counter[str]"
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        looks, tried = self.looks, self.looks["tried"]
+        return {
+            "answers": self.asked,
+            "that try a call": f"{tried}, of {self.wanted} where a tool helps",
+            "calls that can be read": _share(looks["parsed"], tried),
+            "calls that keep the schema": _share(looks["valid"], tried),
+            "the right tool": _share(looks["right"], self.wanted),
+            "answers that are finished": _share(looks["finished"], self.asked),
+            "thoughts that are closed": _share(looks["closed"], self.asked),
+        }
+
+
+@cache
+def prompts() -> tuple[Prompt, ...]:
+    """The bundled prompts."""
+    found = yaml.safe_load(data("tools.yaml"))
+    tools = {
+        name: Tool(name, each["description"], each["parameters"]) for name, each in found["tools"].items()
+    }
+    return tuple(
+        Prompt(each["ask"], tuple(tools[name] for name in each["tools"]), each.get("calls"))
+        for each in found["prompts"]
+    )
+
+
+def measure(served: Served) -> Counts:
+    """Answer all prompts."""
+    most = ANSWER_TOKENS[served.preparer.info.capabilities.reasoning]
+    asked = [
+        GenerationRequest(
+            model="verify",
+            messages=(Message("user", (Text(prompt.ask),)),),
+            tools=prompt.tools,
+            max_tokens=most,
+        )
+        for prompt in prompts()
+    ]
+    name = served.preparer.info.tool_format
+    openers = formats.tool_format(name).openers if name else ("<tool_call>",)
+    looks: Counter[str] = Counter()
+    for prompt, answer in zip(prompts(), served.ask_all(asked), strict=True):
+        looks.update(() if answer is None else look(prompt, answer, openers))
+    return Counts(len(asked), sum(prompt.calls is not None for prompt in prompts()), most, looks)
+
+
+def check(counts: Counts, other: Counts | None, *, offers_tools: bool) -> Iterator[Finding]:
+    """Judge the counts. A model whose template offers no tools was not trained on them."""
+    looks, tried = counts.looks, counts.looks["tried"]
+    severity: Severity | None = None if offers_tools else "note"
+    if not tried:
+        yield finding("no-calls", severity, count=counts.asked)
+    for kind, what, whole in (
+        ("parsed", "can be read", tried),
+        ("valid", "keep their schema", tried),
+        ("right", "are right", counts.wanted),
+    ):
+        if tried and looks[kind] < FEW * whole:
+            yield finding("calls", severity, count=looks[kind], all=whole, what=what)
+    unfinished = counts.asked - looks["finished"]
+    if unfinished > (1 - FEW) * counts.asked:
+        yield finding("unfinished", severity, count=unfinished, all=counts.asked, most=counts.most)
+    if other is not None and looks["right"] + MANY_LOST < other.looks["right"]:
+        yield finding("calls-lost", count=looks["right"], other=other.looks["right"])
+
+
+def look(prompt: Prompt, answer: Completion, openers: tuple[str, ...]) -> list[str]:
+    """What an answer is: `tried` to call; all calls `parsed`, `valid` by their schemas, and `right`; `finished`; and
+    `closed`, which a thought without an end is not."""
+    choice = answer.choices[0]
+    calls = [part for part in choice.parts if part.kind == "tool_call"]
+    schemas = {tool.name: tool.parameters or {} for tool in prompt.tools}
+    said = [(part.name or "", object_of(part.text)) for part in calls]
+    parsed = bool(said) and all(arguments is not None for _, arguments in said)
+    valid = parsed and all(name in schemas and fits(arguments, schemas[name]) for name, arguments in said)
+    finished = choice.finished is not None and choice.finished.reason != "length"
+    found = {
+        "tried": bool(calls) or any(opener in choice.text("text") for opener in openers),
+        "parsed": parsed,
+        "valid": valid,
+        "right": valid and prompt.calls in dict(said),
+        "finished": finished,
+        "closed": finished or not choice.parts or choice.parts[-1].kind != "reasoning",
+    }
+    return [name for name, holds in found.items() if holds]
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    """Whether a value keeps a schema of the keywords that the bundled tools use."""
+    kind = TYPES[schema["type"]]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        return False
+    if isinstance(value, list):
+        return all(fits(each, schema["items"]) for each in value)
+    if isinstance(value, dict):
+        known = schema["properties"]
+        whole = all(name in value for name in schema["required"])
+        return whole and all(name in known and fits(each, known[name]) for name, each in value.items())
+    return value in schema.get("enum", (value,))
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 3) if whole else None

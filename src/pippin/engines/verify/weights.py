@@ -1,0 +1,113 @@
+"""The numbers in the weight files: none that is no number, no blank matrix, no layer twice."""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.errands import Finding
+from pippin.core.safetensors import StoredArray
+from pippin.engines.verify.files import LAYER, arguments_of
+from pippin.engines.verify.findings import finding
+from pippin.engines.verify.folder import Folder
+
+PIECE: Final = 64 << 20  # bytes that are read at a time
+EXPONENTS: Final[dict[str, tuple[Any, int]]] = {
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+    "F32": (np.uint32, 0x7F800000),
+}
+"""The bits of a number's exponent. Where all of them are set, the number is NaN or infinite."""
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one reading of a tensor tells."""
+
+    digest: bytes
+    finite: bool
+    blank: bool  # one number alone
+
+
+def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iterator[Finding]:
+    """Read all weights once. `progress` is told the bytes done and the bytes in all."""
+    looks: dict[str, Look] = {}
+    total, done = sum(_size(array) for _, array in folder.tensors.values()), 0
+    for name, (_, array) in folder.tensors.items():
+        looks[name] = look_at(folder, name)
+        done += _size(array)
+        progress(done, total)
+    matrices = {name: look for name, look in looks.items() if len(folder.tensors[name][1].shape) > 1}
+    broken = [name for name, look in looks.items() if not look.finite]
+    blank = [name for name, look in matrices.items() if look.blank]
+    for code, names in (("not-finite", broken), ("blank-tensor", blank)):
+        if names:
+            yield finding(code, count=len(names), name=names[0])
+    yield from _layers_alike({name: look for name, look in matrices.items() if not look.blank})
+    head = next((name for name in looks if re.search(r"(?:^|\.)lm_head\.weight$", name)), None)
+    if head is not None and folder.embedding is not None and folder.field("tie_word_embeddings") is True:
+        # Other architectures have one way alone, or go by what the files hold.
+        goes_by_field = "tie_word_embeddings" in arguments_of(folder)
+        if goes_by_field and looks[head].digest != looks[folder.embedding].digest:
+            yield finding("head-ignored")
+
+
+def look_at(folder: Folder, name: str) -> Look:
+    """Read one tensor, piece by piece. Raises `OSError`."""
+    file, array = folder.tensors[name]
+    header = folder.headers[file]
+    assert header is not None
+    kind, exponent = EXPONENTS.get(array.dtype, (np.uint8, 0))
+    digest, finite, blank, left = hashlib.blake2b(digest_size=16), True, True, _size(array)
+    first: NDArray[Any] | None = None
+    with (folder.path / file).open("rb") as opened:
+        opened.seek(header.size + array.data_offsets[0])
+        while left > 0 and (read := opened.read(min(PIECE, left))):
+            left -= len(read)
+            digest.update(read)
+            numbers = np.frombuffer(read, kind)
+            first = numbers[:1] if first is None else first
+            finite = finite and not (exponent and bool(((numbers & exponent) == exponent).any()))
+            blank = blank and bool((numbers == first).all())
+    return Look(digest.digest(), finite, blank and _size(array) > 8)
+
+
+def partly_changed(folder: Folder, other: Folder) -> Iterator[Finding]:
+    """Whether matrices of one kind are changed in some layers and the other folder's in the rest."""
+    changed: dict[str, list[bool]] = defaultdict(list)
+    for name in folder.tensors.keys() & other.tensors.keys():
+        one, another = folder.tensors[name][1], other.tensors[name][1]
+        alike = (one.dtype, one.shape) == (another.dtype, another.shape)
+        if LAYER.match(name) and len(one.shape) > 1 and alike:
+            changed[_kind(name)].append(look_at(folder, name).digest != look_at(other, name).digest)
+    partly = sorted(kind for kind, layers in changed.items() if 0 < sum(layers) < len(layers))
+    if partly:
+        layers = changed[partly[0]]
+        yield finding("partly-changed", kind=partly[0], changed=sum(layers), all=len(layers))
+
+
+def _layers_alike(looks: dict[str, Look]) -> Iterator[Finding]:
+    layers: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+    for name, look in looks.items():
+        if found := LAYER.match(name):
+            layers[int(found["number"])].append((_kind(name), look.digest))
+    seen: dict[tuple[tuple[str, bytes], ...], int] = {}
+    for number, held in sorted(layers.items()):
+        if (first := seen.setdefault(tuple(sorted(held)), number)) != number:
+            yield finding("layer-twice", one=first, other=number)
+            return
+
+
+def _kind(name: str) -> str:
+    """A tensor's name without the number of its layer."""
+    return re.sub(r"\.\d+\.", ".*.", name, count=1)
+
+
+def _size(array: StoredArray) -> int:
+    return array.data_offsets[1] - array.data_offsets[0]

@@ -1,0 +1,115 @@
+"""What a model computes: the same in every way, and beside the library; tool calls and questions are counted."""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pippin.core.completion import CompletedChoice, CompletedPart, Completion
+from pippin.core.events import Finished, Token
+from pippin.engines.verify import questions, tools
+from pippin.engines.verify.numbers import difference
+from tests.engines.verify.folders import edit, report_on, write_sound
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sound(tmp_path_factory.mktemp("computed") / "model")
+
+
+def test_a_tiny_model_computes_the_same_in_every_way(sound: Path, tmp_path: Path) -> None:
+    other = write_sound(tmp_path / "other")
+    edit(other, "config.json", rope_theta=100.0)
+    [section] = report_on(sound, "numbers", architecture="llama", against=other).sections
+    # A random model is as good as chance, and that is told.
+    assert [each.code for each in section.findings] == ["perplexity"]
+    figures = section.figures
+    ways = [value for name, value in figures.items() if name.startswith("largest difference")]
+    assert len(ways) == 3
+    assert max(ways) < 1e-3
+    assert figures["mean difference from mlx-lm in float32"] < 1e-3
+    assert figures["divergence from the other"] > 1e-4
+    [section] = report_on(sound, "numbers", architecture="llama", against=sound).sections
+    assert section.figures["divergence from the other"] == pytest.approx(0, abs=1e-6)
+
+
+def answer(*tokens: tuple[int, float]) -> tuple[Token, ...]:
+    return tuple(Token(id=id_, raw=b"", logprob=logprob) for id_, logprob in tokens)
+
+
+def test_answers_differ_where_a_token_is_another_and_no_tie() -> None:
+    one = answer((1, -0.5), (2, -0.1))
+    assert difference(one, one) == 0
+    assert difference(one, answer((1, -0.9), (2, -0.1))) == pytest.approx(0.4)
+    assert difference(one, answer((1, -0.5), (3, -0.12))) == 0
+    assert difference(one, answer((1, -0.5), (3, -2.0))) == math.inf
+    assert difference(one, one[:1]) == math.inf
+
+
+def said(*parts: CompletedPart, reason: str = "stop") -> Completion:
+    finished = Finished(0, reason)  # type: ignore[arg-type]
+    return Completion(choices=[CompletedChoice(parts=list(parts), finished=finished)])
+
+
+def test_a_call_is_read_and_held_to_its_schema() -> None:
+    weather = tools.prompts()[0]
+    call = CompletedPart(kind="tool_call", name="get_weather", text='{"city": "Oslo", "days": 1}')
+    assert tools.look(weather, said(call), ()) == ["tried", "parsed", "valid", "right", "finished", "closed"]
+    for arguments in (
+        '{"days": 1}',
+        '{"city": 3}',
+        '{"city": "Oslo", "unit": "kelvin"}',
+        '{"city": "Oslo", "x": 1}',
+    ):
+        call.text = arguments
+        assert "parsed" in tools.look(weather, said(call), ())
+        assert "valid" not in tools.look(weather, said(call), ())
+    call.text = '{"city": '
+    assert "parsed" not in tools.look(weather, said(call), ())
+
+
+def test_a_call_that_became_text_and_a_thought_without_end_are_counted() -> None:
+    weather = tools.prompts()[0]
+    broken = said(CompletedPart(kind="text", text="<tool_call>{broken"), reason="length")
+    assert tools.look(weather, broken, ("<tool_call>",)) == ["tried", "closed"]
+    thought = said(CompletedPart(kind="reasoning", text="Hm"), reason="length")
+    assert tools.look(weather, thought, ("<tool_call>",)) == []
+
+
+def counts(**looks: int) -> tools.Counts:
+    return tools.Counts(40, 37, 256, Counter(looks))
+
+
+def test_calls_are_judged_by_what_the_template_offers_and_by_the_other_model() -> None:
+    good = counts(tried=37, parsed=37, valid=36, right=36, finished=40, closed=40)
+    assert list(tools.check(good, None, offers_tools=True)) == []
+    poor = counts(tried=30, parsed=10, valid=9, right=9, finished=20, closed=40)
+    found = list(tools.check(poor, good, offers_tools=True))
+    assert {each.code for each in found} == {"calls", "unfinished", "calls-lost"}
+    assert all(each.severity == "note" for each in tools.check(counts(), None, offers_tools=False))
+
+
+def test_bundled_prompts_and_questions_are_sound() -> None:
+    assert len(tools.prompts()) == 40
+    assert all(prompt.calls in {None, *(tool.name for tool in prompt.tools)} for prompt in tools.prompts())
+    assert len(questions.questions()) == len({each.asked for each in questions.questions()}) == 300
+    assert all(len(set(each.choices)) == questions.CHOICES for each in questions.questions())
+
+
+def test_answers_that_a_quantisation_lost_are_counted() -> None:
+    before = questions.Answers((True,) * 200 + (False,) * 100, (-1.0,) * 300)
+    after = questions.Answers((False,) * 20 + (True,) * 185 + (False,) * 95, (-1.0,) * 300)
+    [found] = questions.check(after, before)
+    assert (found.severity, found.text[:40]) == ("warning", "20 questions are lost that the other mod")
+    assert "5 are won" in found.text
+
+
+@pytest.mark.model
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_real_model_keeps_its_quality(demo_model: Path) -> None:
+    numbers, asked = report_on(demo_model, "numbers", "questions", architecture="llama").sections
+    assert numbers.findings == asked.findings == ()
+    assert numbers.figures["perplexity"] < 30
+    assert asked.figures["right"] > 0.4

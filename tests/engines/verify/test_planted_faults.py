@@ -1,0 +1,243 @@
+"""Faults as people have met them in published folders, planted one by one in a sound folder: each is found."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import AddedToken, decoders, normalizers, processors
+
+from tests.engines.verify.folders import (
+    END,
+    MARKS,
+    SIZE,
+    Arrays,
+    edit,
+    edit_template,
+    edit_weights,
+    found_in,
+    report_on,
+    write,
+    write_sound,
+    write_tokenizer,
+)
+
+Plant = Callable[[Path], object]
+Q = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sound(tmp_path_factory.mktemp("sound") / "model")
+
+
+def config(**fields: Any) -> Plant:
+    return lambda folder: edit(folder, "config.json", **fields)
+
+
+def template(old: str, new: str) -> Plant:
+    return lambda folder: edit_template(folder, old, new)
+
+
+def weights(change: Callable[[Arrays], object]) -> Plant:
+    return lambda folder: edit_weights(folder, change)
+
+
+def tokenizer(change: Callable[[Any], object]) -> Plant:
+    return lambda folder: write_tokenizer(folder, change)
+
+
+def shard(folder: Path, *, index: Callable[[dict[str, str]], None] = lambda _: None) -> None:
+    """Cut the weights into two files with an index."""
+    arrays = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(arrays)
+    files = {name: f"model-0000{1 + (name > 'model.layers.1')}-of-00002.safetensors" for name in names}
+    for file in set(files.values()):
+        save_file({name: arrays[name] for name in names if files[name] == file}, folder / file)
+    index(files)
+    write(folder, "model.safetensors.index.json", {"weight_map": files})
+
+
+def with_stray_shard(folder: Path) -> None:
+    shard(folder)
+    save_file({"other.weight": np.ones((2, 2), np.float32)}, folder / "model-old.safetensors")
+
+
+def with_tensor_twice(folder: Path) -> None:
+    shard(folder)
+    save_file({Q: np.ones((64, 64), np.float32)}, folder / "model-old.safetensors")
+
+
+def cut_off(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def packed_with_other_bits(folder: Path) -> None:
+    def pack(arrays: Arrays) -> None:
+        arrays[Q] = np.random.default_rng(3).integers(0, 2**32, (64, 8), np.uint32)
+        arrays[Q.replace("weight", "scales")] = np.full((64, 2), 0.1, np.float32) * np.arange(2)
+        arrays[Q.replace("weight", "biases")] = np.full((64, 2), 0.1, np.float32) * np.arange(2)
+
+    edit_weights(folder, pack)
+    edit(folder, "config.json", quantization={"bits": 8, "group_size": 32})
+
+
+def without_added_token(folder: Path) -> None:
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    stored["added_tokens"] = [each for each in stored["added_tokens"] if each["content"] != "<|im_start|>"]
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    listed = json.loads((folder / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+    edit(
+        folder,
+        "tokenizer_config.json",
+        added_tokens_decoder={
+            number: each for number, each in listed.items() if each["content"] != "<|im_start|>"
+        },
+    )
+
+
+def shifted(folder: Path) -> None:
+    """One token more before the marks, as after a conversion that counted the vocabulary again."""
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    for token in stored["added_tokens"]:
+        token["id"] += 1
+    stored["model"]["vocab"]["<new>"] = 256
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    edit(folder, "tokenizer_config.json", added_tokens_decoder=None)
+
+
+def doubled_bos(backend: Any) -> None:
+    backend.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[("<s>", 256)])
+
+
+def losing_spaces(backend: Any) -> None:
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(" ", "")])
+
+
+def nan(arrays: Arrays) -> None:
+    arrays[Q][3, 5] = np.nan
+
+
+def zeroed(arrays: Arrays) -> None:
+    for name in arrays:
+        if ".layers.1." in name:
+            arrays[name] = np.zeros_like(arrays[name])
+
+
+def duplicated(arrays: Arrays) -> None:
+    for name in list(arrays):
+        if ".layers.1." in name:
+            arrays[name] = arrays[name.replace(".layers.1.", ".layers.0.")]
+
+
+def with_adapter(arrays: Arrays) -> None:
+    arrays[Q.replace("weight", "lora_A.weight")] = (
+        np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
+    )
+
+
+def tied_to_another(folder: Path) -> None:
+    edit(folder, "config.json", tie_word_embeddings=True)
+
+
+THINK_OFF = "<think>\\n\\n</think>"
+TOOL_TURNS = '{%- elif message.role == "tool" %}'
+FAULTS: dict[str, tuple[Plant, str]] = {
+    "wrong BOS": (config(bos_token_id=65), "bos-disagrees"),
+    "doubled BOS of the tokenizer": (tokenizer(doubled_bos), "bos-twice"),
+    "doubled BOS of the template": (
+        template("{%- if tools %}", "{{ bos_token + bos_token }}{%- if tools %}"), "bos-twice"),
+    "wrong eos in generation_config": (
+        lambda folder: edit(folder, "generation_config.json", eos_token_id=[65]), "eos-is-text"),
+    "other eos in generation_config": (
+        lambda folder: edit(folder, "generation_config.json", eos_token_id=[256 + 3]), "eos-disagree"),
+    "end of turn that ends nothing": (
+        lambda folder: (
+            edit(folder, "config.json", eos_token_id=256),
+            edit(folder, "generation_config.json", eos_token_id=256),
+            edit(folder, "tokenizer_config.json", eos_token="<s>"),
+        ), "turn-end"),
+    "lost tool role": (template(TOOL_TURNS, '{%- elif message.role == "never" %}'), "tool-role-lost"),
+    "lost earlier calls": (template("message.tool_calls", "message.nothing"), "tool-calls-lost"),
+    "lost system": (template("messages[0].role == 'system'", "messages[0].role == 'never'"), "system-dropped"),
+    "other think tag": (template("think>", "thinking>"), "think-tags"),
+    "swapped think tags": (template(THINK_OFF, "</think>\\n\\n<think>"), "think-order"),
+    "switch of thinking that does nothing": (
+        template("enable_thinking is false", "enable_thinking is string"), "think-switch"),
+    "wrong rope theta": (config(rope_parameters={"rope_type": "default", "rope_theta": 500000.0}), "rope-disagrees"),
+    "wrong rope scaling": (
+        config(rope_scaling={"type": "linear", "factor": 2.0}, rope_parameters={"rope_type": "linear", "factor": 4.0}),
+        "rope-disagrees"),
+    "untied head missing": (weights(lambda arrays: arrays.pop("lm_head.weight")), "head-missing"),
+    "head that is ignored": (tied_to_another, "head-ignored"),
+    "shifted vocabulary": (shifted, "bos-disagrees"),
+    "tokenizer larger than the embedding": (
+        tokenizer(lambda backend: backend.add_tokens([AddedToken("<extra>")])), "token-without-embedding"),
+    "other size of the vocabulary": (config(vocab_size=SIZE + 8), "vocabulary-rows"),
+    "missing added token": (without_added_token, "mark-not-token"),
+    "lower case": (tokenizer(lambda backend: setattr(backend, "normalizer", normalizers.Lowercase())), "round-trip"),
+    "decoder that loses spaces": (tokenizer(losing_spaces), "round-trip"),
+    "one layer zeroed": (weights(zeroed), "blank-tensor"),
+    "NaN": (weights(nan), "not-finite"),
+    "layer twice": (weights(duplicated), "layer-twice"),
+    "adapter that is not merged": (weights(with_adapter), "adapter-left"),
+    "layers that are not there": (config(num_hidden_layers=4), "layers-differ"),
+    "other bits than config.json's": (packed_with_other_bits, "quantisation-differs"),
+    "bits of no tensor": (config(quantization={"bits": 4, "group_size": 64}), "quantisation-absent"),
+    "raw bytes": (weights(lambda arrays: arrays.update({Q: np.ones((64, 64), np.int8)})), "raw-bytes"),
+    "stray shard": (with_stray_shard, "stray-shard"),
+    "tensor in two files": (with_tensor_twice, "tensor-twice"),
+    "damaged shard": (cut_off, "damaged-shard"),
+    "index of a tensor that is not there": (
+        lambda folder: shard(folder, index=lambda files: files.update({"gone": files[Q]})), "index-mismatch"),
+    "index of another file": (
+        lambda folder: shard(folder, index=lambda files: files.update({Q: files["lm_head.weight"]})), "index-mismatch"),
+    "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name: str, sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    plant, code = FAULTS[name]
+    plant(folder)
+    found = found_in(report_on(folder, architecture="llama"))
+    assert code in {each.code for each in found}, found
+
+
+def test_a_sound_folder_has_no_fault(sound: Path, tmp_path: Path) -> None:
+    assert found_in(report_on(sound, architecture="llama")) == []
+    folder = tmp_path / "sharded"
+    shutil.copytree(sound, folder)
+    shard(folder)
+    assert found_in(report_on(folder, architecture="llama")) == []
+
+
+def test_an_adapter_that_was_merged_into_a_part_of_the_layers_is_found(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+
+    def merge(arrays: Arrays) -> None:
+        arrays[Q] = arrays[Q] + np.float32(0.01)
+
+    edit_weights(folder, merge)
+    [found] = found_in(report_on(folder, "files", against=sound))
+    assert (found.code, "1 of 3 layers" in found.text) == ("partly-changed", True)
+    assert found_in(report_on(sound, "files", against=sound)) == []
+
+
+def test_every_finding_says_what_it_means(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    edit(folder, "config.json", bos_token_id=65, eos_token_id=END, vocab_size=SIZE + len(MARKS))
+    cut_off(folder)
+    found = found_in(report_on(folder, architecture="llama"))
+    assert len(found) >= 2
+    assert all(each.meaning and each.command for each in found)
