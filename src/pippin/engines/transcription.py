@@ -405,7 +405,7 @@ def _language(model: nn.Module, language: str | None) -> str | None:
     known: tuple[str, ...] = model.get_tokenizer().all_language_codes
     from mlx_audio.stt.models.whisper.tokenizer import TO_LANGUAGE_CODE
 
-    code = TO_LANGUAGE_CODE.get(language.lower(), language.lower().replace("_", "-").partition("-")[0])
+    code: str = TO_LANGUAGE_CODE.get(language.lower(), language.lower().replace("_", "-").partition("-")[0])
     if code not in known:
         raise ServerError(
             "invalid_request",

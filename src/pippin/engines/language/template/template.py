@@ -284,8 +284,10 @@ class ChatTemplate:
 
 
 _MARK: Final = re.compile(r"[<\[|]\S")
-_SEARCHES: Final = {"split", "rsplit", "partition", "rpartition", "find", "index", "replace", "removeprefix"}
-_SEARCHES |= {"rfind", "rindex", "startswith", "endswith", "removesuffix"}
+_SEARCHES: Final = frozenset(
+    "split rsplit partition rpartition find index rfind rindex replace removeprefix removesuffix startswith "
+    "endswith".split()
+)
 
 
 def searched_marks(source: str) -> tuple[str, ...]:
