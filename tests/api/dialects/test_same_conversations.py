@@ -165,6 +165,8 @@ WRITTEN: dict[str, Callable[[Conversation], Body]] = {
     "/responses": responses,
     "/api/chat": ollama,
 }
+
+
 @pytest.mark.parametrize("path", WRITTEN)
 def test_a_conversation_is_the_same_in_every_api(path: str) -> None:
     different = {}
