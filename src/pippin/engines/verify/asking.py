@@ -1,7 +1,7 @@
 """The model as this server runs it, asked without a socket."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -53,8 +53,11 @@ class Served:
                 events[name].append(event)
         return [collect(found) for found in events.values()]
 
-    def ask_all(self, requests: Sequence[GenerationRequest]) -> list[Completion | None]:
-        """The greedy answers, some at a time; None for a request that was refused."""
+    def ask_all(
+        self, requests: Sequence[GenerationRequest], progress: Callable[[int, int], None]
+    ) -> list[Completion | None]:
+        """The greedy answers, some at a time; None for a request that was refused. `progress` is told the requests
+        done and those in all."""
         found: list[Completion | None] = []
         for start in range(0, len(requests), AT_ONCE):
             some = requests[start : start + AT_ONCE]
@@ -62,6 +65,7 @@ class Served:
                 found += self.ask(some)
             except ServerError:
                 found += [None] * len(some)
+            progress(len(found), len(requests))
         return found
 
 

@@ -122,7 +122,8 @@ class Verifier:
         return numbers.check(self._served, self._folder.path, self._against)
 
     def _tools(self) -> Found:
-        own, other = tools.measure(self._served), self._other.counts
+        own = tools.measure(self._served, lambda done, total: self._tell(Step(done, total, "tool calls")))
+        other = self._other.counts
         found = tools.check(own, other, offers_tools=self._written.converter.traits.tools)
         return found, own.figures | _of_another(other)
 

@@ -1,7 +1,7 @@
 """Bundled prompts that offer tools: how many calls can be read, keep their schema, and are finished."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -16,7 +16,7 @@ from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
 
-ANSWER_TOKENS: Final = {False: 256, True: 1536}
+ANSWER_TOKENS: Final = {False: 192, True: 1536}
 """The most of an answer, by whether the model thinks before it. Calls of the bundled tools take less than 100."""
 FEW: Final = 0.9
 MANY_LOST: Final = 3
@@ -75,7 +75,7 @@ def prompts() -> tuple[Prompt, ...]:
     )
 
 
-def measure(served: Served) -> Counts:
+def measure(served: Served, progress: Callable[[int, int], None] = lambda done, total: None) -> Counts:
     """Answer all prompts."""
     most = ANSWER_TOKENS[served.preparer.info.capabilities.reasoning]
     asked = [
@@ -90,7 +90,7 @@ def measure(served: Served) -> Counts:
     name = served.preparer.info.tool_format
     openers = formats.tool_format(name).openers if name else ("<tool_call>",)
     looks: Counter[str] = Counter()
-    for prompt, answer in zip(prompts(), served.ask_all(asked), strict=True):
+    for prompt, answer in zip(prompts(), served.ask_all(asked, progress), strict=True):
         looks.update(() if answer is None else look(prompt, answer, openers))
     return Counts(len(asked), sum(prompt.calls is not None for prompt in prompts()), most, looks)
 
