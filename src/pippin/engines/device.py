@@ -138,9 +138,8 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     # The most pairs of a chunk's token and a token that it attends to; None for no bound.
     attention_pairs: int | None = None
     wired_limit: int | None  # bytes kept resident (Metal), if the operator says how many
-    allocation_limit: int | None = (
-        None  # bytes from which MLX waits for memory, and then refuses it; None: MLX's own
-    )
+    # Bytes from which MLX waits for memory, and then refuses it; None leaves MLX's own limit.
+    allocation_limit: int | None = None
     most_cached_arrays: int | None = None  # of the prefix cache
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
