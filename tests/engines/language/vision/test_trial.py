@@ -81,7 +81,7 @@ def test_a_family_whose_text_changes_beside_pictures_is_served_without(
     bench.preparer.loaded(bench.preparer.media.tested(partial(is_faithful, bench.model)))
     assert not bench.preparer.info.capabilities.images
     assert "takes no image in its batches" in caplog.text
-    with pytest.raises(ServerError, match="takes no image"):
+    with pytest.raises(ServerError, match="takes text only"):
         bench.job("a", picture(20, 20), "?")
     assert bench.run(bench.job("b", "Only text"))[0]["b"]
 
