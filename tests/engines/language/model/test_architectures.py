@@ -13,11 +13,14 @@ from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errands import Conversion
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.upstream.mends import classes_of, files
-from tests.engines.language.bench import Bench, run_all
+from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.language.tiny_heads import _written, spread
 from tests.engines.tiny_models import (
     ARCHITECTURES,
@@ -217,3 +220,12 @@ def test_activations_of_ling_are_limited_as_its_configuration_says(tmp_path: Pat
             for expert, weight in zip(chosen[row].tolist(), weights[row], strict=True):
                 expected[row] += weight * network(x[row], layer.mlp.switch_mlp, limit, expert)
         assert mx.allclose(layer.mlp(x), expected, atol=1e-4)
+
+
+def test_a_class_that_ends_the_process_is_told(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "olmo"}))
+    info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture="olmo")
+    with pytest.raises(ServerError, match="For 'olmo', mlx-lm needs a package that is not installed"):
+        load_weights(info, PLAN, lambda *_: None)

@@ -109,7 +109,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             folder, lazy=True, strict=True, trust_remote_code=reading.trust_remote_code
         )
         refuse_bytes(found[0])
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, SystemExit) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision or reading.diffusion or reading.experts is not None:
             raise refusal from error
@@ -222,7 +222,7 @@ LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: 
 NAMED = 4  # of such tensors
 
 
-def _explain(info: ModelInfo, error: Exception, library: str) -> str:
+def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     """What clients are told of an error that the library raised while it loaded a model."""
     text = str(error).replace(f"{info.path}/", "")
     if "not supported" in text and "Model type" in text:
@@ -244,6 +244,8 @@ def _explain(info: ModelInfo, error: Exception, library: str) -> str:
             f"The config.json of {info.id!r} lacks {lacking[1]}, which the installed {library} needs for the "
             f"architecture {info.architecture!r}: a newer {library} may do without (pip install -U {library})."
         )
+    if isinstance(error, SystemExit):
+        return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}"
 
