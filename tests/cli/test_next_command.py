@@ -70,6 +70,7 @@ show org/none
 sevre
 stop
 stop --port 9
+verify none-such
 unload x --server {NOBODY}
 worker
 """.strip().splitlines()

@@ -139,7 +139,9 @@ def _resampled(frames: "Iterator[av.AudioFrame]", rate: int, param: str) -> Iter
                 f"{RATES[0]} to {RATES[1]} in at most {MOST_CHANNELS}.",
                 param,
             )
-        if resampler is None or form != (form := (frame.format.name, frame.layout.name, frame.sample_rate)):
+        given = frame.format.name, frame.layout.name, frame.sample_rate
+        if given != form:
+            form = given
             yield from _samples(resampler, None)
             resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
         # Times may jump where something is damaged or joined.

@@ -120,7 +120,9 @@ def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     from transformers import AutoTokenizer
 
     try:
-        other: Any = AutoTokenizer.from_pretrained(folder.path, local_files_only=True)
+        other: Any = AutoTokenizer.from_pretrained(
+            folder.path, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # transformers raises anything for a folder that it does not know
         yield finding("publisher-unread", reason=str(error).splitlines()[0][:120])
         return

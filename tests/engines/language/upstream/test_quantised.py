@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
-from pippin.core.conversion import Conversion, Quantization
+from pippin.core.errands import Conversion, Quantization
 from safetensors.numpy import load_file
 
 from pippin.core.errors import ServerError
