@@ -1,7 +1,9 @@
 """`null` in a field that may be left out says the same as leaving it out, in every object of every request."""
 
 import gc
+import importlib
 import json
+import pkgutil
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ import msgspec
 import pytest
 from msgspec import Struct, inspect
 
+from pippin.api import batches, kinds, routes
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.dialects.shared.body_types import members, objects_of, type_of
@@ -27,8 +30,10 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 
 
 def contracts() -> list[Contract[Any]]:
-    """All contracts of all addresses, which importing the routes has made."""
-    import pippin.api.app  # noqa: F401
+    """All contracts of all addresses, which importing their rooms has made."""
+    for room in (batches, kinds, routes):
+        for module in pkgutil.iter_modules(room.__path__):
+            importlib.import_module(f"{room.__name__}.{module.name}")
 
     return [each for each in gc.get_objects() if isinstance(each, Contract)]
 
@@ -72,7 +77,9 @@ def sample(place: inspect.Type) -> Any:
             return True
         case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
             return [sample(item)]
-        case inspect.DictType() | inspect.AnyType():
+        case inspect.DictType(min_length=least, value_type=value) if least:
+            return {"x": sample(value)}
+        case inspect.DictType() | inspect.AnyType() | inspect.RawType():
             return {}
         case _:
             raise AssertionError(kind)

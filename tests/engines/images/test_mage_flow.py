@@ -48,4 +48,6 @@ def test_what_a_conversion_wrote_counts_before_the_name(tmp_path: Path) -> None:
 def test_every_name_is_one_that_mlx_vlm_knows() -> None:
     from mlx_vlm.models.mage_flow.config import list_variants
 
-    assert {mage_flow_variant(Path("/nowhere") / name.title()) for name in list_variants()} == set(list_variants())
+    assert {mage_flow_variant(Path("/nowhere") / name.title()) for name in list_variants()} == set(
+        list_variants()
+    )

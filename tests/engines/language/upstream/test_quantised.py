@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
-from pippin.core.errands import Conversion, Quantization
 from safetensors.numpy import load_file
 
+from pippin.core.errands import Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
