@@ -15,6 +15,7 @@ from pippin.core.decoding import from_json
 from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import JsonSchema, OutputFormat
 from pippin.output.schemas import resolve
+from pippin.output.stream import Unchecked
 
 LONGEST_TEXT: Final = 1 << 18  # characters of JSON that are checked
 MOST_VALUES: Final = 50_000  # inside of one JSON text
@@ -36,17 +37,6 @@ _INSIDE: Final = (
 )
 _LOOKS_AROUND: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNBOUNDED: Final = {"$dynamicRef", "$recursiveRef"}
-
-
-class Unchecked:
-    """The check of an answer that has no schema."""
-
-    def see(self, events: Iterable[Event]) -> None:
-        """Take note of events of the choice."""
-
-    def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
-        """What is wrong with the choice that ended for this reason, a sentence for each fault."""
-        return ()
 
 
 class AnswerCheck(Unchecked):

@@ -6,10 +6,10 @@ and its decisions can't depend on where the stream was cut.
 
 import re
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeAlias, TypeVar
 
-from pippin.core.events import Event, PartDelta, PartEnded, PartKind, PartStarted, Token
+from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartKind, PartStarted, Token
 
 
 class Markers:
@@ -413,3 +413,14 @@ class Writer:
         if self._kind is not None:
             self._events.append(PartEnded(self._choice, self._index, thought))
             self._kind = None
+
+
+class Unchecked:
+    """The check of an answer that has no schema."""
+
+    def see(self, events: Iterable[Event]) -> None:
+        """Take note of events of the choice."""
+
+    def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
+        """What is wrong with the choice that ended for this reason, a sentence for each fault."""
+        return ()
