@@ -4,7 +4,7 @@ Ways are compared in float32, whatever the weights are stored in: rounding to 16
 layers that are as large as those of a wrong mask or a wrong position, and larger where a mixture chooses other experts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,10 +56,14 @@ def _is_half(array: mx.array) -> bool:
     return array.dtype in (mx.float16, mx.bfloat16)
 
 
-def tolerance(logits: mx.array, computed: Iterable[mx.array] = ()) -> float:
-    """The share of the largest logit by which two ways of computing these logits may differ. `computed`: what else came
-    of the same pass, which tells whether it was computed in 16 bits."""
-    return TOLERANCE_OF_HALVES if any(map(_is_half, (logits, *computed))) else TOLERANCE
+def is_wide(*computed: mx.array) -> bool:
+    """Whether nothing of what came of a pass is in 16 bits."""
+    return not any(map(_is_half, computed))
+
+
+def tolerance(*computed: mx.array) -> float:
+    """The share of the largest logit by which two ways of computing the same may differ, where this came of a pass."""
+    return TOLERANCE if is_wide(*computed) else TOLERANCE_OF_HALVES
 
 
 def difference(found: mx.array, expected: mx.array) -> float:

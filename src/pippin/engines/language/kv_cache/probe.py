@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,9 +17,9 @@ from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
-    TOLERANCE,
     difference,
     in_float32,
+    is_wide,
     tolerance,
 )
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
@@ -43,7 +44,7 @@ from pippin.engines.language.kv_cache.solo_trial import takes_back
 log = logging.getLogger(__name__)
 
 PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
-PROBE_TRIES = 2  # samples before something is given up
+PROBE_TRIES = 2  # references before something is given up
 PROBE_STEP = 7919  # a prime, by which the tokens of a prompt lie apart
 WARM_LENGTHS = (6, 5, 4, 3, 2)  # as many as steps gather from one by one
 
@@ -97,20 +98,26 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
 def _run_once(model: nn.Module) -> tuple[int, CacheLayout, bool]:
     """How many tokens the model has logits for, its caches' layout as it serves, and whether that is in float32. Raises
     `ServerError("load_failed")` if the model does not run."""
-    try:
+    with _running():
         caches = new_prompt_cache(model)
         logits = model(mx.array([[1, 2]]), cache=caches)
         mx.eval(logits, arrays_of(caches))
+    return logits.shape[-1], CacheLayout.learn(model, caches), is_wide(logits, *arrays_of(caches))
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Raises `ServerError("load_failed")` for a model that does not run within this context."""
+    try:
+        yield
     except FAILURES as error:
         require_sound_device(error)
         raise ServerError(
             "load_failed", f"The model does not run: {type(error).__name__}: {error}"
         ) from error
-    arrays = arrays_of(caches)
-    return logits.shape[-1], CacheLayout.learn(model, caches), tolerance(logits, arrays) == TOLERANCE
 
 
-class Judge:
+class Reference:
     """Two prompts, their caches, and the logits of two steps after each [2, 2, vocabulary], as the model computes them
     one after the other: what a batch is held against. Raises `ServerError("load_failed")` if the model does not run.
     """
@@ -121,23 +128,18 @@ class Judge:
         words: list[int] = (vocabulary // 3 + spread).tolist()
         self.next = words.pop()
         self.prompts = [words[:length] for length in PROBE_LENGTHS]
-        try:
+        with _running():
             self.caches = self._computed(model)
             self.layout = CacheLayout.learn(model, self.caches[0])
             self.alone = self._steps(model, self._computed(model))
-        except FAILURES as error:
-            require_sound_device(error)
-            raise ServerError(
-                "load_failed", f"The model does not run: {type(error).__name__}: {error}"
-            ) from error
-        self.tolerance = tolerance(self.alone, arrays_of(self.caches[0]))
+        self.tolerance = tolerance(self.alone, *arrays_of(self.caches[0]))
 
     def _computed(self, model: nn.Module) -> list[PromptCache]:
         return [computed_prompt(model, prompt) for prompt in self.prompts]
 
     def _steps(self, model: nn.Module, caches: list[PromptCache]) -> mx.array:
         step = mx.array([[self.next]])
-        logits = two_steps(lambda: mx.concatenate([model(step, cache=cache) for cache in caches]))
+        logits = _two_steps(lambda: mx.concatenate([model(step, cache=cache) for cache in caches]))
         mx.eval(logits)
         return logits
 
@@ -153,32 +155,32 @@ class Judge:
 
 
 class Trials:
-    """Whether sequences of a batch give what they give alone. What does not is tried with a second sample before it is
-    given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
+    """Whether sequences of a batch give what they give alone. What does not is tried with a second reference before it
+    is given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
 
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self.model = model
         self._vocabulary = vocabulary
-        self._samples: list[Judge] = []
+        self._references: list[Reference] = []
         self._noted: dict[str, tuple[float, float]] = {}
 
     def __str__(self) -> str:
         return ", ".join(f"{found:.4f} of {most} ({what})" for what, (found, most) in self._noted.items())
 
-    def passes(self, what: str, check: Callable[[Judge], float]) -> bool:
-        """Whether a check's difference, as a share of the largest logit, is within the tolerance of a sample."""
+    def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
+        """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
         for attempt in range(PROBE_TRIES):
-            if attempt == len(self._samples):
-                self._samples.append(Judge(self.model, self._vocabulary, attempt))
-            sample = self._samples[attempt]
+            if attempt == len(self._references):
+                self._references.append(Reference(self.model, self._vocabulary, attempt))
+            reference = self._references[attempt]
             try:
-                found = check(sample)
+                found = check(reference)
             except FAILURES as error:
                 require_sound_device(error)
                 log.info("%s: %s: %s", what, type(error).__name__, error)
                 return False
-            if found < sample.tolerance:
-                self._noted[what] = found, sample.tolerance
+            if found < reference.tolerance:
+                self._noted[what] = found, reference.tolerance
                 return True
             log.info("%s: a logit is off by %.4f of the largest", what, found)
         return False
@@ -190,7 +192,7 @@ class Trials:
         )
 
 
-def two_steps(step: Callable[[], mx.array]) -> mx.array:
+def _two_steps(step: Callable[[], mx.array]) -> mx.array:
     """What two steps give, one behind the other: the second tells whether the first was written down."""
     return mx.concatenate([step(), step()], axis=1)
 
@@ -255,32 +257,32 @@ def _no_quantization(reason: str) -> ServerError:
     )
 
 
-def _off_together(model: nn.Module, in_slots: bool, sample: Judge) -> float:
+def _off_together(model: nn.Module, in_slots: bool, reference: Reference) -> float:
     """How far the logits of a batch are off, its second prompt computed in its slot where prompts are to be."""
-    shape = BatchShape(layout=sample.layout, prompts_in_slots=in_slots)
-    return difference(_together(model, shape, sample), sample.alone)
+    shape = BatchShape(layout=reference.layout, prompts_in_slots=in_slots)
+    return difference(_together(model, shape, reference), reference.alone)
 
 
-def _off_quantized(model: nn.Module, form: tuple[int, int, int], sample: Judge) -> float:
+def _off_quantized(model: nn.Module, form: tuple[int, int, int], reference: Reference) -> float:
     """How far the logits of a batch of quantised keys and values are off from those of rounded ones."""
-    layout = sample.layout.quantized(*form)
+    layout = reference.layout.quantized(*form)
     shape = BatchShape(layout=layout, prompts_in_slots=False)
-    together = _together(model, shape, sample)
+    together = _together(model, shape, reference)
     if not getattr(model, "takes_padding", False):
-        return difference(together, sample.rounded(model, layout))
+        return difference(together, reference.rounded(model, layout))
     # It writes into the caches itself, so that nothing can round what it writes: each sequence by itself.
-    alone = [_together(model, shape, sample, (index,)) for index in range(len(sample.prompts))]
+    alone = [_together(model, shape, reference, (index,)) for index in range(len(reference.prompts))]
     return difference(together, mx.concatenate(alone))
 
 
 def _together(
-    model: nn.Module, shape: BatchShape, sample: Judge, indexes: tuple[int, ...] = (0, 1)
+    model: nn.Module, shape: BatchShape, reference: Reference, indexes: tuple[int, ...] = (0, 1)
 ) -> mx.array:
-    """The logits of two steps of a batch of these sequences of the sample [sequences, 2, vocabulary]."""
+    """The logits of two steps of a batch of these sequences of the reference [sequences, 2, vocabulary]."""
     group = BatchedGroup(model, shape)
     slots: list[Slot] = []
     try:
-        for tokens, computed in ((sample.prompts[index], sample.caches[index]) for index in indexes):
+        for tokens, computed in ((reference.prompts[index], reference.caches[index]) for index in indexes):
             request = SlotRequest(length=len(tokens), growth=2, length_class=0)
             behind, cache = not group.empty, computed
             slot = group.reserve(request, growth=2, following=0)
@@ -289,16 +291,16 @@ def _together(
                 cache = group.prompt_cache(slot)
                 mx.eval(model(mx.array([tokens]), cache=cache))
             group.join(slot, cache, shift=0)
-        step = mx.array([[sample.next]] * len(slots))
-        together = two_steps(lambda: group.forward(step))
+        step = mx.array([[reference.next]] * len(slots))
+        together = _two_steps(lambda: group.forward(step))
         mx.eval(together)
     finally:
         _let_go(group, slots)
     return together
 
 
-def _off_after_rewinding(model: nn.Module, shape: BatchShape, sample: Judge) -> float:
-    shape = replace(shape, layout=sample.layout)
+def _off_after_rewinding(model: nn.Module, shape: BatchShape, reference: Reference) -> float:
+    shape = replace(shape, layout=reference.layout)
     group = BatchedGroup(model, shape)
     slots: list[Slot] = []
     try:
@@ -306,21 +308,21 @@ def _off_after_rewinding(model: nn.Module, shape: BatchShape, sample: Judge) -> 
         # Each keeps so many of the step's tokens that it stands where its prompt ends.
         kept = (1, 2)
         step = []
-        for tokens, count in zip(sample.prompts, kept, strict=True):
+        for tokens, count in zip(reference.prompts, kept, strict=True):
             before, left = tokens[:-count], tokens[-count:]
             slot = group.reserve(
                 SlotRequest(length=len(before), growth=4, length_class=0), growth=4, following=0
             )
             slots.append(slot)
             group.join(slot, computed_prompt(model, before), shift=0)
-            step.append([*left, *[sample.next] * (3 - count)])
+            step.append([*left, *[reference.next] * (3 - count)])
         group.forward(mx.array(step))
         group.rewind({index: 3 - count for index, count in enumerate(kept)})
-        together = group.forward(mx.array([[sample.next]] * len(kept)))
+        together = group.forward(mx.array([[reference.next]] * len(kept)))
         mx.eval(together)
     finally:
         _let_go(group, slots)
-    return difference(together, sample.alone[:, :1])
+    return difference(together, reference.alone[:, :1])
 
 
 def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
@@ -341,16 +343,11 @@ def _warm_up(model: nn.Module, shape: BatchShape) -> None:
     group = BatchedGroup(model, shape)
     slots: list[Slot] = []
     try:
-        for length in WARM_LENGTHS:
-            slots.append(
-                group.reserve(SlotRequest(length=length, growth=2, length_class=0), growth=2, following=0)
-            )
-            group.join(slots[-1], probe_prompt(model, length), shift=0)
-        mx.eval(group.forward(mx.array([[1]] * len(slots))))
-    except FAILURES as error:
-        require_sound_device(error)
-        raise ServerError(
-            "load_failed", f"The model does not run in a batch: {type(error).__name__}: {error}"
-        ) from error
+        with _running():
+            for length in WARM_LENGTHS:
+                request = SlotRequest(length=length, growth=2, length_class=0)
+                slots.append(group.reserve(request, growth=2, following=0))
+                group.join(slots[-1], probe_prompt(model, length), shift=0)
+            mx.eval(group.forward(mx.array([[1]] * len(slots))))
     finally:
         _let_go(group, slots)

@@ -83,7 +83,7 @@ def _go_on(model: nn.Module, layout: CacheLayout, samples: Sequence[Sample]) -> 
             mx.concatenate([step[index, : each.kept], after[index]]) for index, each in enumerate(samples)
         ]
         return all(
-            is_near(found, expected, tolerance(expected, arrays_of(cache)))
+            is_near(found, expected, tolerance(expected, *arrays_of(cache)))
             and _numbers(group.view(index, group.length(index))) == _numbers(cache)
             for index, (found, (expected, cache)) in enumerate(zip(together, alone, strict=True))
         )
