@@ -8,7 +8,10 @@ import pytest
 
 from pippin.core.completion import CompletedChoice, CompletedPart, Completion
 from pippin.core.events import Finished, Token
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest
 from pippin.engines.verify import questions, tools
+from pippin.engines.verify.asking import Served
 from pippin.engines.verify.numbers import difference
 from tests.engines.verify.folders import edit, report_on, write_sound
 
@@ -32,6 +35,16 @@ def test_a_tiny_model_computes_the_same_in_every_way(sound: Path, tmp_path: Path
     assert figures["divergence from the other"] > 1e-4
     [section] = report_on(sound, "numbers", architecture="llama", against=sound).sections
     assert section.figures["divergence from the other"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_refused_request_leaves_the_others_their_answers(sound: Path) -> None:
+    info = ModelInfo(id="tiny", kind="language", path=str(sound), architecture="llama")
+    served = Served.open(WorkerSpec(info=info))
+    requests = [GenerationRequest(model="m", prompt=(5,), max_tokens=most) for most in (3, -1, 3)] * 4
+    told: list[tuple[int, int]] = []
+    answers = served.ask_all(requests, lambda done, total: told.append((done, total)))
+    assert [each is None for each in answers] == [False, True, False] * 4
+    assert told == [(8, 12), (12, 12)]
 
 
 def answer(*tokens: tuple[int, float]) -> tuple[Token, ...]:

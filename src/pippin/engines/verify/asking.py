@@ -12,6 +12,7 @@ from pippin.core.events import Event, Token
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
+from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import LanguagePreparer, open_preparer
@@ -41,12 +42,17 @@ class Served:
 
     def ask(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """The greedy answers, computed together. Raises `ServerError` for a request that is refused."""
-        events: dict[str, list[Event]] = {}
-        for request in requests:
-            name = f"verify-{next(self.numbers)}"
-            job = self.preparer.prepare(name, Generate(replace(request, sampling=Sampling(temperature=0.0))))
-            assert not isinstance(job, tuple)
-            events[name] = []
+        return self._answers([self._job(request) for request in requests])
+
+    def _job(self, request: GenerationRequest) -> LanguageJob:
+        greedy = Generate(replace(request, sampling=Sampling(temperature=0.0)))
+        job = self.preparer.prepare(f"verify-{next(self.numbers)}", greedy)
+        assert not isinstance(job, tuple)
+        return job
+
+    def _answers(self, jobs: Sequence[LanguageJob]) -> list[Completion]:
+        events: dict[str, list[Event]] = {job.id: [] for job in jobs}
+        for job in jobs:
             self.engine.submit(job)
         while self.engine.busy:
             for name, event in self.engine.step():
@@ -60,13 +66,18 @@ class Served:
         done and those in all."""
         found: list[Completion | None] = []
         for start in range(0, len(requests), AT_ONCE):
-            some = requests[start : start + AT_ONCE]
-            try:
-                found += self.ask(some)
-            except ServerError:
-                found += [None] * len(some)
+            jobs = [self._taken(request) for request in requests[start : start + AT_ONCE]]
+            answers = iter(self._answers([job for job in jobs if job is not None]))
+            found += [None if job is None else next(answers) for job in jobs]
             progress(len(found), len(requests))
         return found
+
+    def _taken(self, request: GenerationRequest) -> LanguageJob | None:
+        """The request's job; None if it is refused."""
+        try:
+            return self._job(request)
+        except ServerError:
+            return None
 
 
 def tokens_of(completion: Completion) -> tuple[Token, ...]:
