@@ -128,3 +128,17 @@ def test_a_document_that_comes_again_is_not_read_again(monkeypatch: pytest.Monke
     first = known.parts(data, "a", sees=False)
     monkeypatch.delattr(documents, "read")
     assert known.parts(data, "a", sees=False) == first
+
+
+def test_documents_are_kept_within_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, first, second = Documents(), Document(Inline(pdf("One"))), Document(Inline(pdf("Two")))
+    monkeypatch.setattr(documents, "MOST_KEPT_BYTES", 5)
+    for document in (first, second):
+        known.parts(document, "a", sees=False)
+    read: list[bytes] = []
+    monkeypatch.setattr(documents, "read", lambda data, _: read.append(data) or documents.Reading(0, (), ""))
+    known.parts(second, "a", sees=False)
+    assert not read
+    with pytest.raises(ServerError):
+        known.parts(first, "a", sees=False)
+    assert len(read) == 1

@@ -20,7 +20,8 @@ MOST_PICTURES: Final = 20
 MOST_SECONDS: Final = 30.0
 """For one document; its reader begins no page after `pdf.SECONDS`, so that only a hostile page takes longer."""
 MOST_KEPT: Final = 16
-"""Documents that are kept: agents send one again with every request."""
+MOST_KEPT_BYTES: Final = 64 << 20
+"""Documents that are kept, and bytes of their texts and pictures: agents send one again with every request."""
 
 Parts = tuple[Text | Image, ...]
 
@@ -40,6 +41,11 @@ class Reading(Struct, frozen=True):
     count: int
     pages: tuple[Line, ...]
     why: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of what was read, about."""
+        return sum(len(page.text or "") + len(page.picture or b"") for page in self.pages)
 
 
 class Documents:
@@ -83,9 +89,12 @@ class Documents:
             return Reading(0, (), f"its reader can't be started ({error.strerror})")
         with self._lock:
             self._kept[key] = found
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MOST_KEPT or self._bytes_kept() > MOST_KEPT_BYTES:
                 self._kept.popitem(last=False)
         return found
+
+    def _bytes_kept(self) -> int:
+        return sum(each.size for each in self._kept.values())
 
 
 def read(data: bytes, pictures: int) -> Reading:
