@@ -80,6 +80,11 @@ def check_of(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> Unchecked:
     return AnswerCheck(answer, tools) if answer is not None or tools else Unchecked()
 
 
+def prepare() -> None:
+    """Import what a check needs, which takes tens of milliseconds: call it where no step waits."""
+    import jsonschema_rs  # noqa: F401
+
+
 def fault_of(schema: Any, text: str) -> str | None:
     """The first fault of a JSON text, as the end of a sentence; None if it has none, or can't be checked soon."""
     if len(text) > LONGEST_TEXT:

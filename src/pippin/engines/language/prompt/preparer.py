@@ -34,7 +34,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
-from pippin.output import formats
+from pippin.output import checking, formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
@@ -204,6 +204,8 @@ class LanguagePreparer:
         if self.diffusion is None:
             refuse_diffusion(request.diffusion)
         offered = self._offered(request)
+        if offered or request.output_format is not None:
+            checking.prepare()
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
