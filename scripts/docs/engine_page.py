@@ -7,21 +7,16 @@ from typing import Any, Final
 
 import yaml
 
+from scripts.docs.marked import marked
+
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "engine.md"
 ORACLES: Final = ROOT / "tests" / "oracles"
-OPENING: Final = "<!-- Written by `make docs` from tests/oracles/text_verdicts.json -->\n"
-CLOSING: Final = "<!-- End -->\n"
 UNREAD: Final = re.compile(r"cannot be loaded: (\w+) .*is not read")
 
 
 def engine_page() -> str:
     """The page with fresh verdicts. Raises `ValueError` where the marks around them are missing."""
-    before, _, rest = PAGE.read_text("utf-8").partition(OPENING)
-    _, closing, after = rest.partition(CLOSING)
-    if not closing:
-        raise ValueError(f"{PAGE.name} has no {OPENING.strip()} followed by {CLOSING.strip()}")
-    return before + OPENING + _verdicts() + CLOSING + after
+    return marked("engine.md", "tests/oracles/text_verdicts.json", _verdicts())
 
 
 def _verdicts() -> str:

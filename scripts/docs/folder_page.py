@@ -1,26 +1,17 @@
 """The table of docs/models-in-memory.md that is written from what the loaders read of a model's folder."""
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Final
 
 from pippin.catalog.info import WINDOW_KEYS
 from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
-
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "models-in-memory.md"
-OPENING: Final = "<!-- Written by `make docs` from what the loaders read -->\n"
-CLOSING: Final = "<!-- End -->\n"
+from scripts.docs.marked import marked
 
 
 def folder_page() -> str:
     """The page with a fresh table. Raises `ValueError` where the marks around the table are missing."""
-    before, _, rest = PAGE.read_text("utf-8").partition(OPENING)
-    _, closing, after = rest.partition(CLOSING)
-    if not closing:
-        raise ValueError(f"{PAGE.name} has no {OPENING.strip()} followed by {CLOSING.strip()}")
-    return before + OPENING + _table() + CLOSING + after
+    return marked("models-in-memory.md", "what the loaders read", _table())
 
 
 def _table() -> str:

@@ -1,24 +1,14 @@
 """The table of docs/sampling.md that is written from `core/parameters.py`; the words around it are the page's own."""
 
-from pathlib import Path
-from typing import Final
-
 from pippin.config.options.declaration import options
 from pippin.core import parameters
 from pippin.core.parameters import Parameter
-
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
-OPENING: Final = "<!-- Written by `make docs` from src/pippin/core/parameters.py -->\n"
-CLOSING: Final = "<!-- End -->\n"
+from scripts.docs.marked import marked
 
 
 def sampling_page() -> str:
     """The page with a fresh table. Raises `ValueError` where the marks around the table are missing."""
-    before, _, rest = PAGE.read_text("utf-8").partition(OPENING)
-    _, closing, after = rest.partition(CLOSING)
-    if not closing:
-        raise ValueError(f"{PAGE.name} has no {OPENING.strip()} followed by {CLOSING.strip()}")
-    return before + OPENING + _table() + CLOSING + after
+    return marked("sampling.md", "src/pippin/core/parameters.py", _table())
 
 
 def _table() -> str:
