@@ -10,8 +10,6 @@ from functools import cache
 from importlib import resources
 from typing import Any, get_args
 
-import yaml
-
 from pippin.config.compat.terms import EFFECTS, KnownModel, Server, Term
 from pippin.config.options.start import Compat
 from pippin.core.decoding import convert
@@ -23,6 +21,9 @@ def servers() -> Mapping[Compat, Server]:
 
 
 def _server(name: Compat) -> Server:
+    # Commands that ask for no foreign name do without it: importing it takes as long as all else that they import.
+    import yaml
+
     text = resources.files("pippin.config.compat").joinpath(f"{name}.yaml").read_bytes()
     # libyaml's parser, where the wheel has it, takes a tenth of the time of Python's.
     data: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
