@@ -15,7 +15,7 @@ from pippin.core.decoding import from_json
 from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import JsonSchema, OutputFormat
 from pippin.output.schemas import resolve
-from pippin.output.stream import Unchecked
+from pippin.output.stream import Check
 
 LONGEST_TEXT: Final = 1 << 18  # characters of JSON that are checked
 MOST_VALUES: Final = 50_000  # inside of one JSON text
@@ -39,7 +39,7 @@ _LOOKS_AROUND: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNBOUNDED: Final = {"$dynamicRef", "$recursiveRef"}
 
 
-class AnswerCheck(Unchecked):
+class AnswerCheck(Check):
     """The check of one choice, against the schemas of its answer and of the offered tools."""
 
     def __init__(self, answer: JsonSchema | None, tools: tuple[Tool, ...]) -> None:
@@ -71,13 +71,13 @@ class AnswerCheck(Unchecked):
         return tuple(found)
 
 
-def check_of(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> Unchecked:
+def check_of(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> Check:
     """The check of a choice that was to be of the format `wanted`, or to call one of the `tools`.
 
     A strict schema needs none: the grammar enforces all of it.
     """
     answer = wanted if isinstance(wanted, JsonSchema) and not wanted.strict else None
-    return AnswerCheck(answer, tools) if answer is not None or tools else Unchecked()
+    return AnswerCheck(answer, tools) if answer is not None or tools else Check()
 
 
 def prepare() -> None:

@@ -415,8 +415,9 @@ class Writer:
             self._kind = None
 
 
-class Unchecked:
-    """The check of an answer that has no schema."""
+class Check:
+    """Takes note of a choice and says what it does not keep to. This one, of an answer without a schema, has nothing to
+    say."""
 
     def see(self, events: Iterable[Event]) -> None:
         """Take note of events of the choice."""
