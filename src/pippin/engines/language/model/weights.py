@@ -104,12 +104,14 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         load = partial(checkpoint.load_model, expert_cache_gb=reading.experts.kept / 1e9)
     elif vision:
         load = checkpoint.load_model
+    # Code of the folder that is trusted may end the process; a class of the library may not.
+    ended = () if reading.trust_remote_code else (SystemExit,)
     try:
         found: tuple[nn.Module, dict[str, Any]] = load(
             folder, lazy=True, strict=True, trust_remote_code=reading.trust_remote_code
         )
         refuse_bytes(found[0])
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, SystemExit) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision or reading.diffusion or reading.experts is not None:
             raise refusal from error
