@@ -291,8 +291,7 @@ class Chat {
     this.running = stop;
     this.draw();
     this.drawRunning();
-    const view = this.views.at(-1);
-    const follow = new Follower(view);
+    const follow = new Follower(() => this.views.find((view) => view.message === message));
     const watching = this.watchLoading(model, follow, stop.signal);
     await this.kept(conversation);
     await answer(message, request, { signal: stop.signal, changed: (progress) => follow.changed(progress) });
@@ -348,7 +347,7 @@ function matches(conversation, wanted) {
   return [conversation.title, ...texts].some((text) => text.toLowerCase().includes(wanted));
 }
 
-/** Draws a growing answer at most once a frame. */
+/** Draws a growing answer at most once a frame. `view` gives where it is shown: the thread may be drawn anew meanwhile. */
 class Follower {
   constructor(view) {
     this.view = view;
@@ -359,7 +358,7 @@ class Follower {
   }
 
   wait(sentence) {
-    this.view.draw({ running: true, progress: sentence });
+    this.view()?.draw({ running: true, progress: sentence });
   }
 
   changed(progress) {
@@ -369,7 +368,7 @@ class Follower {
     this.drawing = true;
     requestAnimationFrame(() => {
       this.drawing = false;
-      if (!this.ended) this.view.draw({ running: true, progress: this.progress });
+      if (!this.ended) this.view()?.draw({ running: true, progress: this.progress });
     });
   }
 
