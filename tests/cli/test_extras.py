@@ -7,6 +7,7 @@ import pytest
 
 from pippin.cli.extras import PARTS, missing_parts
 from pippin.config.compat.servers import servers
+from pippin.config.errors import install_command
 
 
 def test_what_is_missing_is_one_sentence_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +21,7 @@ def test_what_is_missing_is_one_sentence_that_names_the_extra(monkeypatch: pytes
     assert said is not None
     assert "speech, MCP servers" in said
     assert "pictures" not in said
-    assert "pip install 'pippin[vllm-mlx]'" in said
+    assert install_command("vllm-mlx") in said
     assert missing_parts("mlx-server") is None
     assert missing_parts(None) is None
 

@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Final
 
+from pippin.config.errors import install_command
 from pippin.config.options.start import Compat
 
 SERVED_WITH: Final = (
@@ -28,9 +29,7 @@ def missing_parts(compat: Compat | None) -> str | None:
     if compat is None or not (missing := list(_missing(PARTS[compat]))):
         return None
     served = ", ".join(missing)
-    return (
-        f"Not installed here: what serves {served}. All that {compat} served: pip install 'pippin[{compat}]'"
-    )
+    return f"Not installed here: what serves {served}. All that {compat} served: {install_command(compat)}"
 
 
 def _missing(parts: frozenset[str]) -> Iterator[str]:
