@@ -245,14 +245,16 @@ def with_manner(request: GenerationRequest, options: ModelOptions) -> Generation
 def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
     """The request as the engine gets it. Raises `ServerError` if it asks for more new tokens than are allowed."""
     most = options.max_request_tokens
-    if most is not None and request.max_tokens is not None and request.max_tokens > most:
-        message = f"max_tokens is {request.max_tokens}, but this server allows at most {most}."
+    asked = request.max_tokens
+    if most is not None and asked is not None and asked > most and not request.cut_max_tokens:
+        message = f"max_tokens is {asked}, but this server allows at most {most}."
         raise ServerError("invalid_request", message, "max_tokens")
-    limits = [limit for limit in (options.max_tokens, most) if limit is not None]
+    wished = options.max_tokens if asked is None else asked
+    limits = [limit for limit in (wished, most) if limit is not None]
     return msgspec.structs.replace(
         with_manner(request, options),
         sampling=merge_sampling(request.sampling, options, info),
-        max_tokens=request.max_tokens if request.max_tokens is not None else min(limits, default=None),
+        max_tokens=min(limits, default=None),
     )
 
 
