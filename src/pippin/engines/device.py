@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -93,6 +94,13 @@ WITH_AVX2: Costs = (
 """The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
+
+
+DEVICE_FAILURE = re.compile(
+    r"\[metal|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\(",
+    re.IGNORECASE,
+)
+"""In the message of what MLX raises when the device fails. The model may be sound."""
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
@@ -223,6 +231,15 @@ def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = 
         f"{subject} needs {weight_bytes / 2**30:.1f} GiB for its weights, and {memory_limit / 2**30:.1f} GiB are "
         "available: unload other models, raise the memory limit, or take a smaller quantisation.",
     )
+
+
+def require_sound_device(error: BaseException) -> None:
+    """Raise `ServerError("load_failed")` if an error tells of the device: of its memory, or of a killed command."""
+    if DEVICE_FAILURE.search(str(error)):
+        message = (
+            f"The GPU failed while the model was tried: {error}. Unload other models, or take a smaller one."
+        )
+        raise ServerError("load_failed", message) from error
 
 
 def find_facts() -> DeviceFacts:

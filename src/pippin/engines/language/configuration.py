@@ -100,7 +100,7 @@ def _other_names(config: Mapping[str, Any]) -> Config:
 
 def _of_full_layers(config: Mapping[str, Any]) -> Config:
     """Gemma 4's sizes of layers that see all tokens; transformers writes them for each layer."""
-    sizes = next((each for each in (config.get("per_layer_config") or {}).values()), {})
+    sizes: Config = next(iter((config.get("per_layer_config") or {}).values()), {})
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
     return {names[name]: value for name, value in sizes.items() if name in names}
 

@@ -1,4 +1,4 @@
-"""Each architecture answers as transformers does, from checkpoints that transformers saves: see tests/oracles/text.yaml.
+"""Each architecture answers as transformers does, from checkpoints that it saves: see tests/oracles/text.yaml.
 
 `PIPPIN_ORACLE_WRITE=1` writes the verdicts anew, from which docs/engine.md has its table.
 """

@@ -4,7 +4,6 @@ Ways are compared in float32, whatever the weights are stored in: rounding to 16
 layers that are as large as those of a wrong mask or a wrong position, and larger where a mixture chooses other experts.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,31 +12,14 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.core.errors import ServerError
-
 TOLERANCE = 0.02  # of the largest logit, in float32: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of a model that computes in 16 bits whatever it is given
 FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # what a model raises in a batch
-
-DEVICE_FAILURE = re.compile(
-    r"\[metal|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\(",
-    re.IGNORECASE,
-)
-"""In the message of what MLX raises when the device fails. The model may be sound."""
 
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 
 CASTS_AT_ONCE = 4
 """How many weights may be there in float32 at the same time: MLX casts one of 16 bits whole, and frees it after use."""
-
-
-def require_sound_device(error: BaseException) -> None:
-    """Raise `ServerError("load_failed")` if an error tells of the device: of its memory, or of a killed command."""
-    if DEVICE_FAILURE.search(str(error)):
-        message = (
-            f"The GPU failed while the model was tried: {error}. Unload other models, or take a smaller one."
-        )
-        raise ServerError("load_failed", message) from error
 
 
 @contextmanager

@@ -12,13 +12,13 @@ import numpy as np
 
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
+from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
     TOLERANCE,
     difference,
     in_float32,
-    require_sound_device,
     tolerance,
 )
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
@@ -110,7 +110,7 @@ def _run_once(model: nn.Module) -> tuple[int, CacheLayout, bool]:
     return logits.shape[-1], CacheLayout.learn(model, caches), tolerance(logits, arrays) == TOLERANCE
 
 
-class Sample:
+class Judge:
     """Two prompts, their caches, and the logits of two steps after each [2, 2, vocabulary], as the model computes them
     one after the other: what a batch is held against. Raises `ServerError("load_failed")` if the model does not run.
     """
@@ -159,17 +159,17 @@ class Trials:
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self.model = model
         self._vocabulary = vocabulary
-        self._samples: list[Sample] = []
+        self._samples: list[Judge] = []
         self._noted: dict[str, tuple[float, float]] = {}
 
     def __str__(self) -> str:
         return ", ".join(f"{found:.4f} of {most} ({what})" for what, (found, most) in self._noted.items())
 
-    def passes(self, what: str, check: Callable[[Sample], float]) -> bool:
+    def passes(self, what: str, check: Callable[[Judge], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a sample."""
         for attempt in range(PROBE_TRIES):
             if attempt == len(self._samples):
-                self._samples.append(Sample(self.model, self._vocabulary, attempt))
+                self._samples.append(Judge(self.model, self._vocabulary, attempt))
             sample = self._samples[attempt]
             try:
                 found = check(sample)
@@ -255,26 +255,26 @@ def _no_quantization(reason: str) -> ServerError:
     )
 
 
-def _off_together(model: nn.Module, in_slots: bool, sample: Sample) -> float:
+def _off_together(model: nn.Module, in_slots: bool, sample: Judge) -> float:
     """How far the logits of a batch are off, its second prompt computed in its slot where prompts are to be."""
     shape = BatchShape(layout=sample.layout, prompts_in_slots=in_slots)
     return difference(_together(model, shape, sample), sample.alone)
 
 
-def _off_quantized(model: nn.Module, form: tuple[int, int, int], sample: Sample) -> float:
+def _off_quantized(model: nn.Module, form: tuple[int, int, int], sample: Judge) -> float:
     """How far the logits of a batch of quantised keys and values are off from those of rounded ones."""
     layout = sample.layout.quantized(*form)
     shape = BatchShape(layout=layout, prompts_in_slots=False)
     together = _together(model, shape, sample)
     if not getattr(model, "takes_padding", False):
         return difference(together, sample.rounded(model, layout))
-    # Kernels write into the caches themselves, so that nothing can round what they write: each sequence by itself.
+    # It writes into the caches itself, so that nothing can round what it writes: each sequence by itself.
     alone = [_together(model, shape, sample, (index,)) for index in range(len(sample.prompts))]
     return difference(together, mx.concatenate(alone))
 
 
 def _together(
-    model: nn.Module, shape: BatchShape, sample: Sample, indexes: tuple[int, ...] = (0, 1)
+    model: nn.Module, shape: BatchShape, sample: Judge, indexes: tuple[int, ...] = (0, 1)
 ) -> mx.array:
     """The logits of two steps of a batch of these sequences of the sample [sequences, 2, vocabulary]."""
     group = BatchedGroup(model, shape)
@@ -297,7 +297,7 @@ def _together(
     return together
 
 
-def _off_after_rewinding(model: nn.Module, shape: BatchShape, sample: Sample) -> float:
+def _off_after_rewinding(model: nn.Module, shape: BatchShape, sample: Judge) -> float:
     shape = replace(shape, layout=sample.layout)
     group = BatchedGroup(model, shape)
     slots: list[Slot] = []

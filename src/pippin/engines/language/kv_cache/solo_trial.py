@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.agreement import FAILURES, is_near, require_sound_device, tolerance
+from pippin.engines.device import require_sound_device
+from pippin.engines.language.kv_cache.agreement import FAILURES, is_near, tolerance
 from pippin.engines.language.kv_cache.layout import (
     CacheLayout,
     arrays_of,

@@ -18,7 +18,8 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache.agreement import in_float32, require_sound_device
+from pippin.engines.device import require_sound_device
+from pippin.engines.language.kv_cache.agreement import in_float32
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
 from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
 from pippin.engines.language.vision.trial import agree, logits_by_engine

@@ -10,11 +10,11 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.core.errors import ServerError
+from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import (
     difference,
     in_float32,
     is_near,
-    require_sound_device,
     tolerance,
 )
 from pippin.engines.language.vision.encoder import VisionEncoder
