@@ -70,7 +70,6 @@ SHELVES = {
     "api/routes",
     "cli/verbs",
     "engines/language/upstream/mlx_lm",
-    "output/reasoning_parsers",
     "output/tool_parsers",
 }
 """Folders of like things, which may hold more."""

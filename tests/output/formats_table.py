@@ -4,8 +4,9 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-from pippin.output import reasoning_parsers, tool_parsers
+from pippin.output import tool_parsers
 from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import REASONING_FORMATS
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
 
@@ -19,7 +20,7 @@ BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 def tool_table() -> str:
     rows = []
-    for found, doc in formats(tool_parsers):
+    for found, doc in tool_formats():
         families = [
             family
             for family in (*FAMILIES, *BY_NAME)
@@ -31,7 +32,7 @@ def tool_table() -> str:
 
 def reasoning_table() -> str:
     rows = []
-    for found, doc in formats(reasoning_parsers):
+    for found in sorted(REASONING_FORMATS, key=lambda each: each.name):
         families = [
             family
             for family in (*FAMILIES, *BY_NAME)
@@ -40,7 +41,7 @@ def reasoning_table() -> str:
             and family.writes != "nothing"
             and family.thoughts
         ]
-        rows.append(row(found, doc, verified(families)))
+        rows.append(row(found, found.about, verified(families)))
     return "\n".join(rows)
 
 
@@ -52,10 +53,10 @@ def verified(families: list[Family]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:
+def tool_formats() -> list[tuple[ToolFormat, str]]:
     found = []
-    for entry in pkgutil.iter_modules(package.__path__):  # type: ignore[attr-defined]
-        module = importlib.import_module(f"{package.__name__}.{entry.name}")  # type: ignore[attr-defined]
+    for entry in pkgutil.iter_modules(tool_parsers.__path__):
+        module = importlib.import_module(f"{tool_parsers.__name__}.{entry.name}")
         found.append((module.FORMAT, (module.__doc__ or "").splitlines()[0]))
     return sorted(found, key=lambda pair: pair[0].name)
 

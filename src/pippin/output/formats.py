@@ -2,14 +2,15 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from pippin.core.errors import ServerError
-from pippin.output import reasoning_parsers, tool_parsers
+from pippin.output import tool_parsers
 from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import REASONING_FORMATS
 from pippin.output.tool_format import ToolFormat
 
 
@@ -64,18 +65,20 @@ def _distinct(formats: dict[str, Any]) -> list[Any]:
 
 @cache
 def _tool_formats() -> dict[str, ToolFormat]:
-    return _by_name(tool_parsers)
+    modules = pkgutil.iter_modules(tool_parsers.__path__)
+    return _by_name(
+        importlib.import_module(f"{tool_parsers.__name__}.{each.name}").FORMAT for each in modules
+    )
 
 
 @cache
 def _reasoning_formats() -> dict[str, ReasoningFormat]:
-    return _by_name(reasoning_parsers)
+    return _by_name(REASONING_FORMATS)
 
 
-def _by_name(package: ModuleType) -> dict[str, Any]:
+def _by_name(found_formats: Iterable[Any]) -> dict[str, Any]:
     formats: dict[str, Any] = {}
-    for entry in pkgutil.iter_modules(package.__path__):
-        found = importlib.import_module(f"{package.__name__}.{entry.name}").FORMAT
+    for found in found_formats:
         for name in (found.name, *found.aliases):
             if name in formats:
                 raise ValueError(f"two formats are called {name!r}: {formats[name].name} and {found.name}")

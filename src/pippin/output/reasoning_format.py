@@ -9,6 +9,7 @@ from pippin.output.grammars import Grammar
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningFormat:
+    about: str  # how it looks, and which families write it
     name: str
     aliases: tuple[str, ...] = ()
     start: str

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import ANY, Grammar, named_calls, string
-from pippin.output.reasoning_parsers.harmony import CHANNELS, further, thoughts
+from pippin.output.reasoning_formats import HARMONY, further_of_harmony, thoughts_of_harmony
 from pippin.output.tool_format import HeaderCalls, SpecialToken
 
 
@@ -24,16 +24,16 @@ class HarmonyCalls(HeaderCalls):
 
         named = named_calls(grammar, tools, head, grammar.mark("<|call|>"))
         if required:
-            return grammar.lines(f"{thoughts(grammar)} {named}")
-        said = grammar.rule(further(grammar, "commentary"))
+            return grammar.lines(f"{thoughts_of_harmony(grammar)} {named}")
+        said = grammar.rule(further_of_harmony(grammar, "commentary"))
         answer = grammar.rule(f'{channel} "final" {message} {grammar.rule(ANY)} {end}?')
-        return grammar.lines(f"{thoughts(grammar)} {said}? ({named} | {answer})")
+        return grammar.lines(f"{thoughts_of_harmony(grammar)} {said}? ({named} | {answer})")
 
 
 FORMAT = HarmonyCalls(
     name="harmony",
     aliases=("gpt_oss", "openai"),
-    channels=CHANNELS,
+    channels=HARMONY,
     signs=(("<|channel|>commentary", "<|call|>"), ("<|channel|>analysis",)),
     priority=60,
 )

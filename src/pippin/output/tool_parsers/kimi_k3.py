@@ -8,7 +8,7 @@ from pippin.output.grammars import ANY, Grammar, parameters_of, string, text_val
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.invoke_calls import InvokeCalls
 from pippin.output.notations.parameters import Tags
-from pippin.output.reasoning_parsers.kimi_k3 import ENVELOPE
+from pippin.output.reasoning_formats import KIMI_K3_ENVELOPE
 from pippin.output.schemas import types_of
 from pippin.output.tool_format import SpecialToken
 
@@ -78,7 +78,7 @@ FORMAT = KimiK3Calls(
     name="kimi_k3",
     openers=("<|open|>tools<|sep|>",),
     closers=("<|close|>tools<|sep|>",),
-    dropped=ENVELOPE,
+    dropped=KIMI_K3_ENVELOPE,
     further_markers=(OPEN, CLOSE, SEPARATOR),
     invoke="<|open|>call",
     tags=TAGS,

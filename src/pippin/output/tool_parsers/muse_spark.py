@@ -6,7 +6,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.invoke_calls import InvokeCalls
 from pippin.output.notations.parameters import Tags
-from pippin.output.reasoning_parsers.muse_spark import CHANNELS, next_message, thoughts
+from pippin.output.reasoning_formats import MUSE, next_message_of_muse, thoughts_of_muse
 from pippin.output.tool_format import SpecialToken
 
 
@@ -18,7 +18,7 @@ class MuseCalls(InvokeCalls):
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         grammar = Grammar(special, self.openers)
-        message, begin = grammar.mark("<|message|>"), next_message(grammar)
+        message, begin = grammar.mark("<|message|>"), next_message_of_muse(grammar)
         opener, closer = grammar.mark(self.openers[0]), grammar.mark(self.closers[0])
         call = grammar.either(
             [
@@ -28,9 +28,9 @@ class MuseCalls(InvokeCalls):
         )
         calls = call + (f" ({begin} {call})*" if parallel else "")
         if required:
-            return grammar.lines(f"{thoughts(grammar)} {calls}")
+            return grammar.lines(f"{thoughts_of_muse(grammar)} {calls}")
         said = f'" to=user" {message} {grammar.text()}'
-        return grammar.lines(f"{thoughts(grammar)} (({said} {begin})? {calls} | {said})")
+        return grammar.lines(f"{thoughts_of_muse(grammar)} (({said} {begin})? {calls} | {said})")
 
 
 FORMAT = MuseCalls(
@@ -39,7 +39,7 @@ FORMAT = MuseCalls(
     closers=("</atem:function_calls>",),
     invoke="<atem:invoke",
     tags=Tags(opens="<atem:parameter", close="</atem:parameter>", ends=("</atem:invoke>",)),
-    channels=CHANNELS,
+    channels=MUSE,
     signs=(("<atem:function_calls>", "to=self<|message|>"), ("<atem:function_calls>", "<|eom|>")),
     priority=35,
 )

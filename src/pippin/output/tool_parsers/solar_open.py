@@ -7,7 +7,7 @@ from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
-from pippin.output.reasoning_parsers.solar_open import ENVELOPE
+from pippin.output.reasoning_formats import SOLAR_OPEN_ENVELOPE
 from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import SpecialToken, ToolFormat
 
@@ -53,7 +53,7 @@ FORMAT = SolarCalls(
     name="solar_open",
     openers=(BEGIN,),
     closers=(END,),
-    dropped=(SECTION, SECTION_END, *ENVELOPE),
+    dropped=(SECTION, SECTION_END, *SOLAR_OPEN_ENVELOPE),
     further_markers=(NAME, ARGUMENTS),
     signs=((BEGIN,), (SECTION,)),
     priority=40,

@@ -1,0 +1,230 @@
+"""The formats of reasoning that Pippin knows."""
+
+from pippin.output.channels import Channels, Route
+from pippin.output.grammars import Grammar
+from pippin.output.reasoning_format import ReasoningFormat
+
+
+def route_of_harmony(header: str) -> Route:
+    """Route a header such as `assistant to=functions.f commentary json`: recipient and channel, in either order."""
+    words = header.split()
+    recipient = next((word[3:] for word in words if word.startswith("to=")), None)
+    if recipient not in (None, "user", "assistant", "all"):
+        return Route("call", recipient.removeprefix("functions."))
+    return Route("reasoning" if "analysis" in words else "text")
+
+
+HARMONY = Channels(
+    openers=("<|start|>", "<|channel|>"),
+    header_ends=("<|message|>",),
+    ends=("<|end|>", "<|return|>", "<|call|>"),
+    route=route_of_harmony,
+    begins=("to=",),
+    further=("<|constrain|>",),
+)
+
+
+def thoughts_of_harmony(grammar: Grammar) -> str:
+    """Any number of messages on the analysis channel, each followed by the beginning of the next message."""
+    return f"{grammar.rule(further_of_harmony(grammar, 'analysis'))}*"
+
+
+def further_of_harmony(grammar: Grammar, channel: str) -> str:
+    """A message on this channel and the beginning of the next one; the prompt begins the first."""
+    opener, message, start = map(grammar.mark, ("<|channel|>", "<|message|>", "<|start|>"))
+    return f'{opener} "{channel}" {message} {grammar.value_until("<|end|>")} {start} "assistant"'
+
+
+KIMI_K3_ENVELOPE = (
+    "<|open|>response<|sep|>",
+    "<|close|>response<|sep|>",
+    "<|close|>message<|sep|>",
+    "<|end_of_msg|>",
+)
+
+
+def route_of_muse(header: str) -> Route:
+    """Route a header. A message to a tool contains its call as markup, which is read as text."""
+    return Route("reasoning" if "to=self" in header.split() else "text")
+
+
+MUSE = Channels(
+    openers=("<|start|>",),
+    header_ends=("<|message|>",),
+    ends=("<|eom|>", "<|eot|>"),
+    route=route_of_muse,
+    begins=("to=",),
+)
+
+
+def thoughts_of_muse(grammar: Grammar) -> str:
+    """Any number of messages to itself, each followed by the beginning of the next one; the prompt begins the first."""
+    said = grammar.value_until("<|eom|>")
+    message = grammar.mark("<|message|>")
+    start = grammar.mark("<|start|>")
+    return grammar.rule(f'" to=self" {message} {said} {start} "assistant"') + "*"
+
+
+def next_message_of_muse(grammar: Grammar) -> str:
+    return f'{grammar.mark("<|eom|>")} {grammar.mark("<|start|>")} "assistant"'
+
+
+SOLAR_OPEN_ENVELOPE = ("<|begin|>assistant", "<|content|>", "<|flush|>", "<|end|>")
+
+
+REASONING_FORMATS = (
+    ReasoningFormat(
+        about="`<|START_THINKING|>` reasoning `<|END_THINKING|>`, then a response: Command R7B, Command A.",
+        name="cohere",
+        aliases=("cohere2_moe", "cohere_command"),
+        start="<|START_THINKING|>",
+        end="<|END_THINKING|>",
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        before_answer=("<|START_RESPONSE|>",),
+        after_answer=("<|END_RESPONSE|>",),
+        signs=(("<|START_THINKING|>",), ("<|START_RESPONSE|>",)),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<|channel>thought` reasoning `<channel|>`: Gemma 4.",
+        name="gemma4",
+        start="<|channel>thought\n",
+        end="<channel|>",
+        starts=("<|channel>thought", "<|channel>"),
+        signs=(("<|channel>",),),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<think>` reasoning `</think>`, and a box around the answer that is dropped: GLM 4.",
+        name="glm4",
+        aliases=("glm45",),
+        start="<think>",
+        end="</think>",
+        dropped=("<|begin_of_box|>", "<|end_of_box|>"),
+        signs=(("<think>", "<|begin_of_box|>"), ("<think>", "[gMASK]<sop>")),
+        priority=10,
+    ),
+    ReasoningFormat(
+        about="The analysis channel of gpt-oss: `<|channel|>analysis<|message|>` reasoning `<|end|>`.",
+        name="harmony",
+        aliases=("gpt_oss", "openai_gptoss"),
+        start="<|channel|>analysis<|message|>",
+        end="<|end|>",
+        channels=HARMONY,
+        before_answer=("<|channel|>", "final", "<|message|>"),
+        in_grammar=thoughts_of_harmony,
+        signs=(("<|channel|>analysis",), ("<|channel|>", "<|constrain|>")),
+        priority=40,
+    ),
+    ReasoningFormat(
+        about="Reasoning that may begin with the answer itself and ends at `</think>`: DeepSeek R1 and its kin.",
+        name="implicit_think",
+        aliases=(
+            "deepseek_r1",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen3_vl",
+            "qwen3_5",
+            "glm47_flash",
+            "minimax_m2",
+            "nemotron3_nano",
+        ),
+        start="<think>",
+        end="</think>",
+        implicit=True,
+    ),
+    ReasoningFormat(
+        about="`<|open|>think<|sep|>` reasoning `<|close|>think<|sep|>`, then a response: Kimi K3.",
+        name="kimi_k3",
+        start="<|open|>think<|sep|>",
+        end="<|close|>think<|sep|>",
+        dropped=KIMI_K3_ENVELOPE,
+        before_answer=("<|open|>", "response", "<|sep|>"),
+        after_answer=("<|close|>", "response", "<|sep|>"),
+        signs=(("<|open|>", "<|sep|>"),),
+        priority=30,
+    ),
+    ReasoningFormat(
+        about="`<longcat_think>` reasoning `</longcat_think>`: LongCat Flash.",
+        name="longcat",
+        start="<longcat_think>",
+        end="</longcat_think>",
+        signs=(("<longcat_think>",),),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<mm:think>` reasoning `</mm:think>`: MiniMax M3.",
+        name="minimax_m3",
+        start="<mm:think>",
+        end="</mm:think>",
+        signs=(("<mm:think>",),),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`[THINK]` reasoning `[/THINK]`: Magistral, Ministral 3.",
+        name="mistral",
+        aliases=("magistral",),
+        start="[THINK]",
+        end="[/THINK]",
+        signs=(("[THINK]",),),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<think>` or `<thinking>`, which a call ends as well as its own end marker.",
+        name="mixed_think_tool_handoff",
+        start="<think>",
+        end="</think>",
+        starts=("<thinking>",),
+        ends=("</thinking>",),
+        handoff=("<tool_call>",),
+    ),
+    ReasoningFormat(
+        about="Messages of Muse Spark: `to=self<|message|>` reasoning `<|eom|>`, `to=user<|message|>` answer.",
+        name="muse_spark",
+        aliases=("atem",),
+        start="to=self<|message|>",
+        end="<|eom|>",
+        channels=MUSE,
+        before_answer=(" to=user", "<|message|>"),
+        in_grammar=thoughts_of_muse,
+        signs=(("to=self<|message|>",), ("<|eom|>", "<|message|>")),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<seed:think>` reasoning `</seed:think>`: Seed-OSS.",
+        name="seed_oss",
+        start="<seed:think>",
+        end="</seed:think>",
+        signs=(("<seed:think>",),),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<|think|>` reasoning `<|end|>`, then a message of its own: Solar Open.",
+        name="solar_open",
+        start="<|think|>",
+        end="<|end|>",
+        dropped=SOLAR_OPEN_ENVELOPE,
+        before_answer=("<|begin|>", "assistant", "<|content|>"),
+        signs=(("<|think|>", "<|begin|>"),),
+        priority=20,
+    ),
+    ReasoningFormat(
+        about="`<think>` reasoning `</think>`: most families.",
+        name="think",
+        aliases=(
+            "qwen3",
+            "hermes",
+            "glm4_moe",
+            "deepseek_v4",
+            "deepseek_v3",
+            "step_35",
+            "step3p5",
+            "poolside_v1",
+            "kimi_k2",
+            "granite",
+        ),
+        start="<think>",
+        end="</think>",
+        signs=(("<think>",), ("</think>",)),
+    ),
+)

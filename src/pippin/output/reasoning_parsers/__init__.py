@@ -1,1 +1,0 @@
-"""Formats of reasoning: one file each, with a module-level `FORMAT`, discovered automatically."""
