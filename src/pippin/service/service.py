@@ -40,7 +40,6 @@ from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
-from pippin.service.awake import Awake, keeping_awake
 from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
@@ -504,20 +503,12 @@ class Start:
 class Service:
     """Starts tasks on models of the pool, and ends all in order when the server stops."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        catalog: ModelSource,
-        pool: Pool,
-        awake: Awake | None = None,
-    ) -> None:
-        """`awake` keeps the machine from sleeping; None leaves sleep alone."""
+    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
         self.catalog = catalog
         self.pool = pool
         self._options = options
         self._names = Names(options, catalog, pool)
         self._image_defaults = ImageDefaultsReader()
-        self._awake = awake
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, Start] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -620,8 +611,6 @@ class Service:
             self.end_all()
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
-        if self._awake is not None:
-            await self._awake.close()
 
     async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
@@ -635,8 +624,6 @@ class Service:
         if isinstance(task, Generate):
             self._check_choices(task.request)
         start = self._starting[id] = Start()
-        if self._awake is not None:
-            self._awake.working()
         try:
             yield
         except asyncio.CancelledError:
@@ -721,8 +708,6 @@ class Service:
     def _tell(self) -> None:
         self._ended.set()
         self._ended = asyncio.Event()
-        if self._awake is not None and not self.active:
-            self._awake.resting()
 
     async def _until_idle(self, seconds: float) -> bool:
         try:
@@ -759,9 +744,7 @@ class Service:
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
-    awake = keeping_awake(wanted=options.prevent_sleep)
-    pool = Pool(options, catalog, estimate, memory_budget(options))
-    return Service(options, catalog, pool, awake)
+    return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
 
 
 def suits(task: Task, info: ModelInfo) -> bool:
