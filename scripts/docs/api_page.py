@@ -94,8 +94,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 
 `wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a typed or spoken conversation over one
 connection. `?intent=transcription` opens a session that only transcribes. The beta of
-this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and SIP are not supported;
-`POST /v1/realtime/calls` says so.
+this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SIP and
+`/v1/realtime/client_secrets` are not supported.
 
 | A client sends | and receives |
 |---|---|
@@ -136,16 +136,8 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and
   happens.
 - **Reasoning** is not sent, because the API has no event for it; it counts as output. No event returns sound:
   a retrieved item has its transcript.
-- **Under `--compat mlx-vlm`** the address behaves as mlx-vlm's does: `session.update` with `model`, `system_prompt`,
-  `seed` and `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
-  `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second)
-  and `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no
-  `audio_codes`.
-- **Keys** are sent as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. For browsers create
-  a secret that expires: `POST /v1/realtime/client_secrets` with `expires_after.seconds` (10 to 7,200; 600 if not set)
-  and the `session` that its connections begin with. The secret is valid only for `/v1/realtime`, has the models, kinds
-  and limits of the key that asked for it, and ends with that key. An open connection continues when its secret
-  expires, but not when the key is withdrawn.
+- **Keys** are sent as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. Give browsers a
+  key whose `endpoints` are `[/v1/realtime]`, with limits of its own. A withdrawn key also ends what it has opened.
 
 ## Files and batches
 

@@ -8,7 +8,7 @@ import contextlib
 import ipaddress
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Key, Keyring, KeysInForce, salts_by_owner
@@ -38,7 +37,6 @@ GOING_AWAY: Final = 1001
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-REALTIME: Final = "/realtime"
 EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
@@ -119,11 +117,8 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Stands in front of the router, and judges by the same path that the router will see."""
 
-    def __init__(
-        self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
-    ) -> None:
+    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors) -> None:
         self._app = app
-        self._secrets = secrets
         self._keys = keys
         self._policy = policy_of(options, keys.ring)
         self._errors = errors
@@ -216,16 +211,11 @@ class Guard:
             return False
         if self._policy.hosts is not None:
             return True
-        known = (
-            self._policy.keyring.find(shown) or self._secrets.find(shown) for shown in shown_keys(headers)
-        )
-        return any(known)
+        return any(self._policy.keyring.find(shown) for shown in shown_keys(headers))
 
     def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool, is_socket: bool) -> None:
         for shown in shown_keys(headers):
             key = self._policy.keyring.find(shown)
-            if key is None and is_socket and bare(exchange.path) == REALTIME:
-                key = self._key_behind(shown)
             if key is not None:
                 exchange.key_now = partial(self._as_it_is_now, key) if is_socket else None
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
@@ -238,16 +228,9 @@ class Guard:
                 "Show a valid API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
             )
 
-    def _key_behind(self, shown: bytes) -> Key | None:
-        """The key that asked for a client secret, without its right to manage."""
-        secret = self._secrets.find(shown)
-        maker = None if secret is None or secret.key is None else self._policy.keyring.of_digest(secret.key)
-        return None if maker is None else replace(maker, is_admin=False)
-
     def _as_it_is_now(self, key: Key) -> Key | None:
         """The current state of a key that opened a connection; None if the key is gone."""
-        now = self._policy.keyring.of_digest(key.digest)
-        return None if now is None else replace(now, is_admin=now.is_admin and key.is_admin)
+        return self._policy.keyring.of_digest(key.digest)
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages
