@@ -412,18 +412,18 @@ def test_a_withdrawn_key_ends_what_its_connection_may_ask(tmp_path: Path) -> Non
     keys = tmp_path / "keys.yaml"
     boss = "- {name: root, key: root-key, role: admin}\n"
     keys.write_text(boss + "- {name: web, key: web-key, endpoints: [/realtime]}\n")
-    with live_server(tmp_path, SCRIPT, api_key_file=keys) as address:
-        with client_of(address, additional_headers={"authorization": "Bearer web-key"}) as talk:
-            talk.sets(output_modalities=["text"])
-            talk.says("hello")
-            assert talk.respond()[-1]["response"]["status"] == "completed"
-            keys.write_text(boss)
-            headers = {"authorization": "Bearer root-key"}
-            httpx.patch(
-                f"{address}/v1/settings", headers=headers, json={"rate_limit": 999}
-            ).raise_for_status()
-            error = talk.respond()[-1]["response"]["status_details"]["error"]
-            assert "withdrawn" in error["message"]
+    web, root = ({"authorization": f"Bearer {name}-key"} for name in ("web", "root"))
+    with (
+        live_server(tmp_path, SCRIPT, api_key_file=keys) as address,
+        client_of(address, additional_headers=web) as talk,
+    ):
+        talk.sets(output_modalities=["text"])
+        talk.says("hello")
+        assert talk.respond()[-1]["response"]["status"] == "completed"
+        keys.write_text(boss)
+        httpx.patch(f"{address}/v1/settings", headers=root, json={"rate_limit": 999}).raise_for_status()
+        error = talk.respond()[-1]["response"]["status_details"]["error"]
+        assert "withdrawn" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["calls", "client_secrets"])
