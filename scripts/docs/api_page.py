@@ -145,13 +145,11 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SI
 |---|---|
 | `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
 | `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | batches of OpenAI's API |
-| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | batches of Anthropic's API |
 
 - **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
   of one key.
-- **Batches** are for Chat Completions, Completions, Responses and Embeddings, with at most 50,000 lines, or for
-  Messages, with at most 100,000. A file with a line that is not a request fails as a whole, and the batch names the
-  lines. Streams are refused.
+- **Batches** are for Chat Completions, Completions, Responses and Embeddings, with at most 50,000 lines. A file
+  with a line that is not a request fails as a whole, and the batch names the lines. Streams are refused.
 - A batch yields to every other request ([operating.md](operating.md#batches)), continues after a restart, and answers
   each line once. A line that the server could not answer is tried again; other errors are its answer.
 

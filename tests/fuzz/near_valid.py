@@ -85,10 +85,6 @@ RIGHT: Final = (
         known=("expires_after[anchor]", "expires_after[seconds]"),
     ),
     Right(
-        "/v1/messages/batches",
-        {"requests": [{"custom_id": "1", "params": MESSAGE}]},
-    ),
-    Right(
         "/api/chat", {**CHAT, "stream": False}, known=("options", "tools", "format", "think", "keep_alive")
     ),
     Right(
