@@ -142,7 +142,7 @@ class FakeService:
     def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
         return None
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> FakeRun:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
         self.model(model)
         await asyncio.sleep(self.slow)
         if self.failure is not None:

@@ -184,6 +184,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     adapter: str | None = None
     cache_salt: str | None = None
     priority: int = 0  # higher runs first
+    account: str = ""  # whose places it takes: among requests of one priority, accounts take turns
     timeout: float | None = None  # seconds, from submission
     keep_alive: float | None = None  # seconds the model stays loaded afterwards; < 0: for ever
     names: tuple[FieldName, ...] = ()  # names in the client's API, for refusals

@@ -294,7 +294,7 @@ class AnyRun(Protocol):
 class Starter(Protocol):
     """Anything that starts tasks as `Service.start` does."""
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun: ...
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
 
 
 class Run:
@@ -515,18 +515,20 @@ class Service:
         self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
         self._closing = False
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> Run:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> Run:
         """Start a task; returns once it is accepted, which may take as long as a load.
 
-        `id` must be unique among running requests; `client` identifies the caller in the log. Raises `ServerError` for
-        every failure that deserves a status code.
+        `id` must be unique among running requests; the model's places are shared out among `account`s. Raises
+        `ServerError` for every failure that deserves a status code.
         """
+        if isinstance(task, Generate):
+            task = Generate(msgspec.structs.replace(task.request, account=account))
         seconds = self._time_limit(task)
         begun = asyncio.get_running_loop().time()
         with self._starts(task, id, seconds):
-            log.debug("Request %s of %s for model %r.", id, client or "a client", model)
+            log.debug("Request %s of %s for model %r.", id, account or "a client", model)
             async with asyncio.timeout(seconds):
-                lease = await self._leased(task, model)
+                lease = await self._leased(task, model, account)
                 run = Run(id, lease, task.request if isinstance(task, Generate) else None, self._forget)
                 try:
                     if isinstance(task, Generate) and summarizes(task.request, lease.options):
@@ -637,14 +639,14 @@ class Service:
             del self._starting[id], start
             self._tell()
 
-    async def _leased(self, task: Task, model: str) -> Lease:
+    async def _leased(self, task: Task, model: str, account: str) -> Lease:
         """A lease of the model that is meant. Raises `ServerError`."""
         info = await self._found(model, task.model_kind)
         if not suits(task, info):
             raise wrong_kind(task, info, await asyncio.to_thread(self.models))
         if self.pool.info(info.id) is None:
             await self.complete(info)
-        return await self.pool.lease(info)
+        return await self.pool.lease(info, account)
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
         """Find the model, or download a missing one where that is allowed, once for all callers."""

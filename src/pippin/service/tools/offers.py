@@ -36,10 +36,10 @@ class ToolCallingService:
         self._servers = servers
         self._offered = offered
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun:
         if not isinstance(task, Generate):
-            return await self._service.start(task, model=model, id=id, client=client)
-        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, client)
+            return await self._service.start(task, model=model, id=id, account=account)
+        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, account)
         await loop.begin()
         return loop
 
