@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +63,7 @@ class Policy:
 
     keyring: Keyring
     hosts: frozenset[str] | None  # None: any
+    any_address: bool  # each address of the machine is a host of its own: those that are numbers, not names
     origins: frozenset[str]
     metrics_open: bool
     management_open: bool  # to anyone, as there are no keys
@@ -91,10 +93,12 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
             options.host,
             _management_of(options),
         )
-    hosts = frozenset(host.lower() for host in options.allowed_hosts)
+    named = frozenset(host.lower() for host in options.allowed_hosts)
+    unnamed = not loopback and not named
     return Policy(
         keyring=keyring,
-        hosts=hosts | {options.host.lower()} if loopback else hosts or None,
+        hosts=named | {options.host.lower()} if loopback else named or (None if keyring else own_names()),
+        any_address=unnamed,
         origins=frozenset(options.allowed_origins),
         metrics_open=not options.metrics_auth,
         management_open=not keyring and (loopback or options.allow_unauthenticated),
@@ -105,13 +109,24 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
     )
 
 
-def is_loopback(host: str) -> bool:
-    if host.lower() in LOOPBACK_NAMES:
-        return True
+def own_names() -> frozenset[str]:
+    """The names of this machine, also as multicast DNS has it."""
+    name = socket.gethostname().lower()
+    short = name.partition(".")[0]
+    return frozenset({name, short, f"{short}.local"})
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, if the host is one and no name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    address = address_of(host)
+    return host.lower() in LOOPBACK_NAMES or (address is not None and address.is_loopback)
 
 
 class Guard:
@@ -178,12 +193,14 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         """Refuse hosts that are not the server's own. Raises `ServerError`.
 
-        A page can make its own name resolve to 127.0.0.1 (DNS rebinding), but can't make the browser hide that name.
+        A page can make its own name resolve to 127.0.0.1 or to an address of the local network (DNS rebinding), but
+        can't make the browser hide that name.
         """
         if self._policy.hosts is None:
             return
         host = host_name(headers.get("host", ""))
-        if host not in self._policy.hosts and not is_loopback(host):
+        is_own = is_loopback(host) or (self._policy.any_address and address_of(host) is not None)
+        if host not in self._policy.hosts and not is_own:
             raise ServerError(
                 "permission", "This server does not answer to that Host; allow it with --allowed-host."
             )
