@@ -170,7 +170,6 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_tokens: int | None = None
     min_tokens: int = 0
     n: int = 1
-    best_of: int | None = None  # run this many choices, keep the `n` of highest mean logprob
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)

@@ -6,7 +6,6 @@ back at the end. `Service` starts runs, and ends them all on shutdown.
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +25,6 @@ from pippin.core.events import (
     Accepted,
     Event,
     Failed,
-    Finished,
-    PartDelta,
-    PartEnded,
-    PartStarted,
-    Usage,
     merged,
 )
 from pippin.core.models import HubModel, ImageDefaults, ModelInfo, ModelKind, ModelState
@@ -260,7 +254,7 @@ def completed(task: Task, options: ModelOptions, info: ModelInfo) -> Task:
     `ServerError`."""
     match task:
         case Generate(request):
-            return Generate(widened(with_defaults(request, options, info)))
+            return Generate(with_defaults(request, options, info))
         case CountTokens(request):
             return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
         case RenderTemplate(request):
@@ -311,7 +305,6 @@ class Run:
         self._lease = lease
         self._mailbox: Mailbox
         self._request = request
-        self._best_of = request if request is not None and (request.best_of or 1) > request.n else None
         self._on_close = on_close
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -330,8 +323,6 @@ class Run:
 
     async def take(self) -> list[Event]:
         """All events since the last call, waiting for at least one; empty after the end."""
-        if self._best_of is not None:
-            return best_choices(await self._take_all(), self._best_of)
         return await self._mailbox.take()
 
     def hold_back(self) -> None:
@@ -342,8 +333,7 @@ class Run:
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
         completion = Completion(accepted=self.accepted)
-        events = await self._take_all()
-        for event in best_choices(events, self._best_of) if self._best_of else events:
+        for event in await self._take_all():
             completion.add(event)
         return completion
 
@@ -407,70 +397,6 @@ class Run:
         """Everything up to the end; if the request failed, the failure alone."""
         events = await self._mailbox.take_all()
         return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
-
-
-def widened(request: GenerationRequest) -> GenerationRequest:
-    """The request that the engine runs: all candidates, with the logprobs that rank them."""
-    if request.best_of is None or request.best_of <= request.n:
-        return msgspec.structs.replace(request, best_of=None)
-    logprobs = 0 if request.logprobs is None else request.logprobs
-    return msgspec.structs.replace(request, n=request.best_of, best_of=None, logprobs=logprobs)
-
-
-def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]:
-    """The events of the `request.n` best candidates, best first. All other events stay in front.
-
-    Every candidate was computed and counts: the usage of those left out is added to the best one's.
-    """
-    means = _mean_logprobs(events)
-    ranking = sorted(means, key=lambda choice: (-means[choice], choice))[: request.n]
-    number = {choice: rank for rank, choice in enumerate(ranking)}
-    kept: dict[int, list[Event]] = {rank: [] for rank in range(len(ranking))}
-    rest: list[Event] = []
-    left_out = [event.usage for event in events if isinstance(event, Finished) and event.choice not in number]
-    for event in events:
-        match event:
-            case PartStarted(choice) | PartDelta(choice) | PartEnded(choice) | Finished(choice):
-                if choice in number:
-                    kept[number[choice]].append(_renumbered(event, number[choice], request))
-            case _:
-                rest.append(event)
-    if kept and isinstance(last := kept[0][-1], Finished):
-        kept[0][-1] = msgspec.structs.replace(last, usage=_bearing(last.usage, left_out))
-    return rest + [event for rank in kept for event in kept[rank]]
-
-
-def _bearing(usage: Usage, others: list[Usage]) -> Usage:
-    """The usage plus the completion tokens of `others`; the prompt is the same for all."""
-    every = (usage, *others)
-    return msgspec.structs.replace(
-        usage,
-        completion_tokens=sum(each.completion_tokens for each in every),
-        reasoning_tokens=sum(each.reasoning_tokens for each in every),
-        draft_tokens=sum(each.draft_tokens for each in every),
-        accepted_tokens=sum(each.accepted_tokens for each in every),
-    )
-
-
-def _mean_logprobs(events: list[Event]) -> dict[int, float]:
-    sums: dict[int, float] = defaultdict(float)
-    counts: dict[int, int] = defaultdict(int)
-    for event in events:
-        match event:
-            case PartDelta(choice, _, _, tokens):
-                sums[choice] += sum(token.logprob or 0.0 for token in tokens)
-                counts[choice] += len(tokens)
-            case Finished(choice):
-                counts[choice] += 0  # a candidate even without any text
-    return {choice: sums[choice] / count if count else 0.0 for choice, count in counts.items()}
-
-
-def _renumbered(
-    event: PartStarted | PartDelta | PartEnded | Finished, choice: int, request: GenerationRequest
-) -> Event:
-    if isinstance(event, PartDelta) and request.logprobs is None:
-        event = msgspec.structs.replace(event, tokens=())
-    return msgspec.structs.replace(event, choice=choice)
 
 
 NAMED: Final = 5  # models listed in the refusal of a task for another kind
@@ -680,7 +606,7 @@ class Service:
         request = with_defaults(asked, lease.options, lease.worker.info)
         request = msgspec.structs.replace(request, overflow="error")
         try:
-            await run.begin(Generate(widened(request)))
+            await run.begin(Generate(request))
         except ServerError as error:
             if error.report.kind != "context_length_exceeded":
                 raise
@@ -689,7 +615,7 @@ class Service:
         _, dropped = await with_summary(
             request,
             lambda part: self._ask(lease, part, f"{run.id}.summary"),
-            lambda shorter: run.begin(Generate(widened(shorter))),
+            lambda shorter: run.begin(Generate(shorter)),
         )
         if run.accepted is not None:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
@@ -728,15 +654,9 @@ class Service:
 
     def _check_choices(self, request: GenerationRequest) -> None:
         most = self._options.max_choices
-        for name, count in (("n", request.n), ("best_of", request.best_of or 1)):
-            if not 1 <= count <= most:
-                message = (
-                    f"`{name}` is {count}; it must be from 1 to {most}, the most that this server gives."
-                )
-                raise ServerError("invalid_request", message, name, code="invalid_value")
-        if request.best_of is not None and request.best_of < request.n:
-            message = f"`best_of` is {request.best_of}; it must not be below `n`, which is {request.n}."
-            raise ServerError("invalid_request", message, "best_of", code="invalid_value")
+        if not 1 <= request.n <= most:
+            message = f"`n` is {request.n}; it must be from 1 to {most}, the most that this server gives."
+            raise ServerError("invalid_request", message, "n", code="invalid_value")
 
     def _time_limit(self, task: Task) -> float | None:
         own = task.request.timeout if isinstance(task, Generate) else None

@@ -48,7 +48,7 @@ def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -
     """The request with these tools in place of its toolsets. A client's tool wins over an MCP tool of the same name."""
     own = {tool.name for tool in request.tools}
     more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
-    if more and (request.n > 1 or (request.best_of or 1) > 1):
+    if more and request.n > 1:
         raise ServerError("unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n")
     return msgspec.structs.replace(request, tools=request.tools + more, toolsets=())
 
@@ -101,5 +101,5 @@ class ToolOffers:
         wanted = request.toolsets + tuple(map(Toolset, named))
         if wanted or not self.unasked:
             return wanted
-        plain = request.n == 1 and (request.best_of or 1) == 1 and request.tool_choice.mode != "none"
+        plain = request.n == 1 and request.tool_choice.mode != "none"
         return (Toolset(EVERY),) if plain else ()
