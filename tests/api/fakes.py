@@ -139,9 +139,6 @@ class FakeService:
     def states(self) -> list[ModelState]:
         return self.pool.states()
 
-    def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
-        return None
-
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
         self.model(model)
         await asyncio.sleep(self.slow)

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol
 
@@ -19,7 +18,6 @@ import msgspec
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion
-from pippin.core.decoding import from_json
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
@@ -38,31 +36,6 @@ from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
-
-
-LARGEST: Final = 32 * 1024 * 1024  # bytes of a file
-PATHS: Final = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file")
-
-
-def tokenizer_settings(folder: Path) -> dict[str, Any] | None:
-    """The settings in `tokenizer_config.json` without paths, plus the chat template if it has a file of its own; None
-    if there is nothing to read."""
-    try:
-        settings = from_json(_read(folder / "tokenizer_config.json"), dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    for name in PATHS:
-        settings.pop(name, None)
-    template = folder / "chat_template.jinja"
-    if template.is_file():
-        settings["chat_template"] = _read(template).decode("utf-8", "replace")
-    return settings
-
-
-def _read(path: Path) -> bytes:
-    if not path.is_file() or path.stat().st_size > LARGEST:
-        raise OSError(f"{path.name} can't be read")
-    return path.read_bytes()
 
 
 DEFAULT: Final = "default"
@@ -494,10 +467,6 @@ class Service:
         Raises `ServerError("model_not_found")`.
         """
         return await self._names.find(name, kind)
-
-    def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
-        """The tokenizer settings in the model's folder; None if there are none. Reads the disk."""
-        return None if info.path is None else tokenizer_settings(Path(info.path))
 
     def image_defaults(self, info: ModelInfo, task: Literal["generate", "edit"]) -> ImageDefaults:
         """The defaults of an image model. Reads the disk without loading a model, and blocks.
