@@ -24,7 +24,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import VERSION, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry.observer import Observer, Unobserved, traced
+from pippin.api.telemetry.observer import Observer, Unobserved
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.options.server import ServerOptions
@@ -50,8 +50,7 @@ def create_app(
     options = live.options
     keys = KeysInForce(options)
     live.follow(keys.adopt)  # before the followers that check requests against the keys
-    counting = observer_of(settings)
-    observer = traced(counting)
+    observer = observer_of(settings)
     limits = limits_of(options)
     dialects = find_dialects()
     errors = Errors(dialects)
@@ -67,7 +66,7 @@ def create_app(
         handler=handler,
         dialects=dialects,
         errors=errors,
-        observer=counting,
+        observer=observer,
         store=open_store(options),
         media=media,
         tool_servers=tools.servers,

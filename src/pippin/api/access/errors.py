@@ -39,7 +39,7 @@ GONE: Final = {
     "/v1/realtime/calls": "there is no WebRTC and no SIP here: open a WebSocket at /v1/realtime.",
     "/v1/realtime/client_secrets": "browsers show a key whose `endpoints` are /v1/realtime alone.",
 }
-"""What to use instead of addresses that OpenAI or Anthropic have, or that the replaced servers had once."""
+"""What to use instead of addresses that other APIs have, or that the replaced servers had once."""
 
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
