@@ -10,10 +10,10 @@ from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, T
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress
+from pippin.engines.places import first_of, places_of, yielding_to
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.engines.sharing import first_of, places_of, yielding_to
 from pippin.output.checking import check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 from pippin.output.reasoning_format import ReasoningFormat
@@ -219,9 +219,9 @@ class ScriptedEngine:
         first = first_of(self._waiting, places)
         if len(self._rows) >= self._preparer.options.max_num_seqs:
             yielding = yielding_to(first, self._rows.values(), places)
-            if yielding is None:
+            if not yielding:
                 return None
-            self._waiting.append(self._rows.pop(yielding.job.id))
+            self._waiting.append(self._rows.pop(yielding[0].job.id))
         self._waiting.remove(first)
         return first
 

@@ -12,7 +12,7 @@ from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.slots import SlotRequest, charged_growth, length_class, rounded
 from pippin.engines.language.step.cost import Step, StepCost
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
-from pippin.engines.sharing import first_of, places_of, yielding_to
+from pippin.engines.places import first_of, places_of, yielding_to
 
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measured
@@ -102,7 +102,11 @@ class Scheduler:
     def admit(self) -> list[Prefilling]:
         """Move prompts from the queue to prefill, best first, while sequences and bytes suffice."""
         admitted: list[Prefilling] = []
-        while self.waiting and self._has_place(waiting := first_of(self.waiting, places_of(self._active()))):
+        while self.waiting:
+            active = self._active()
+            waiting = first_of(self.waiting, places_of(active))
+            if not self._has_place(waiting, active):
+                break
             self.waiting.remove(waiting)
             admitted.append(Prefilling(waiting=waiting, length_class=length_class(_reckoned(waiting))))
             self.prefilling.append(admitted[-1])
@@ -111,8 +115,8 @@ class Scheduler:
     def _active(self) -> list[Prefilling | Running]:
         return [*self.prefilling, *self.running]
 
-    def _has_place(self, waiting: Waiting) -> bool:
-        active = self._active()
+    def _has_place(self, waiting: Waiting, active: list[Prefilling | Running]) -> bool:
+        """Whether sequences and bytes suffice for the prompt beside these."""
         if sum(each.count for each in active) + waiting.count > self.limits.max_sequences:
             return False
         return not active or self._fit([*active, waiting])
@@ -233,7 +237,7 @@ class Scheduler:
         only after the memory has shrunk; and never one that is alone. Otherwise, one that holds another account's
         place."""
         if (not self.running and len(self.prefilling) < 2) or self.charged <= self.limits.memory:
-            return self._intruder()
+            return self._intruder() if self.waiting else None
         candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
         places = places_of(self._active())
 
@@ -244,18 +248,18 @@ class Scheduler:
         return min(candidates, key=order)
 
     def _intruder(self) -> Prefilling | Running | None:
-        """The one that makes place for a prompt of an account that has none, if one does: a sequence, or a prompt of
-        which nothing is computed yet."""
-        if not self.waiting:
-            return None
-        places = places_of(self._active())
+        """The next to make place for a prompt of an account that has none, if it gets one thereby: a sequence, or a
+        prompt of which nothing is computed yet."""
+        active = self._active()
+        places = places_of(active)
         first = first_of(self.waiting, places)
-        if places[first.account] or self._has_place(first):
+        if places[first.account] or self._has_place(first, active):
             return None
         running = [each for each in self.running if self.fits_alone(each.length)]
-        return yielding_to(
-            first, [*running, *(each for each in self.prefilling if not each.computed)], places
-        )
+        untouched = [each for each in self.prefilling if not each.computed]
+        yielding = yielding_to(first, [*running, *untouched], places)
+        left = [each for each in active if each not in yielding]
+        return yielding[0] if yielding and self._has_place(first, left) else None
 
     def fits_alone(self, length: int, count: int = 1) -> bool:
         """Whether a prompt of `length` tokens, for `count` sequences, can be computed, if need be alone. It may need

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pippin.core.errors import ServerError
-from pippin.engines.waiting import check_wanted
+from pippin.engines.base import check_wanted
 
 MOST_SOURCE_FRAMES = 36_000
 """The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""

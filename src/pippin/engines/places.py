@@ -47,11 +47,11 @@ def first_of(waiting: Iterable[C], places: Counter[str]) -> C:
     return min(waiting, key=lambda each: (-each.priority, places[each.account], each.arrival))
 
 
-def yielding_to(first: Claim, active: Iterable[C], places: Counter[str]) -> C | None:
-    """The request that makes place for `first`, of an account without any: the youngest, of no higher priority, of the
-    account with most places. None if no account has several."""
+def yielding_to(first: Claim, active: Iterable[C], places: Counter[str]) -> list[C]:
+    """The requests that make place for `first`, of an account without any, one after the other: the youngest of no
+    higher priority of the account with most places, which keeps one. Empty if no account has several."""
     most = max(places.values(), default=0)
     if most < 2 or places[first.account]:
-        return None
-    several = (each for each in active if places[each.account] == most and each.priority <= first.priority)
-    return min(several, key=lambda each: (each.priority, -each.arrival), default=None)
+        return []
+    several = [each for each in active if places[each.account] == most and each.priority <= first.priority]
+    return sorted(several, key=lambda each: (each.priority, -each.arrival))[: most - 1]
