@@ -207,10 +207,20 @@ def test_what_a_key_stored_is_not_read_by_the_key_that_takes_its_place(tmp_path:
     assert ask(server("k-b", "k-a"), "GET", path, "a").json()["metadata"] == {"secret": "x"}
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/api/chat", CHAT | {"stream": False}),
+        ("/v1/responses", {"model": MODEL.id, "input": "Hi"}),
+        ("/v1/messages", CHAT | {"max_tokens": 4}),
+    ],
+)
 @pytest.mark.parametrize("wish", [0, 0.001, "5m", -1])
-def test_how_long_a_model_stays_is_for_administrators(path: str, wish: Any, keys: str) -> None:
-    body = {**CHAT, "input": "Hi", "max_tokens": 4, "stream": False, "keep_alive": wish}
+def test_how_long_a_model_stays_is_for_administrators(
+    path: str, fields: dict[str, Any], wish: Any, keys: str
+) -> None:
+    body = fields | {"keep_alive": wish}
     for who, honoured in (("root", True), ("bob", False)):
         service = FakeService()
         reply = ask(application(service, api_key_file=keys), "POST", path, who, json=body)

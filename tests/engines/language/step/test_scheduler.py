@@ -347,6 +347,16 @@ def test_a_place_among_several_is_given_to_a_caller_who_has_none() -> None:
     assert queue.victim() is None, "its priority is lower"
 
 
+def settle(queue: Scheduler) -> None:
+    """Preempt and admit until nothing changes."""
+    while True:
+        while (victim := queue.victim()) is not None:
+            queue.drop(victim)
+            queue.requeue(preempted(victim))
+        if not queue.admit():
+            return
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 5)), min_size=1, max_size=30))
 def test_nobody_waits_without_a_place_while_another_has_several(plan: list[tuple[str, int]]) -> None:
@@ -360,10 +370,7 @@ def test_nobody_waits_without_a_place_while_another_has_several(plan: list[tuple
                 queue.start(chosen)
             if place % 3 == 0 and queue.running:
                 queue.drop(queue.running[0])
-            while (victim := queue.victim()) is not None:
-                queue.drop(victim)
-                queue.requeue(preempted(victim))
-        queue.admit()
+        settle(queue)
         places = Counter(each.account for each in (*queue.prefilling, *queue.running))
         if {each.account for each in queue.waiting} - places.keys():
             assert set(places.values()) == {1}
