@@ -181,7 +181,7 @@ def _resident(server: "psutil.Process") -> float:
 
 
 def _read(process: "psutil.Process", what: "Callable[[psutil.Process], float]") -> float:
-    """The result of `what`, or 0 for a process that has ended, such as the program that keeps the machine awake."""
+    """The result of `what`, or 0 for a process that has ended."""
     import psutil
 
     try:

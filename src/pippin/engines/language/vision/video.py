@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
-from pippin.engines.waiting import check_wanted
+from pippin.engines.base import check_wanted
 
 MOST_SOURCE_FRAMES = 36_000
 """The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
