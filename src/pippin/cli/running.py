@@ -116,12 +116,6 @@ def is_there(parsed: Namespace) -> bool:
     return bool(parsed.server or environment.server_address() or running_servers())
 
 
-def server_process(parsed: Namespace) -> int | None:
-    """The server's process id, if the server runs on this machine and has announced itself."""
-    base = address(parsed)
-    return next((server.pid for server in running_servers() if server.address == base), None)
-
-
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
     """The server's answer to one request. Raises `ServerError` with the server's message if it refuses."""
     import httpx

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from pippin.cli.running import LOAD_SECONDS, refusal
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    import httpx
 
 Json = dict[str, Any]
 
@@ -35,6 +39,8 @@ class Ended:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    accepted_tokens: int = 0  # of those that speculative decoding proposed
+    rejected_tokens: int = 0
     prompt_rate: float = 0.0
     rate: float = 0.0
 
@@ -49,14 +55,25 @@ class ChatClient:
     address: str
     key: str | None = None
 
+    @cached_property
+    def _http(self) -> "httpx.Client":
+        """One for all requests: each would read the certificates of this machine."""
+        import httpx
+
+        return httpx.Client(
+            base_url=self.address,
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            timeout=LOAD_SECONDS,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            trust_env=False,
+        )
+
     def get(self, path: str) -> Any:
         """The server's answer to a GET. Raises `ServerError`, of the kind `model_not_found` for a 404."""
         import httpx
 
         try:
-            response = httpx.get(
-                self.address + path, headers=self._headers({}), timeout=LOAD_SECONDS, trust_env=False
-            )
+            response = self._http.get(path)
         except httpx.TransportError as error:
             raise self._away(error) from None
         if response.is_error:
@@ -65,26 +82,19 @@ class ChatClient:
             )
         return response.json()
 
-    def answer(self, body: Json, headers: dict[str, str]) -> Iterator[Part]:
+    def answer(self, body: Json) -> Iterator[Part]:
         """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
         import httpx
 
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        url = f"{self.address}/v1/chat/completions"
         try:
-            with (
-                httpx.Client(timeout=LOAD_SECONDS, trust_env=False) as client,
-                client.stream("POST", url, json=body, headers=self._headers(headers)) as response,
-            ):
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if response.is_error:
                     response.read()
                     raise ServerError("internal", refusal(response))
                 yield from parts(response.iter_lines())
         except httpx.TransportError as error:
             raise self._away(error) from None
-
-    def _headers(self, more: dict[str, str]) -> dict[str, str]:
-        return {**more, **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
 
     def _away(self, error: Exception) -> ServerError:
         return ServerError(
@@ -122,12 +132,15 @@ def _delta(delta: Json) -> Iterator[Part]:
 
 
 def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:
-    details = usage.get("prompt_tokens_details") or {}
+    prompt = usage.get("prompt_tokens_details") or {}
+    answer = usage.get("completion_tokens_details") or {}
     return Ended(
         reason,
         usage.get("prompt_tokens", 0),
-        details.get("cached_tokens", 0),
+        prompt.get("cached_tokens", 0),
         usage.get("completion_tokens", 0),
+        answer.get("accepted_prediction_tokens", 0),
+        answer.get("rejected_prediction_tokens", 0),
         timings.get("prompt_per_second", 0.0),
         timings.get("predicted_per_second", 0.0),
     )

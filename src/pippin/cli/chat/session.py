@@ -203,7 +203,7 @@ class Session:
             opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display,
         ):
             try:
-                for part in self._reached.client.answer(body, {}):
+                for part in self._reached.client.answer(body):
                     display.show(part)
                     match part:
                         case Piece("text", text):

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 
 from pippin.cli.arguments import Parser
-from pippin.cli.bench import bench_table
 from pippin.cli.doctor import CHECKS, check_running_security, check_security
 from pippin.cli.running import client_parser
 
@@ -16,12 +15,6 @@ def new_parser() -> Parser:
         action="store_true",
         help="check the security of the configuration and the running server",
     )
-    parser.add_argument(
-        "--bench",
-        action="store_true",
-        help="measure the running server too, as `pippin bench --scenarios` does",
-    )
-    parser.add_argument("--model", default="default", help="the model to measure")
     return parser
 
 
@@ -36,7 +29,4 @@ def run(arguments: Sequence[str]) -> int:
     else:
         for finding in found:
             print(f"{finding.state:<9}{finding.text}")
-    if parsed.bench:
-        for line in bench_table(parsed, parsed.model):
-            print(line, flush=True)
     return 1 if any(finding.state == "problem" for finding in found) else 0
