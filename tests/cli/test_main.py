@@ -93,7 +93,7 @@ def _processor_seconds(home: Path, *words: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload", "cache"]
+    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload"]
 )
 def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str) -> None:
     program = (
