@@ -122,9 +122,9 @@ class Conversion:
             writer.finish()
         finally:
             writer.close()
+        self._tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
         for name, document in (
             ("config.json", self._config),
-            ("tokenizer.json", self._tokenizer.tokenizer),
             ("tokenizer_config.json", self._tokenizer.config),
             ("generation_config.json", self._tokenizer.generation),
             (PROVENANCE, self._provenance()),
