@@ -34,16 +34,6 @@ VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*)
 
 
 Grant = Literal["authorization_code", "client_credentials"]
-OTHER_GRANTS: Final = frozenset({"identity_assertion", "workload_identity"})
-OTHER_KEYS: Final = (
-    "private_key_file",
-    "algorithm",
-    "assertion_file",
-    "id_token_file",
-    "idp_token_endpoint",
-    "idp_client_id",
-)
-"""Grants and keys of `oauth` for logins by a private key, a company's identity provider, or a platform's signature."""
 
 
 class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,8 +154,6 @@ def _server(
         raise ConfigError(
             f"{where}: skip_security_validation is not supported: leave it out, as no list of commands is kept here."
         )
-    if isinstance(given, Mapping) and isinstance(given.get("oauth"), Mapping):
-        _check_login(given["oauth"], where)
     try:
         entry = convert(_expanded(given, variables, where), _Entry)
     except msgspec.ValidationError as error:
@@ -204,18 +192,6 @@ def _transport(entry: _Entry, url: str, where: str) -> Transport:
     if given not in TRANSPORTS:
         raise ConfigError(f"{where}: there is no transport `{given}`.{nearest(given, TRANSPORTS)}")
     return TRANSPORTS[given]
-
-
-def _check_login(oauth: Mapping[str, Any], where: str) -> None:
-    """Refuse logins other than by a person's grant and by a client's secret."""
-    named = [f"`{key}`" for key in OTHER_KEYS if key in oauth]
-    if oauth.get("grant") in OTHER_GRANTS:
-        named.insert(0, f"the grant {oauth['grant']}")
-    if named:
-        raise ConfigError(
-            f"{where}: {named[0]} of oauth is not supported: register a client with a secret and use the grant "
-            "client_credentials, or let another program obtain the token and put it into `headers`."
-        )
 
 
 def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pippin.cli.arguments import Parser, option_parser
-from pippin.cli.extras import missing_parts
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
@@ -55,8 +54,6 @@ def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) ->
         raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
     for note in settings.notes:
         log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
-    if sentence := missing_parts(settings.compat):
-        log.warning("%s", sentence)
     if any(flag.text in settings.server.api_keys for flag in parsed.given):
         log.warning(
             "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
