@@ -11,7 +11,7 @@ from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernel
 from pippin.config.options.model import ModelOptions, machines_of
 from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.core.safetensors import StoredArray, read_header
+from pippin.core.safetensors import StoredArray, find_header
 
 AutoDtype = Literal["stored", "float32"]
 """The result of `dtype: auto`: "float32" on a CPU, where weights are dequantised, else "stored"."""
@@ -198,16 +198,5 @@ def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
     """The weight arrays that a load reads."""
     for pattern in ("*.safetensors",) if is_repacked(folder) else ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
-            yield from _arrays(path).items()
-
-
-def _arrays(path: Path) -> dict[str, StoredArray]:
-    """The arrays in a weight file's header; none if the file cannot be read."""
-    try:
-        if not path.is_file():  # opening a pipe would block
-            return {}
-        with path.open("rb") as file:
-            header = read_header(file)
-    except OSError:
-        return {}
-    return {} if header is None else header.arrays
+            header = find_header(path)
+            yield from header.arrays.items() if header is not None else ()
