@@ -46,7 +46,6 @@ class Conversion(Struct, frozen=True, kw_only=True):
     target: str
     quantization: Quantization | None  # None: matrices are not quantised
     dtype: Dtype | None  # of unquantised arrays and of scales; None: the checkpoint's own
-    measure: bool  # measure the perplexity before and after
 
 
 class Step(Struct, frozen=True, tag="step"):
@@ -61,8 +60,6 @@ class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
     size: int  # bytes of the weights
     bits_per_weight: float
     draft_arrays: int  # arrays kept from the draft heads
-    before: float | None = None  # perplexity
-    after: float | None = None
 
 
 class ErrandFailed(Struct, frozen=True, tag="failed"):

@@ -25,7 +25,6 @@ from pippin.config.repacked import is_repacked
 from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
-from pippin.engines.language.conversion.perplexity import perplexity
 from pippin.engines.language.upstream import reading
 from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint
@@ -75,10 +74,6 @@ def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
         message = "mlx_vlm.moe_offload repacked this model: convert the checkpoint that it was made from."
         raise ServerError("unsupported", message)
     library = _vision_library() if checkpoint.is_vision(folder) else _text_library()
-    before = None
-    if asked.measure:
-        tell(Step(0, 0, "measuring the perplexity of the original"))
-        before = perplexity(folder)
     try:
         source = Checkpoint(folder, *library.load(folder), library)
         if library.name == "mlx-lm" and checkpoint.names_media(source.config) and not checkpoint.has_extra():
@@ -98,13 +93,7 @@ def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
         draft_heads.write(target / DRAFT_HEADS, drafts, asked.quantization, _dtype(asked, source.config))
         save_config(dict(config), target / "config.json", keep_vision_config=library.keeps_encoders)
         _copy_the_rest(folder, target)
-        after = None
-        if asked.measure:
-            tell(Step(0, 0, "measuring the perplexity of the result"))
-            after = perplexity(target)
-    return Converted(
-        size=size, bits_per_weight=bits, draft_arrays=len(drafts.arrays), before=before, after=after
-    )
+    return Converted(size=size, bits_per_weight=bits, draft_arrays=len(drafts.arrays))
 
 
 def _text_library() -> Library:
