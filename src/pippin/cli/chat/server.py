@@ -126,18 +126,15 @@ def find(parsed: Namespace, model: str | None) -> Reached | None:
 
 
 @contextlib.contextmanager
-def reached(parsed: Namespace, model: str | None, flags: Sequence[str] = ()) -> Iterator[Reached]:
-    """The running server if it knows the model, else a new server with `flags`.
-
-    If there are `flags`, a new server is always started. A missing model is downloaded first.
-    """
-    found = None if flags else find(parsed, model)
+def reached(parsed: Namespace, model: str | None) -> Iterator[Reached]:
+    """The running server if it knows the model, else a new server. A missing model is downloaded first."""
+    found = find(parsed, model)
     if found is not None:
         yield found
         return
     name, path = _here(parsed, model)
     given = [word for flag in parsed.given for word in (flag.name, flag.text) if word is not None]
-    with started(path, name, [*given, *flags], keep=parsed.keep) as own:
+    with started(path, name, given, keep=parsed.keep) as own:
         yield own
 
 

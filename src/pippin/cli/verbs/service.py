@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from pippin.cli.arguments import Parser, actions, option_parser
 from pippin.config import environment
@@ -22,20 +22,6 @@ LABEL: Final = "dev.pippin.server"
 UNIT: Final = "pippin.service"
 PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+%$-]+")
 SECONDS_TO_DRAIN: Final = 60
-
-
-class Manager(Protocol):
-    """A system's service manager."""
-
-    def path(self, home: Path) -> Path: ...
-
-    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str: ...
-
-    def start(self, path: Path) -> list[list[str]]: ...
-
-    def stop(self, path: Path) -> list[list[str]]: ...
-
-    def status(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -104,8 +90,7 @@ class Systemd:
         return ["systemctl", "--user", "--no-pager", "status", UNIT]
 
 
-LAUNCHD: Final = Launchd()
-SYSTEMD: Final = Systemd()
+Manager = Launchd | Systemd
 
 
 def _domain() -> str:
@@ -172,7 +157,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def manager() -> Manager:
-    return LAUNCHD if sys.platform == "darwin" else SYSTEMD
+    return Launchd() if sys.platform == "darwin" else Systemd()
 
 
 def _install(words: Sequence[str]) -> int:
