@@ -60,10 +60,10 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pippin.yaml").write_text("")
-    assert service.run(["install", "--dry-run", "--port", "8123", "model", "--config=pippin.yaml"]) == 0
+    assert service.run(["install", "--dry-run", "--port", "8123", "org/model", "--config=pippin.yaml"]) == 0
     shown = capsys.readouterr().out
     assert str(tmp_path / ".config/systemd/user/pippin.service") in shown
-    assert f"pippin serve --port 8123 model --config={tmp_path}/pippin.yaml" in shown
+    assert f"pippin serve --port 8123 org/model --config={tmp_path}/pippin.yaml" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["pippin.yaml"]
 
 
@@ -73,6 +73,8 @@ def test_arguments_are_checked_before_anything_is_installed(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="--prot: no such flag"):
         service.run(["install", "--prot", "8123"])
+    with pytest.raises(ConfigError, match="The model 'nothere' does not exist here"):
+        service.run(["install", "nothere"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,11 +94,11 @@ def test_install_status_and_uninstall_call_the_manager(
     monkeypatch.setattr("sys.platform", "linux")
     unit = home / ".config/systemd/user/pippin.service"
     assert service.run(["status"]) == 1
-    assert service.run(["install", "model", "--api-key", "secret"]) == 0
+    assert service.run(["install", "org/model", "--api-key", "secret"]) == 0
     assert unit.stat().st_mode & 0o077 == 0
     assert service.run(["status"]) == 0
-    assert service.run(["install", "another"]) == 0
-    assert "serve another" in unit.read_text()
+    assert service.run(["install", "org/another"]) == 0
+    assert "serve org/another" in unit.read_text()
     assert service.run(["uninstall"]) == 0
     assert not unit.exists()
     assert service.run(["uninstall"]) == 0
@@ -123,7 +125,7 @@ def test_launchd_is_called_in_the_users_own_domain(
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setattr("sys.platform", "darwin")
     agent = Launchd().path(tmp_path)
-    for words in (["install", "model"], ["status"], ["install", "another"], ["uninstall"]):
+    for words in (["install", "org/model"], ["status"], ["install", "org/another"], ["uninstall"]):
         assert service.run(words) == 0
         assert agent.exists() is (words != ["uninstall"])
     domain = f"gui/{os.getuid()}"

@@ -63,6 +63,12 @@ def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) ->
     return _serve(settings, open_catalog(settings))
 
 
+def check(server: ServerOptions, catalog: "Catalog") -> None:
+    """Raises `ConfigError` for models that are named and can't be served."""
+    check_models(server.models, catalog)
+    check_beside(server, catalog)
+
+
 def check_models(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
     """Raises `ConfigError` if none of the named models is available, most likely because of a typo. If some are, the
     server starts and reports the others as not ready: a disk may come back."""
@@ -109,8 +115,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
     from pippin.catalog import footprint
     from pippin.service import open_service
 
-    check_models(settings.server.models, catalog)
-    check_beside(settings.server, catalog)
+    check(settings.server, catalog)
     service = open_service(settings.server, catalog, footprint)
     preparation = Preparation(settings.server, catalog, service)
     until_the_end = contextlib.ExitStack()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from pippin.cli.arguments import Parser, actions, option_parser
+from pippin.cli.local import open_catalog, settings_of
+from pippin.cli.verbs import serve
 from pippin.config import environment
 from pippin.config.errors import ConfigError
-from pippin.config.load import load
-from pippin.config.settings import Sources
 from pippin.core.errors import ServerError
 
 LABEL: Final = "dev.pippin.server"
@@ -164,8 +164,9 @@ def _install(words: Sequence[str]) -> int:
     """Install the service. The arguments are checked now, so that it does not fail at the next login."""
     parsed = _install_parser().parse(words)
     arguments = [word for word in words if word != "--dry-run"]
-    keys = load(Sources(flags=tuple(parsed.given))).server.api_keys
-    arguments, secret = _without_keys(arguments, keys)
+    settings = settings_of(parsed)
+    serve.check(settings.server, open_catalog(settings))
+    arguments, secret = _without_keys(arguments, settings.server.api_keys)
     own = manager()
     path = own.path(Path.home())
     command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
