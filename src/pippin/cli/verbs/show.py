@@ -57,7 +57,9 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "architecture": info.architecture or "-",
         "size": size(info.size_bytes),
         "weights": info.quantization or info.dtype or "-",
-        "in memory": f"about {size(needed)}" if needed else "-",
+        "in memory": f"about {size(needed)}: weights and process; `pippin fit` adds contexts"
+        if needed
+        else "-",
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
         **_formats(catalog, info),
