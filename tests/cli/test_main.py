@@ -158,7 +158,7 @@ def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
         assert done.returncode == 1
         assert (
             done.stderr == "pippin: No server answers at http://127.0.0.1:9 (ConnectError). "
-            "Start one: pippin serve\n"
+            "`pippin logs` shows what happened. Start one: pippin serve\n"
         )
     assert (
         pippin(home, "stop").stderr == "pippin: No server of this user runs here. Start one: pippin serve\n"

@@ -2,15 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from pippin.cli.running import LOAD_SECONDS, refusal
+from pippin.cli.running import Client, refusal
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
-
-if TYPE_CHECKING:
-    import httpx
 
 Json = dict[str, Any]
 
@@ -48,60 +44,17 @@ class Ended:
 Part = Piece | Called | Ended
 
 
-@dataclass(frozen=True)
-class ChatClient:
-    """A server's address and the API key for it."""
-
-    address: str
-    key: str | None = None
-
-    @cached_property
-    def _http(self) -> "httpx.Client":
-        """One for all requests: each would read the certificates of this machine."""
-        import httpx
-
-        return httpx.Client(
-            base_url=self.address,
-            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
-            timeout=LOAD_SECONDS,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            trust_env=False,
-        )
-
-    def get(self, path: str) -> Any:
-        """The server's answer to a GET. Raises `ServerError`, of the kind `model_not_found` for a 404."""
-        import httpx
-
-        try:
-            response = self._http.get(path)
-        except httpx.TransportError as error:
-            raise self._away(error) from None
-        if response.is_error:
-            raise ServerError(
-                "model_not_found" if response.status_code == 404 else "internal", refusal(response)
-            )
-        return response.json()
+class ChatClient(Client):
+    """A client that holds conversations."""
 
     def answer(self, body: Json) -> Iterator[Part]:
         """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
-        import httpx
-
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.is_error:
-                    response.read()
-                    raise ServerError("internal", refusal(response))
-                yield from parts(response.iter_lines())
-        except httpx.TransportError as error:
-            raise self._away(error) from None
-
-    def _away(self, error: Exception) -> ServerError:
-        return ServerError(
-            "not_found",
-            f"No server answers at {self.address} ({type(error).__name__}). See what happened with `pippin logs`, or "
-            "start one: pippin serve",
-        )
+        with self.away(), self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.is_error:
+                response.read()
+                raise ServerError("internal", refusal(response))
+            yield from parts(response.iter_lines())
 
 
 def parts(lines: Iterator[str]) -> Iterator[Part]:

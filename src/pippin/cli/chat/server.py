@@ -109,7 +109,7 @@ def client_of(parsed: Namespace) -> ChatClient:
 
 def model_on(client: ChatClient, name: str) -> Reached:
     """The server's model with that name or alias. Raises `ServerError`."""
-    facts = client.get(f"/v1/models/{quote(name, safe='/')}")
+    facts = client.request("GET", f"/v1/models/{quote(name, safe='/')}")
     return Reached(client, str(facts["id"]), facts)
 
 
@@ -209,7 +209,7 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
 
 def _reason(reached: Reached, log: Path) -> str:
     """Why a load failed, according to the server's `/health`."""
-    workers = reached.client.get("/health").get("workers") or ()
+    workers = reached.client.request("GET", "/health").get("workers") or ()
     said = next((each.get("last_error") for each in workers if each.get("id") == reached.model), None)
     return f"{said or 'The model could not be loaded.'} The log: {log}"
 

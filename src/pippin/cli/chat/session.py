@@ -261,7 +261,7 @@ class Session:
             self.conversation.model = self._reached.model
             say(f"Talking to {self._reached.model}.")
             return
-        for model in self._reached.client.get("/v1/models")["data"]:
+        for model in self._reached.client.request("GET", "/v1/models")["data"]:
             mark = "*" if model["id"] == self.conversation.model else " "
             say(f"{mark} {model['id']}{' (loaded)' if model.get('loaded') else ''}")
 
