@@ -66,9 +66,6 @@ class ErrandFailed(Struct, frozen=True, tag="failed"):
     message: str
 
 
-Told = Step | Converted | ErrandFailed
-
-
 Severity = Literal["fault", "warning", "note"]
 SectionName = Literal["files", "tokens", "template", "numbers", "tools", "questions"]
 SECTIONS: Final[tuple[SectionName, ...]] = get_args(SectionName)
@@ -120,9 +117,6 @@ class Verification(Struct, frozen=True, kw_only=True):
 
     sections: tuple[SectionName, ...] = SECTIONS
     against: str | None = None  # a folder to compare with
-
-
-VerifyTold = Step | Report | ErrandFailed
 
 
 def _counted(count: int, what: str) -> str:

@@ -22,7 +22,6 @@ from pippin.core.errands import (
     Conversion,
     Converted,
     Quantization,
-    Told,
 )
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -80,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
             sys.stderr,
         )
     with progress(f"Converting {info.id}:", bytes_counted=True) as tell:
-        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Told, Converted, tell)
+        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Converted, tell)
     say(_told(info.id, name if parsed.output is None else str(target), done))
     return 0
 
