@@ -1,6 +1,6 @@
 """What the policy of proposals makes of a machine whose costs are known: no clock, so neighbours change nothing.
 
-    python -m benchmarks.speculation_policy --model FOLDER [--work edit again prose] [--sequences 1 2 4 8] [--rounds 3]
+    python -m benchmarks.speculation_policy --model FOLDER [--work edit prose] [--sequences 1 2 4 8] [--rounds 3]
     python -m benchmarks.speculation_policy --model FOLDER --measure [--rounds 15]
 
 The model's own answers are made once. Then `step/speculation` goes through them, with its own lookup and pace, on a
@@ -257,7 +257,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--work", nargs="+", default=["edit", "again", "prose"])
+    parser.add_argument("--work", nargs="+", default=["edit", "prose"])
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)

@@ -315,7 +315,7 @@ class Run:
         tree = engine.prefixes.tree
         held = 0
         for node in tree:
-            held += bytes_of(node.block or ()) + tree.watched_bytes(node.tokens)
+            held += bytes_of(node.block or ())
             held += 0 if node.snapshot is None else bytes_of(snapshot_arrays(node.snapshot))
         assert held == tree.bytes <= tree.limit
 

@@ -228,9 +228,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 8
     prompt_lookup: Annotated[
         bool,
-        Meta(
-            description="Propose tokens by looking up the text so far, and what the prefix cache has of the same salt."
-        ),
+        Meta(description="Propose tokens by looking up the text so far."),
     ] = False
 
     # Media

@@ -21,8 +21,6 @@ from pippin.core.requests import Sampling
 from pippin.engines.device import WITH_VNNI
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import drafting
-from pippin.engines.language.prefix_cache.text import RememberedText
-from pippin.engines.language.prefix_cache.tree import PrefixTree
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation import proposers
 from pippin.engines.language.step.speculation.pace import Pace
@@ -43,7 +41,6 @@ class Text:
     tokens: list[int]
     prompt: tuple[int, ...] = ()
     prediction: tuple[int, ...] = ()
-    key: bytes = b""
 
     @property
     def request(self) -> SimpleNamespace:
@@ -287,62 +284,12 @@ def test_lookups_follow_the_place_with_most_in_common() -> None:
     assert lookup.propose([(sequence, 2)]) == [Proposal([1, 6], agreed=4)]
 
 
-def remembered(*texts: list[int], key: bytes = b"") -> RememberedText:
-    """What a tree of blocks of four tokens has of these."""
-    text = RememberedText()
-    tree = PrefixTree(4, 10**9, watcher=text)
-    for tokens in texts:
-        path = tree.path(key, tokens)
-        for start in range(4 * len(path), len(tokens) - 3, 4):
-            tree.add(path, key, tuple(tokens[start : start + 4]), None, 1)
-    return text
-
-
-def test_what_is_remembered_is_proposed_where_it_has_more_in_common_with_the_text() -> None:
-    lookup = Lookup(in_text=True, remembered=remembered([1, 2, 3, 4, 5, 6, 7, 8]))
-    only_there = cast(Sequence, Text([9, 9, 2, 3, 4]))
-    more_here = cast(Sequence, Text([0, 2, 3, 4, 50, 51, 0, 2, 3, 4]))
-    assert proposed(lookup, (only_there, 3), (more_here, 2), (only_there, 0)) == [[5, 6, 7], [50, 51], []]
-
-
-def test_a_remembered_text_is_followed_past_a_phrase_that_stands_elsewhere_later() -> None:
-    """The phrase 1 2 3 stands twice: after a run of right proposals the first place is the right one."""
-    lookup = Lookup(
-        in_text=True, remembered=remembered([10, 11, 12, 13, 1, 2, 3, 14], [20, 21, 22, 23, 1, 2, 3, 24])
-    )
-    sequence = cast(Sequence, Text([10, 11, 12]))
-    assert proposed(lookup, (sequence, 2)) == [[13, 1]]
-    sequence.tokens += [13, 1, 2, 3]
-    assert proposed(lookup, (sequence, 2)) == [[14]]
-    sequence.tokens += [99]
-    assert proposed(lookup, (sequence, 2)) == [[]]
-    lookup.forget(sequence)
-    assert not lookup._followed
-
-
 def test_a_long_text_is_read_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposers, "MOST_READ", 4)
     lookup = Lookup(in_text=True)
     sequence = cast(Sequence, Text([7, 8, 9, 1, 5, 6, 7, 8]))
     assert proposed(lookup, (sequence, 2)) == [[9, 1]]
     assert lookup._places[sequence].read == 4
-
-
-@pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "gemma3_text"])
-def test_an_answer_that_was_given_before_is_proposed_to_the_same_salt_and_to_no_other(
-    folders: dict[str, Path], architecture: str
-) -> None:
-    prompts = {"a": (PHRASE, 48)}
-    plain, _ = run_all(Bench(folders[architecture], options(prompt_lookup=True, prefix_cache=False)), prompts)
-    bench = Bench(folders[architecture], options(prompt_lookup=True))
-    _, first = run_all(bench, prompts, key=b"one")
-    accepted = {}
-    for key in (b"two", b"one"):
-        answers, ends = run_all(bench, prompts, key=key)
-        assert answers == plain
-        accepted[key] = ends["a", 0].usage.accepted_tokens
-    assert accepted[b"two"] == first["a", 0].usage.accepted_tokens
-    assert accepted[b"one"] > accepted[b"two"] + 10
 
 
 def tokens_of(speculation: Speculation, running: list[Running]) -> list[list[int]]:

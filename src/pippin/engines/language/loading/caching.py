@@ -14,7 +14,6 @@ from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters, adapters_in
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
-from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
@@ -33,15 +32,12 @@ def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     return batching
 
 
-def open_prefixes(
-    asked: Asked, batching: Batching, remembered: RememberedText | None, limit: int
-) -> Prefixes:
+def open_prefixes(asked: Asked, batching: Batching, limit: int) -> Prefixes:
     """The prefix cache with a limit of so many bytes."""
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
         return NoPrefixes()
-    leaves = options.prompt_cache_size
-    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=remembered)
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     fill = fill_in_place if asked.plan.writes_in_place else fill_joined
     arrays = asked.plan.most_cached_arrays
     blocks = BlockLayout(batching.shape.layout, fill, limit // arrays if arrays else 0)

@@ -20,7 +20,6 @@ from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
-from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
@@ -34,9 +33,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 
-def open_speculation(
-    asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
-) -> Speculation | None:
+def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculation | None:
     """What judges proposals: those of the options, and predictions of clients if the model can take tokens back at
     all. Raises `ServerError("load_failed")` if the options cannot be had."""
     options = asked.options
@@ -46,7 +43,7 @@ def open_speculation(
         if not wanted:
             return None
         raise _no_proposals(_drafting_option(options, named), batching)
-    proposer, followers = _open_proposer(named, asked, head, batching, remembered)
+    proposer, followers = _open_proposer(named, asked, head, batching)
     return Speculation(
         proposer,
         _pace_of(asked),
@@ -76,10 +73,10 @@ def _state_block(asked: Asked, batching: Batching) -> int | None:
 
 
 def _open_proposer(
-    named: Path | None, asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
+    named: Path | None, asked: Asked, head: Head, batching: Batching
 ) -> tuple[Proposer, Many[Follower]]:
     """What proposes tokens, and what of it follows the model's passes."""
-    lookup = Lookup(in_text=asked.options.prompt_lookup, remembered=remembered)
+    lookup = Lookup(in_text=asked.options.prompt_lookup)
     if named is None:
         return lookup, ()
     with drafters.refusals_name(_drafting_option(asked.options, named)):

@@ -42,7 +42,6 @@ from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import adapters_in, install
 from pippin.engines.language.model.weights import drop_unused_arrays, weight_bytes
-from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.decoding import Decoding, OpenDecoding, SpeculativeDecoding
@@ -138,9 +137,7 @@ def build_engine(
 def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Steering) -> LanguageEngine:
     """The engine around a model whose batches are known."""
     options, plan, alone = asked.options, asked.plan, steering is ALONE
-    looks_back = options.prompt_lookup and options.prefix_cache and alone
-    remembered = RememberedText() if looks_back else None
-    speculation = open_speculation(asked, loaded.head, batching, remembered) if alone else None
+    speculation = open_speculation(asked, loaded.head, batching) if alone else None
     size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
     shares = share_memory(plan, options, size)
     limits = limits_of(asked, batching, shares.sequences)
@@ -157,7 +154,7 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         limits=limits,
         share=_shares(plan, options, size),
         batch=Batch(groups, loaded, sampler, followers),
-        prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
+        prefixes=open_prefixes(asked, batching, shares.prefixes),
         decoding=decoding,
         steering=steering,
         overlaps=plan.overlaps,
