@@ -93,9 +93,7 @@ def _no_proposals(option: str, batching: Batching) -> ServerError:
     """The refusal for a model whose sequences cannot take tokens back."""
     reason = "the caches of this model cannot take tokens back"
     if batching.shape is None:
-        reason = (
-            "no trial showed that a step of several tokens gives with this model what they give one by one"
-        )
+        reason = "the sequences of this model run one at a time"
     return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
 
 

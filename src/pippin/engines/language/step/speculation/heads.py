@@ -167,7 +167,7 @@ class Heads:
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
-        self._passed[group] = self.states.take(group.row(group.high))
+        self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
@@ -175,7 +175,7 @@ class Heads:
         for running, count in counts.items():
             followed, group = self._followed.get(running.sequence), running.slot.group
             if followed is not None:
-                followed.wait(_Stretch(passed[group], group.row(running.slot.index), count))
+                followed.wait(_Stretch(passed[group], running.slot.index - group.low, count))
         return list(passed.values())
 
     # What is asked of it
