@@ -5,33 +5,19 @@ these. Here each call brings its own, so that each sequence of a batch goes on b
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx_lm.models.base import create_attention_mask
-from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.upstream.mends import apply
 
 
-class Reading(NamedTuple):
-    """What a head that drafts in one call is given beside tokens with padding: the model's states [tokens, state_size]
-    of those that are none, one sequence behind the other, and how many tokens to draft behind the last of each. There
-    is padding for all of these but one, so that there is room for their keys and values."""
-
-    states: NDArray[np.float32]
-    most: int
-
-
 class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
     """A head of mlx-vlm, called as a model of tokens that takes states beside them."""
-
-    in_one_call = False
-    """Whether it takes a `Reading` and gives what it drafts [sequences, most]."""
 
     def __init__(self, inner: nn.Module, state_size: int, layers_read: tuple[int, ...] | None = None) -> None:
         """`layers_read`: the model's layers whose states it starts from, side by side; None for the states after the
@@ -100,6 +86,13 @@ class Eagle3Head(DraftHead):
     def __init__(self, inner: Any) -> None:
         # Its configuration counts layers by what goes into them, this by what comes out.
         super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
+
+    def share_parts(self, embed: Any, project: Any) -> None:
+        # A head of another width than the model's has embeddings of its own.
+        if self.inner.hidden_size == self.inner.target_hidden_size:
+            self.inner.embed_tokens = embed
+        if self.inner.lm_head is None:
+            self.inner.lm_head = project
 
     def logits(self, states: mx.array) -> mx.array:
         found: mx.array = self.inner._logits(states)

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -15,7 +14,6 @@ from mlx_lm.utils import dequantize_model
 
 from pippin.core.errors import ServerError
 from pippin.core.published import from_published, name_of
-from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.drafters import layers
@@ -42,8 +40,6 @@ mlx-vlm's."""
 
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
-
-log = logging.getLogger(__name__)
 
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
@@ -201,10 +197,6 @@ def open_head(
     """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
     Raises `ServerError("load_failed")` for one that was made for another."""
     head = _load(folder, kind, model, vocabulary)
-    on_kernels = plan.kernels and kernel_threads is not None
-    fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
-    if fused is not None:
-        return fused
     _place(head, plan, kernel_threads)
     try:
         _bind(head, model)
@@ -307,25 +299,6 @@ def _open_module(folder: Path, kind: HeadKind) -> Any:
     with reading_spelled_out():
         inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
-
-
-def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
-    """The head with all that it does in one call of the kernels, where they can do that for this head and model."""
-    if why_missing() is not None:
-        return None
-    from pippin.engines.language.drafters import fused_head
-    from pippin.engines.language.kernels.agreement import OtherAnswer
-
-    reason = fused_head.why_not(head.inner, model)
-    if reason is None:
-        try:
-            return fused_head.FusedHead(head.inner, model)
-        except OtherAnswer as error:
-            reason = str(error)
-        except ValueError as error:
-            raise _unusable(folder, error) from error
-    log.info("the draft head runs in single operations: %s", reason)
-    return None
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:
