@@ -1,7 +1,6 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
 import json
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import mlx.core as mx
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
-from pippin.engines.device import WITH_VNNI
+from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -26,7 +24,7 @@ from pippin.engines.language.step.speculation import proposers
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
-from tests.engines.language.bench import PLAN, Bench, Eager, propose_nothing, run_all, speculation_of, watch
+from tests.engines.language.bench import Bench, Eager, propose_nothing, run_all, speculation_of, watch
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
@@ -260,13 +258,6 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], shared: bool) -> None:
-    plan = msgspec.structs.replace(PLAN, shares_cores=shared)
-    engine = Bench(folders["llama"], options(prompt_lookup=True), plan).engine
-    assert (speculation_of(engine).clock.cores is time.process_time) == shared
-
-
 def proposed(lookup: Lookup, *wanted: tuple[Sequence, int]) -> list[list[int]]:
     return [each.tokens for each in lookup.propose(list(wanted))]
 
@@ -298,7 +289,7 @@ def tokens_of(speculation: Speculation, running: list[Running]) -> list[list[int
 
 def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     """A phrase of two tokens that is always followed otherwise takes nothing from a passage that is copied."""
-    pace = Pace(4, costs=WITH_VNNI)
+    pace = Pace(4, costs=PRODUCT_COSTS)
     for computed in (1, 1, 1, 5, 5, 4, 4, 3, 3, 2, 2):
         pace.times.observe(1, computed, 0.01 + 0.001 * computed)
     pace._trial = 1  # no trial is due

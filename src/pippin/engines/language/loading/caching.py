@@ -102,7 +102,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
 
 def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
     """Tell the operator where bits of the KV cache keep the kernels for CPUs away, which is many times slower."""
-    if plan.shares_cores and options.cpu_kernels == "auto" and not kernels_read_cache(options):
+    if not plan.overlaps and options.cpu_kernels == "auto" and not kernels_read_cache(options):
         log.warning(
             "the model runs in float32, without the kernels for CPUs: they read keys and values of 4 or 8 bits, alike, "
             "scaled in groups; take kv_bits 4 or 8, or none"

@@ -1,7 +1,6 @@
 """Speculation as the options ask for it: what proposes tokens, and what decides whether that pays."""
 
 import logging
-import time
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import name_of
+from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
@@ -21,7 +21,6 @@ from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
 from pippin.engines.language.step.speculation.assistants import Assistants
-from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
@@ -51,18 +50,12 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
         block=_state_block(asked, batching),
         always=wanted,
         followers=followers,
-        clock=_clock_of(asked),
     )
 
 
 def _pace_of(asked: Asked) -> Pace:
-    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
+    costs = PRODUCT_COSTS if getattr(asked.model, "takes_padding", False) else ()
     return Pace(asked.options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs)
-
-
-def _clock_of(asked: Asked) -> StepClock:
-    cores = time.process_time if asked.plan.shares_cores else None
-    return StepClock(cores=cores, threads=asked.kernel_threads or 1)
 
 
 def _state_block(asked: Asked, batching: Batching) -> int | None:
