@@ -1,9 +1,6 @@
 """`pippin show`: facts about a model, and the sampling defaults of its requests."""
 
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +17,6 @@ if TYPE_CHECKING:
     from pippin.catalog import Catalog
     from pippin.config.settings import Settings
     from pippin.core.models import ModelInfo
-
-SECONDS = 60.0
-"""Time for MLX to be imported and to read a model's configuration."""
 
 
 def new_parser() -> Parser:
@@ -66,7 +60,7 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
         **_formats(catalog, info),
-        **(_of_text(catalog, info, Path(info.path)) if info.kind in TEXT_KINDS and info.path else {}),
+        **({"kv_bits": _packed_layers(Path(info.path))} if info.kind == "language" and info.path else {}),
     }
 
 
@@ -93,32 +87,6 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
         "tool calls": "-" if tool is None else tool.name,
         "reasoning": "-" if reasoning is None else reasoning.name,
     }
-
-
-TEXT_KINDS = ("language", "embeddings", "reranking")
-
-
-def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, str]:
-    found = {"kv_bits": _packed_layers(folder)} if info.kind == "language" else {}
-    if platform.system() == "Linux":
-        found["on a CPU"] = (
-            _way(folder, info.kind)
-            if catalog.options_for(info).cpu_kernels == "auto"
-            else "float32: cpu_kernels off"
-        )
-    return found
-
-
-def _way(folder: Path, kind: str) -> str:
-    """How a CPU will run a model. MLX is imported in a child process, because a broken MLX may crash its process."""
-    command = [sys.executable, "-m", "pippin.engines.cpu_way", str(folder), kind]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        found = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        return "unknown: MLX does not import (pippin doctor says more)"
-    means, reason = found["means"], found["reason"]
-    return str(means) if reason is None else f"{means}: {reason}"
 
 
 def _packed_layers(folder: Path) -> str:
