@@ -18,7 +18,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.step.decoding import Decoding, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.pace import Pace
@@ -40,8 +40,8 @@ class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         known = options.adapter_path is None or is_low_rank(options.adapter_path)
-        use = KernelUse(threads=2) if known else None
-        self.model, _ = load_weights(info, plan, lambda *_: None, use=use)
+        threads = 2 if known else None
+        self.model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)

@@ -47,6 +47,10 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         the model [sequences, count, state_size], or its own of the last call. None stands for zeros."""
         if states is None:
             states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        return self._states(tokens, cache, states)
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        """As the module computes them."""
         self.inner._cache = cache
         self.inner._next_position = next(leaves(cache)).offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
@@ -123,9 +127,7 @@ class NemotronHead(PredictionHead):
         whole = getattr(model, "language_model", model)
         self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
             0
         ]
@@ -135,9 +137,7 @@ class NemotronHead(PredictionHead):
 class IndexedHead(PredictionHead):
     """The head of GLM 5, split off: latent attention that takes tokens by an index."""
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         embedded = self.inner._input_embed(tokens)
         # Its own method has no mask for single tokens, which sequences of different lengths need.
         mask = create_attention_mask(embedded, cache[0][0], return_array=True)
@@ -158,9 +158,7 @@ class PooledHead(PredictionHead):
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(self._new_cache(self.inner.mtp_block.self_attn))]
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         self.inner._next_position = next(leaves(cache)).offset
         embedded = self.inner._input_embed(tokens)
         found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
@@ -177,9 +175,7 @@ class HyperHead(PredictionHead):
         self.layers_read = (text.num_hidden_layers - 1,)
         self.state_size = text.hc_mult * text.hidden_size
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         self.inner._next_position = cache[0].offset
         _, streams = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)
         found: mx.array = streams.flatten(2)
@@ -208,9 +204,7 @@ class StreamsHead(PredictionHead):
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(self._new_cache(layer.self_attn)) for layer in self.inner.layers]
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         found: mx.array = self.inner.fuse_inputs(self.inner._input_embed(tokens), states)
         for layer, own in zip(self.inner.layers, cache, strict=True):
             found = layer(found, tokens, mask=None, cache=own, position_ids=None)

@@ -87,8 +87,6 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     if own:
         _check_library("mtp")
         return _own_kind(folder)
-    if config.get("model_type") in layers.SPLIT_OFF:
-        return _layer_kind(folder, config)
     names = [
         config.get("speculators_model_type"),
         config.get("model_type"),
@@ -256,7 +254,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
     """The head that `open_head` gives, not bound to the model yet."""
     try:
         if kind == "layer":
-            return _open_layer(folder, model, vocabulary)
+            return layers.open_layer_head(folder, _configuration(folder))
         inner = _open_module(folder, kind)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
@@ -276,14 +274,6 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return BlockHead(inner)
         case _:
             assert_never(kind)
-
-
-def _open_layer(folder: Path, model: nn.Module, vocabulary: int) -> DraftHead:
-    config = _configuration(folder)
-    if config["model_type"] in layers.SPLIT_OFF:
-        text = config["text_config"]
-        _check_pair(folder, model, text["hidden_size"], text["vocab_size"], vocabulary)
-    return layers.open_layer_head(folder, config)
 
 
 def _open_module(folder: Path, kind: HeadKind) -> Any:

@@ -11,7 +11,7 @@ from pippin.engines.device import DevicePlan, kernels_read_cache
 from pippin.engines.language.kernels.places import fill_in_place
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
-from pippin.engines.language.model.lora import Adapters, adapters_in
+from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
@@ -73,7 +73,7 @@ def _written(bits: tuple[int | None, int | None]) -> str:
 
 
 def _adapter_prints(options: ModelOptions) -> list[str]:
-    folders = {**adapters_in(options.adapter_dir), **options.adapters, "": options.adapter_path or ""}
+    folders = {**options.adapters, "": options.adapter_path or ""}
     return [
         f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
     ]

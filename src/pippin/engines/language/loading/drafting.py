@@ -19,7 +19,7 @@ from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.states import HiddenStates
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
 from pippin.engines.language.step.speculation.followers import Follower
@@ -177,8 +177,7 @@ def _load_draft(folder: Path, asked: Asked) -> nn.Module:
     """The draft model, which reads the same tokens as the model that it drafts for."""
     info = ModelInfo(id=name_of(folder), kind="language", path=str(folder))
     reading = Reading(trust_remote_code=asked.options.trust_remote_code)
-    use = None if asked.kernel_threads is None else KernelUse(threads=asked.kernel_threads)
-    draft, _ = load_weights(info, asked.plan, asked.progress, reading, use=use)
+    draft, _ = load_weights(info, asked.plan, asked.progress, reading, kernel_threads=asked.kernel_threads)
     if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, drafters.OPTION)

@@ -175,5 +175,10 @@ class SpeculativeDecoding(Decoding):
             self.speculation.forget(sequence)
 
 
-OpenDecoding = Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding]
-"""Makes the decoding of an engine of its other parts."""
+@dataclass(frozen=True, kw_only=True)
+class Decodes:
+    """How an engine decodes."""
+
+    # Makes the decoding of its other parts.
+    open: Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding] = Decoding
+    overlaps: bool = True  # the device computes a pass while the host goes on
