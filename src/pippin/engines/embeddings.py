@@ -45,7 +45,7 @@ from pippin.engines.encoding import (
 )
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -444,7 +444,7 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
         plan,
         progress,
         Reading(trust_remote_code=options.trust_remote_code, changed=_without_head(preparer.folder)),
-        use=KernelUse(threads=preparer.threads),
+        kernel_threads=preparer.threads,
     )
     seen = _conversation_states(preparer, model)  # before the head is removed
     hidden_states = _hidden_states(info, model)

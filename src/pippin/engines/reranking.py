@@ -39,7 +39,7 @@ from pippin.engines.encoding import (
 )
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import read_config, takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -298,7 +298,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         )
     plan = decide(find_facts(), preparer.options)
     configure(plan)
-    model, _ = load_weights(preparer.info, plan, progress, use=KernelUse(threads=preparer.threads))
+    model, _ = load_weights(preparer.info, plan, progress, kernel_threads=preparer.threads)
     if preparer.conversations is not None:
         preparer.conversations.loaded(model)
         preparer.info = preparer.conversations.described(preparer.info)
