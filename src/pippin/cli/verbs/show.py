@@ -63,7 +63,7 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
         **_formats(catalog, info),
-        **({"kv_bits": _packed_layers(Path(info.path))} if info.kind == "language" and info.path else {}),
+        **(_of_text(catalog, info, Path(info.path)) if info.kind in TEXT_KINDS and info.path else {}),
     }
 
 
