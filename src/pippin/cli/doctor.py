@@ -18,7 +18,7 @@ from pippin.cli.local import open_catalog, roots
 from pippin.cli.running import address, is_there, running_servers
 from pippin.cli.terminal import size
 from pippin.config import environment
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings, Sources
@@ -50,7 +50,7 @@ def products(report: dict[str, Any]) -> Finding:
         )
     if report["blas"] or report["system"] != "Linux" or "cpu" not in report["device"].lower():
         return Finding("warning", f"{found}: little, of a machine that is not busy")
-    return Finding("warning", f"{found}: no accelerated BLAS; pip install 'pippin[cpu]'")
+    return Finding("warning", f"{found}: no accelerated BLAS; {install_command('cpu')}")
 
 
 def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
@@ -205,7 +205,7 @@ def check_arrays() -> Iterator[Finding]:
         return
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("problem", f"MLX does not import ({last}). On Linux: pip install 'pippin[cpu]'")
+        yield Finding("problem", f"MLX does not import ({last}). On Linux: {install_command('cpu')}")
         return
     report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")

@@ -8,15 +8,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
+from pippin.config.sampling_defaults import explain_sampling
 from pippin.core.completion import Completion
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (
@@ -26,7 +26,6 @@ from pippin.core.events import (
     merged,
 )
 from pippin.core.models import HubModel, ImageDefaults, ModelInfo, ModelKind, ModelState
-from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
@@ -142,51 +141,6 @@ class Names:
         return found[0] if len(found) == 1 else None
 
 
-Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
-
-PIPPIN: Final = Sampling(temperature=1.0)
-"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
-
-OPTION_OF: Final = {
-    each.name: each.public_name
-    for each in PARAMETERS
-    if each.public_name in {field.name for field in msgspec.structs.fields(ModelOptions)}
-}
-"""The options with which operators set sampling defaults, by parameter name."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A value and who set it, as `pippin show` prints it."""
-
-    name: str
-    value: Any
-    origin: Origin
-
-
-def explain_sampling(
-    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
-) -> list[Setting]:
-    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
-    defaults."""
-    settings = []
-    for name in Sampling.__struct_fields__:
-        option = getattr(options, OPTION_OF[name]) if name in OPTION_OF else None
-        inherited = name in OPTION_OF and option == getattr(server, OPTION_OF[name])
-        candidates: tuple[tuple[Any, Origin], ...] = (
-            (getattr(request, name), "request"),
-            (option, "server option" if inherited else "model option"),
-            (getattr(info.sampling, name), "checkpoint"),
-            (getattr(options.fallbacks, name), "profile"),
-            (getattr(PIPPIN, name), "Pippin"),
-        )
-        for value, origin in candidates:
-            if value is not None:
-                settings.append(Setting(name, value, origin))
-                break
-    return settings
-
-
 def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) -> Sampling:
     settings = explain_sampling(request, options, options, info)
     return Sampling(**{setting.name: setting.value for setting in settings})
@@ -211,14 +165,16 @@ def with_manner(request: GenerationRequest, options: ModelOptions) -> Generation
 def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
     """The request as the engine gets it. Raises `ServerError` if it asks for more new tokens than are allowed."""
     most = options.max_request_tokens
-    if most is not None and request.max_tokens is not None and request.max_tokens > most:
-        message = f"max_tokens is {request.max_tokens}, but this server allows at most {most}."
+    asked = request.max_tokens
+    if most is not None and asked is not None and asked > most and not request.cut_max_tokens:
+        message = f"max_tokens is {asked}, but this server allows at most {most}."
         raise ServerError("invalid_request", message, "max_tokens")
-    limits = [limit for limit in (options.max_tokens, most) if limit is not None]
+    wished = options.max_tokens if asked is None else asked
+    limits = [limit for limit in (wished, most) if limit is not None]
     return msgspec.structs.replace(
         with_manner(request, options),
         sampling=merge_sampling(request.sampling, options, info),
-        max_tokens=request.max_tokens if request.max_tokens is not None else min(limits, default=None),
+        max_tokens=min(limits, default=None),
     )
 
 

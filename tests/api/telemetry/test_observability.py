@@ -78,21 +78,29 @@ def test_a_slow_request_is_named_with_where_its_time_went(caplog: pytest.LogCapt
     assert line_of(1, caplog).levelname == "INFO"
 
 
+FROM_THE_PAGE = [(b"sec-fetch-site", b"same-origin")]
+
+
 @pytest.mark.parametrize(
-    ("path", "status", "level"),
+    ("path", "headers", "status", "level"),
     [
-        ("/healthz", 200, "DEBUG"),
-        ("/metrics", 200, "DEBUG"),
-        ("/readyz", 503, "DEBUG"),
-        ("/metrics", 401, "INFO"),
-        ("/v1/models", 200, "INFO"),
+        ("/healthz", [], 200, "DEBUG"),
+        ("/metrics", [], 200, "DEBUG"),
+        ("/readyz", [], 503, "DEBUG"),
+        ("/metrics", [], 401, "INFO"),
+        ("/v1/models", [], 200, "INFO"),
+        ("/v1/models", FROM_THE_PAGE, 200, "DEBUG"),
+        ("/v1/models", FROM_THE_PAGE, 401, "INFO"),
+        ("/page/chat.js", [], 200, "DEBUG"),
+        ("/", [], 200, "DEBUG"),
     ],
 )
-def test_answers_to_probes_are_for_debugging(
-    path: str, status: int, level: str, caplog: pytest.LogCaptureFixture
+def test_answers_to_probes_and_to_the_page_are_for_debugging(
+    path: str, headers: list[tuple[bytes, bytes]], status: int, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    asked = exchange.open_exchange({"type": "http", "method": "GET", "path": path, "headers": headers})
     with caplog.at_level(logging.DEBUG, logger=exchange.__name__):
-        exchange.write_line("GET", Exchange(id="abc", path=path), status)
+        exchange.write_line("GET", asked, status)
     assert caplog.records[-1].levelname == level
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from pippin.cli.arguments import Parser
-from pippin.cli.bench import bench_table
 from pippin.cli.doctor import CHECKS, check_security
 from pippin.cli.running import client_parser
 
@@ -17,12 +16,6 @@ def new_parser() -> Parser:
         action="store_true",
         help="try what the running server lets strangers do",
     )
-    parser.add_argument(
-        "--bench",
-        action="store_true",
-        help="measure the running server too, as `pippin bench --scenarios` does",
-    )
-    parser.add_argument("--model", default="default", help="the model to measure")
     return parser
 
 
@@ -35,7 +28,4 @@ def run(arguments: Sequence[str]) -> int:
     else:
         for finding in found:
             print(f"{finding.state:<9}{finding.text}")
-    if parsed.bench:
-        for line in bench_table(parsed, parsed.model):
-            print(line, flush=True)
     return 1 if any(finding.state == "problem" for finding in found) else 0

@@ -15,7 +15,7 @@ EVERYWHERE = ("temperature", "seed")
 NUCLEUS = ("top_p", "top_k")
 """Fields of `Sampling` that a loop may follow."""
 WITHOUT = (
-    *("adapter_path", "adapters", "adapter_dir", "draft_model_path", "mtp", "prompt_lookup"),
+    *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup"),
     *("kv_bits", "kv_key_bits", "kv_value_bits", "warm_prompts", "thinking_budget"),
 )
 """Options that no loop follows."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.engines.base import check_wanted
 
@@ -104,7 +105,7 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
         import av
     except ImportError as error:
         raise ServerError(
-            "unsupported", f'{param} is a video, which needs an extra: pip install "pippin[vision]".', param
+            "unsupported", f"{param} is a video, which needs an extra: {install_command('vision')}", param
         ) from error
     if not data:
         raise ServerError("invalid_request", f"{param} is an empty file; send a video.", param)
