@@ -38,6 +38,9 @@ class Traits:
     thinking_parts: bool = False  # reasoning as a part of the content (Mistral's)
     turn_end: str = ""  # what the template writes after an assistant's words
     marks: re.Pattern[str] | None = None  # what the template looks for in the texts of messages
+    # Words such as `/no_think` that the template acts on and takes out: as words of their own, and inside of others.
+    switches: re.Pattern[str] | None = None
+    quoted_switches: re.Pattern[str] | None = None
 
 
 def probe(template: ChatTemplate, history: History) -> Traits:
@@ -69,6 +72,9 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     called = _calling(empty, _arguments(arguments), call_id)
     tools = says([user], "qxtool", "QXD", tools=[offer])
     fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
+    marks = searched_marks(template.source)
+    switches = pattern_of(mark for mark in marks if mark.startswith("/"))
+    words = switches and f"(?:{switches.pattern})"
     return Traits(
         content=content,
         system=takes_system,
@@ -95,7 +101,9 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
-        marks=pattern_of(searched_marks(template.source)),
+        marks=pattern_of(mark for mark in marks if not mark.startswith("/")),
+        switches=words and re.compile(rf"(?<!\S){words}(?!\S)"),
+        quoted_switches=words and re.compile(rf"(?<=\S){words}|{words}(?=\S)"),
         turn_end=_turn_end(_try(template, [user, assistant], {})),
     )
 
