@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from pippin.api.access.errors import INTERNAL
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile, Used
+from pippin.api.http.codings import BYTE_ORDER_MARK
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
 
@@ -389,10 +390,12 @@ def new_id(prefix: str) -> str:
 
 
 def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """The lines of a file that are not blank: the start, the length and the stripped bytes of each."""
+    """The lines of a file that are not blank: the start, the length and the stripped bytes of each. A byte-order mark
+    is no part of the first."""
     start = 0
     for raw in file:
-        text = raw.strip(BLANKS)
+        line = raw if start else raw.removeprefix(BYTE_ORDER_MARK)
+        text = line.strip(BLANKS)
         if text:
-            yield start, len(raw), text
+            yield start + len(raw) - len(line), len(line), text
         start += len(raw)

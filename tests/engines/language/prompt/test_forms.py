@@ -1,5 +1,6 @@
 """Whatever an API allows is in the prompt, in order, or refused by the name of its turn: for every fetched template."""
 
+import itertools
 import json
 from collections import Counter
 
@@ -52,14 +53,15 @@ class Template:
         variables = {"add_generation_prompt": generation, "enable_thinking": True, "thinking": True}
         return rendered(self._renderer.template, self._renderer.converter, messages, tools, variables)
 
-    def needed(self, name: str) -> tuple[str, ...]:
-        messages = HISTORIES[name]
-        forms = self.forms.needed(messages, tools=name in AGENT, generation=_answers(messages))
+    def needed(self, name: str, messages: Conversation = ()) -> tuple[str, ...]:
+        """The forms that a history needs; `messages` are the history as it arrives in an API."""
+        generation = _answers(HISTORIES[name])
+        forms = self.forms.needed(messages or HISTORIES[name], tools=name in AGENT, generation=generation)
         return tuple(form.__name__ for form in forms)
 
-    def prompt(self, name: str) -> str:
-        messages, tools = HISTORIES[name], TOOLS if name in AGENT else ()
-        generation = _answers(messages)
+    def prompt(self, name: str, messages: Conversation = ()) -> str:
+        messages, tools = messages or HISTORIES[name], TOOLS if name in AGENT else ()
+        generation = _answers(HISTORIES[name])
         kept = self.forms.of(messages, tools=bool(tools), generation=generation)
         return self.render(kept, tools, generation)
 
@@ -100,14 +102,17 @@ def test_no_word_of_a_conversation_is_lost_by_a_strict_template(file: str) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
-def test_no_word_of_a_conversation_is_lost_by_any_template(family: Family) -> None:
+def test_no_word_of_a_conversation_is_lost_by_any_template_in_any_api(family: Family) -> None:
+    from tests.engines.language.prompt.conversations_table import NAMES, in_dialect
+
     template = Template(family)
-    for name in HISTORIES:
+    for path, name in itertools.product(NAMES, HISTORIES):
+        messages = in_dialect(path, name)
         if family.file in NO_CONVERSATIONS:
             with pytest.raises(ServerError, match=r"messages\[\d+\]"):
-                template.prompt(name)
+                template.prompt(name, messages)
         else:
-            assert lost(name, template.prompt(name)) == [], name
+            assert lost(name, template.prompt(name, messages)) == [], (path, name)
 
 
 def held(mark: str) -> dict[str, Conversation]:
@@ -145,8 +150,8 @@ def test_a_text_that_holds_a_mark_of_the_template_is_kept_whole(file: str) -> No
     assert marks_lost(family(file)) == {}
 
 
-SWITCHED = {"NVIDIA-Nemotron-Nano-v2": {"user": ["</think>", "</think>"]}}
-"""Templates with switches, `/think` and `/no_think`, that they take out of what the user says."""
+SWITCHED = {"NVIDIA-Nemotron-Nano-v2": {"user": ["/no_think", "/think"]}}
+"""Templates with switches that they take out of what the user says, which is told (`test_proof.py`)."""
 
 
 @pytest.mark.long
