@@ -179,6 +179,34 @@ def test_functionarys_grammar_goes_on_in_the_header_that_the_prompt_opens(kind: 
     assert walks.admits(free, said + calls)
 
 
+ENDED = {
+    "qwen3_coder": (
+        "<tool_call>\n<function=look>\n<parameter=where>\n{}\n</parameter>\n</function>\n</tool_call>", "</parameter>"
+    ),
+    "seed_oss": (
+        "<seed:tool_call>\n<function=look>\n<parameter=where>{}</parameter>\n</function>\n</seed:tool_call>",
+        "</parameter>",
+    ),
+    "glm47": (
+        "<tool_call>look\n<arg_key>where</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>", "</arg_value>"
+    ),
+    "minimax_m2": (
+        '<minimax:tool_call>\n<invoke name="look">\n<parameter name="where">{}</parameter>\n</invoke>\n'
+        "</minimax:tool_call>", "</parameter>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_value_may_contain_its_end_where_more_text_follows(name: str) -> None:
+    walks, (wire, end) = walks_of(name, "text"), ENDED[name]
+    source = tool_format(name).grammar((LOOK,), required=True, parallel=True, special=walks.special)
+    for where in (f"Use {end} to close", f"{end}.", f"a{end}b {end} c", "plain", "a < b </other> c"):
+        text = wire.format(where)
+        assert walks.admits(source, text), text
+        assert calls_in(name, text) == [("look", {"where": where})]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_grammar_that_requires_nothing_admits_text(name: str) -> None:
     walks = walks_of(name, "text")

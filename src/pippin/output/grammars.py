@@ -107,6 +107,15 @@ class Grammar:
         text = pattern if pattern == ANY else self.terminal(_without(pattern, [marker]))
         return self.rule(text, f"[suffix={string(marker)}]")
 
+    def value_around(self, marker: str) -> str:
+        """A text up to and including a marker, which the text may contain where more text follows: readers take the
+        marker for the end only where a tag or a line break follows it."""
+        if self.is_special(marker):
+            return self.value_until(marker)
+        piece = self.terminal(_without(ANY, [marker]))
+        inner = self.rule(self.terminal(f"{piece} {string(marker)} / ?[^\\s<]/"))
+        return f"{inner}* {self.rule(self.terminal(f'{piece} {string(marker)}'))}"
+
     def either(self, options: list[str]) -> str:
         return self.rule(" | ".join(options))
 
@@ -220,7 +229,7 @@ def elements(
         plain = is_text(inner, schema)
         around = '"\\n" ' if lines else ""
         value = (
-            text_value(grammar, inner, schema, close, after=around)
+            text_value(grammar, inner, schema, close, after=around, around=not closing(key))
             if plain
             else f"{json_value(grammar, inner, schema)} {around}{grammar.mark(close)}"
         )
@@ -245,11 +254,14 @@ def is_text(schema: Any, root: dict[str, Any]) -> bool:
     return "string" in types or (not types and isinstance(schema, dict) and not schema)
 
 
-def text_value(grammar: Grammar, schema: Any, root: dict[str, Any], close: str, *, after: str = "") -> str:
-    """Plain text that a string schema admits, up to and including `close`; `after` comes between them."""
+def text_value(
+    grammar: Grammar, schema: Any, root: dict[str, Any], close: str, *, after: str = "", around: bool = False
+) -> str:
+    """Plain text that a string schema admits, up to and including `close`; `after` comes between them. Free text may
+    contain `close` where `around` is set."""
     options = [text_pattern(option) for option in _texts(schema, root)]
     if ANY in options:
-        return grammar.value_until(close)
+        return grammar.value_around(close) if around else grammar.value_until(close)
     if all(option.startswith('"') for option in options):
         return f"({' | '.join(options)}) {after}{grammar.mark(close)}"
     return grammar.value_until(close, f"(({' | '.join(options)}) {after})")

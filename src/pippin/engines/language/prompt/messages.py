@@ -243,7 +243,7 @@ class Converter:
         placed: Messages = []
         waiting: list[Any] = []
         for entry in entries:
-            if entry["role"] == "system":
+            if entry["role"] == "system" or (entry["role"] == "developer" and placed):
                 if not entry["content"]:
                     continue
                 marked = _marked(entry["content"])
