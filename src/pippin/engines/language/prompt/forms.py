@@ -71,14 +71,6 @@ def text_before_calls(messages: Conversation) -> Conversation:
     return tuple(split)
 
 
-def without_thoughts(messages: Conversation) -> Conversation:
-    """Turns without their thoughts, which most templates leave out of earlier turns themselves."""
-    return tuple(
-        replace(message, parts=tuple(part for part in message.parts if not isinstance(part, Reasoning)))
-        for message in messages
-    )
-
-
 def orphans_as_text(messages: Conversation) -> Conversation:
     """Results whose call is not in the conversation, as text of the user."""
     called: set[str] = set()
@@ -129,16 +121,6 @@ def asked(messages: Conversation) -> Conversation:
     if any(_speaks(message, "user") for message in messages):
         return messages
     return (*messages, Message("user", (Text(""),)))
-
-
-def system_as_user(messages: Conversation) -> Conversation:
-    """The system as the user, in a conversation without a user."""
-    if any(_speaks(message, "user") for message in messages):
-        return messages
-    return tuple(
-        replace(message, role="user") if message.role in ("system", "developer") else message
-        for message in messages
-    )
 
 
 def one_system(messages: Conversation) -> Conversation:
@@ -202,10 +184,8 @@ FORMS: Final[tuple[Form, ...]] = (
     asked,
     without_empty_turns,
     one_system,
-    system_as_user,
     question_in_result,
     system_in_turn,
-    without_thoughts,
 )
 """In the order in which they are tried: those that change less come first. `calls_as_text` comes behind all of them."""
 
