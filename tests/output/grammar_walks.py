@@ -109,7 +109,7 @@ class Walks:
             return None
         text = chance.choice([*liked, *(end.decode() for end in ENDS)])
         # A value may contain what ends values where more text follows on the line.
-        phrases = [self.tokens(text + "\n"), self.tokens(text)]
+        phrases = [self.tokens(text + after) for after in ("\n", "<", "")]
         return next((each for each in phrases if matcher.validate_tokens(each) == len(each)), None)
 
     def _pick(

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import re
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,9 +19,11 @@ from tests.engines.language.prompt.histories import (
     ASKED,
     HISTORIES,
     MORE,
+    PLAIN,
     SAID,
     SYSTEM,
     TOOLS,
+    UNUSUAL,
     Conversation,
     call,
     result,
@@ -78,7 +82,7 @@ def words(messages: Conversation) -> list[str]:
             case Text(text):
                 found.append(text.strip())
             case ToolCall(_, name, arguments):
-                found += [name, *json.loads(arguments or "{}").values()]
+                found += [name, *re.findall(r"ARG\d", arguments)]
             case ToolResult(_, parts):
                 found += [each.text for each in parts if isinstance(each, Text)]
     return [word for word in found if word]
@@ -113,6 +117,36 @@ def test_no_word_of_a_conversation_is_lost_by_any_template_in_any_api(family: Fa
                 template.prompt(name, messages)
         else:
             assert lost(name, template.prompt(name, messages)) == [], (path, name)
+
+
+def unusual() -> Iterator[tuple[str, Conversation, tuple[Tool, ...]]]:
+    """Conversations that few clients make; those with calls also without tools on offer, others with."""
+    yield from ((name, messages, TOOLS) for name, messages in UNUSUAL.items())
+    yield from ((name, messages, ()) for name, messages in (AGENT | UNUSUAL).items())
+    yield from ((name, messages, TOOLS) for name, messages in PLAIN.items())
+
+
+def unusual_lost(family: Family) -> dict[str, list[str]]:
+    template, found = Template(family), {}
+    for name, messages, tools in unusual():
+        generation = _answers(messages)
+        kept = template.forms.of(messages, tools=bool(tools), generation=generation)
+        prompt = template.render(kept, tools, generation)
+        found[f"{name}, {len(tools)} tools"] = [
+            word for word in words(messages) if word not in prompt and json.dumps(word)[1:-1] not in prompt
+        ]
+    return {name: words for name, words in found.items() if words}
+
+
+@pytest.mark.parametrize("file", ["openai-gpt-oss-120b", "meta-llama-Llama-3.1-8B-Instruct"])
+def test_no_word_of_an_unusual_conversation_is_lost(file: str) -> None:
+    assert unusual_lost(family(file)) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
+def test_no_word_of_an_unusual_conversation_is_lost_by_any_template(family: Family) -> None:
+    assert family.file in NO_CONVERSATIONS or unusual_lost(family) == {}
 
 
 def held(mark: str) -> dict[str, Conversation]:
@@ -213,6 +247,18 @@ def test_calls_whose_ids_are_used_again_keep_their_own_results() -> None:
     template = Template(family("meta-llama-Llama-3.1-8B-Instruct"))
     prompt = template.prompt("ids used again")
     assert prompt.index("ARG1") < prompt.index("RES1") < prompt.index("ARG2") < prompt.index("RES2")
+
+
+def test_a_long_conversation_is_changed_as_its_beginning_needs() -> None:
+    template = Template(family("meta-llama-Llama-3.1-8B-Instruct"))
+    steps = [
+        (Message("assistant", (Text("SAID"), call(2 * n), call(2 * n + 1))), result(2 * n), result(2 * n + 1))
+        for n in range(120)
+    ]
+    messages = (ASKED, *itertools.chain.from_iterable(steps))
+    kept = template.forms.of(messages, tools=True)
+    prompt = template.render(kept, TOOLS, True)
+    assert all(f"RES{number}" in prompt and f"ARG{number}" in prompt for number in range(240))
 
 
 def test_pictures_keep_their_turn() -> None:

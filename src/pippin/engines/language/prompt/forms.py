@@ -9,6 +9,7 @@ A skeleton depends only on the kinds of turns and parts, so what was found is ke
 kind. A conversation that the template writes as it is stays as it is.
 """
 
+import contextlib
 import hashlib
 import itertools
 from collections import OrderedDict
@@ -33,8 +34,8 @@ MOST_FORMS: Final = 3
 """Most changes that are combined."""
 MOST_KEPT: Final = 512
 """Most kinds of conversations whose forms are kept."""
-LONG: Final = 500
-"""Conversations of more turns are tried with one change at a time."""
+LONG: Final = 200
+"""Conversations of more turns are tried with the changes that so many of them need, and with one change at a time."""
 
 
 def one_call_a_turn(messages: Conversation) -> Conversation:
@@ -223,6 +224,9 @@ class Forms:
     def _find(self, skeleton: "Skeleton") -> tuple[Form, ...]:
         with self._lock:
             known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
+        if len(skeleton.messages) > LONG:
+            with contextlib.suppress(ServerError):
+                known.insert(0, self._find(skeleton.first(LONG)))
         for forms in itertools.chain([()], known, _combinations(skeleton.messages)):
             if self._missing(skeleton, forms) is None:
                 return forms

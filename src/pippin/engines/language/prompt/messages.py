@@ -168,11 +168,6 @@ class Converter:
             written = self._kept_whole("\n".join(self._written_call(call) for call in calls))
             return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
         written_calls = [self._call(call, ids) for call in calls]
-        if entry["content"] and not self.traits.calls_beside_text:
-            return [
-                entry,
-                {"role": entry["role"], "content": self.traits.empty_content, "tool_calls": written_calls},
-            ]
         return [
             {**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": written_calls}
         ]
