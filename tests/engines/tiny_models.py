@@ -9,6 +9,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.as_on_a_mac.mac import chosen_mac
+
 VOCABULARY = 320
 EOS = 256
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -260,7 +262,7 @@ are tried in a few tests, and at night in schedules too."""
 
 
 def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any) -> Path:
-    """Write a random float32 checkpoint of this architecture into `folder`."""
+    """Write a random checkpoint of this architecture into `folder`: float32, or as a Mac has it."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": architecture,
@@ -276,6 +278,8 @@ def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any
         for name, array in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten([(name, array.astype(mx.float32)) for name, array in spread]))
+    if (mac := chosen_mac()) is not None:
+        config = mac.stored(model, config)
     mx.save_safetensors(
         str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), {"format": "mlx"}
     )

@@ -124,6 +124,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     free: int  # the free part of that memory, now
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     most_arrays: int | None = None  # that can be there at once (Metal)
+    largest_array: int | None = None  # bytes (Metal)
     cores: int = 1
     # One instruction adds up products of int8, as VNNI, AMX and NEON have.
     multiplies_int8_at_once: bool = False
