@@ -5,6 +5,7 @@
 Rows of architectures that are not named stay as they are, so that the page can be measured piece by piece.
 """
 
+import logging
 import re
 import sys
 import tempfile
@@ -99,6 +100,7 @@ writes), with the one that shows least.
 
 def main(names: list[str]) -> None:
     rows = dict(ROW.findall(PAGE.read_text("utf-8"))) if PAGE.exists() else {}
+    logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         for name in names or ALL:
             rows[name] = row(name, Path(scratch) / name)

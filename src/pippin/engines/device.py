@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import psutil
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
 from pippin.core.errors import ServerError
@@ -433,6 +433,7 @@ def report() -> dict[str, object]:
         "busy": busy,
         "architecture": mx.device_info().get("architecture"),
         "nax_kernels": has_nax_kernels(Path(mx.__file__).parent),
+        "facts": to_builtins(find_facts()),
     }
 
 

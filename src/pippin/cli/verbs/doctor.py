@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pippin.cli.arguments import Parser
 from pippin.cli.bench import bench_table
-from pippin.cli.doctor import CHECKS, check_running_security, check_security
+from pippin.cli.doctor import CHECKS, check_running_security, check_security, report
 from pippin.cli.running import client_parser
 
 
@@ -22,11 +22,17 @@ def new_parser() -> Parser:
         help="measure the running server too, as `pippin bench --scenarios` does",
     )
     parser.add_argument("--model", default="default", help="the model to measure")
+    parser.add_argument(
+        "--report", action="store_true", help="print facts to send with a question, without paths or keys"
+    )
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
+    if parsed.report:
+        print(json.dumps(report(parsed), indent=2))
+        return 0
     if parsed.security:
         found = [*check_security(), *check_running_security(parsed)]
     else:

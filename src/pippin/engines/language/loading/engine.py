@@ -174,6 +174,7 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         overlaps=plan.overlaps,
     )
     engine.counters.weight_bytes = size
+    engine.counters.agreement = batching.agreement
     return engine
 
 
