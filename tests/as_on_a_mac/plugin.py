@@ -1,7 +1,7 @@
 """`pytest -p tests.as_on_a_mac.plugin tests/engines/language/step`: these tests as on a Mac.
 
 `--mac 64` chooses the GB of its memory, and `--form 4bit` what its checkpoints are. Tests that ask for equal answers
-pass with `--even` alone, which rounds one row as it does several. Those marked `float32` ask for more: they are left out.
+pass with `--even` alone, which rounds one row as it does several. Those marked `float32` are left out.
 """
 
 import os
