@@ -38,7 +38,7 @@ from mlx.utils import tree_flatten  # noqa: E402
 from tests.engines.language import bench  # noqa: E402
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model  # noqa: E402
 
-from pippin.engines.device import DevicePlan, decide, find_facts  # noqa: E402
+from pippin.engines.device import DevicePlan, configure, decide, find_facts  # noqa: E402
 from pippin.engines.language.kv_cache import probe  # noqa: E402
 from pippin.engines.language.loading.engine import build_engine  # noqa: E402
 from pippin.engines.language.model.head import Head  # noqa: E402
@@ -165,7 +165,9 @@ def _quantised_operations(dtype: mx.Dtype) -> Iterator[tuple[str, Callable[[], m
 
 
 def trials(run: Run) -> Iterator[Line]:
-    plan = msgspec.structs.replace(run.plan, run_type="bfloat16", dequantize=False, kernels=False)
+    plan = msgspec.structs.replace(run.plan, kernels=False)
+    if not run.small:
+        plan = msgspec.structs.replace(plan, run_type="bfloat16", dequantize=False)
     for name in ARCHITECTURES:
         if run.over:
             return
@@ -220,7 +222,7 @@ def large_model(run: Run) -> nn.Module:
     )
     mx.random.seed(1)
     model = llama.Model(arguments)
-    model.set_dtype(mx.bfloat16)
+    model.set_dtype(mx.float32 if run.small else mx.bfloat16)  # 16 bits take a CPU minutes
     nn.quantize(model, 64, 4)
     mx.eval(model.parameters())
     return model
@@ -350,6 +352,7 @@ def main() -> None:
             report.flush()
 
         plan = decide(find_facts(), ModelOptions())
+        configure(plan)
         run = Run(plan, Path(scratch), asked.small, begun)
         for name in asked.parts:
             part, share = PARTS[name]
