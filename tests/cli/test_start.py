@@ -17,8 +17,8 @@ from tests.cli.serving import Terminal, terminal
 __all__ = ["terminal"]
 
 HEALTHY = 4.5
-"""Times the work of importing the web server alone, up to the first answer: 3.0 to 3.7. Slow processors, and work beside
-it on the same core, cost both the same."""
+"""Times the work of importing the web server alone, up to the first answer: 3.0 to 3.7. Slow processors, and work
+beside it on the same core, cost both the same."""
 WEB_SERVER = "import sys, uvicorn, starlette.applications, msgspec; print(flush=True); sys.stdin.read()"
 TRIES = 5
 LOADED = 200.0  # seconds that the demo model may take on a machine that is shared
