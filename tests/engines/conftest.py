@@ -23,6 +23,14 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> "TinyModels":
     return TinyModels(tmp_path_factory.mktemp("tiny-models"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def uncompiled() -> None:
+    """As in a worker on a CPU: there MLX compiles with a C++ compiler, which takes a second for each function."""
+    core = sys.modules.get("mlx.core")
+    if core is not None and core.default_device().type == core.cpu:
+        core.disable_compile()
+
+
 @pytest.fixture(autouse=True)
 def functions_of_mlx() -> Iterator[None]:
     """`mlx.core` has its own functions, whatever an engine of another test has put there (`engines/cpu/functions`)."""
