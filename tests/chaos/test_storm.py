@@ -37,7 +37,13 @@ def surely_late(probe: Probe) -> bool:
     return asleep > 2 * LATE or (probe.own > 2 * LATE and probe.waited < probe.took / 2)
 
 
-@pytest.mark.parametrize("name", ["a full disk", "hardly any memory", "two tenants"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hardly any memory",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("a full disk", "two tenants")),
+    ],
+)
 def test_a_phase_breaks_nothing(name: str, tmp_path: Path) -> None:
     ledger = asyncio.run(phase(name, tmp_path))
     assert ledger.broken == []

@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.engines.cpu import functions as cpu_functions
@@ -125,7 +125,6 @@ def masks(kind: str, rows: int, heads: int, count: int, length: int) -> Any:
             return seen
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     in_place=st.booleans(),
     kind=st.sampled_from(["none", "causal", "rows", "added", "half", "plain", "heads"]),

@@ -42,7 +42,7 @@ def root_of(node: Node) -> Node:
 kept = st.tuples(st.sampled_from([b"one", b"two"]), st.lists(st.integers(0, 3), max_size=24))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(kept, max_size=20), st.integers(1, 30))
 def test_every_run_is_found_where_it_stands_while_it_is_in_the_tree(
     plan: list[tuple[bytes, list[int]]], limit: int

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
@@ -257,7 +257,6 @@ def test_a_lone_sequence_gives_way_while_another_prompt_is_computed() -> None:
     assert queue.victim() is grown
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 1500), st.integers(1, 700), st.integers(0, 2), st.integers(1, 3)),
