@@ -220,7 +220,7 @@ class PlayedRounds:
         self.requests: list[GenerationRequest] = []
         self.continued = asyncio.Event()
 
-    async def start(self, task: Generate, *, model: str, id: str, client: str | None) -> "PlayedRun":
+    async def start(self, task: Generate, *, model: str, id: str, account: str) -> "PlayedRun":
         self.requests.append(task.request)
         if len(self.requests) > 1:
             self.continued.set()
