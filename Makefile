@@ -70,7 +70,8 @@ test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process
 .PHONY: test
 test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || \
+	@# Files go out in their order: by default those of few tests, which take the longest, would come last.
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS)
 
 .PHONY: collect

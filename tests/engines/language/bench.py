@@ -47,7 +47,7 @@ class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         known = options.adapter_path is None or is_low_rank(options.adapter_path)
-        threads = 2 if known else None
+        threads = 1 if known else None
         self.model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
