@@ -66,9 +66,10 @@ def _distinct(formats: dict[str, Any]) -> list[Any]:
 @cache
 def _tool_formats() -> dict[str, ToolFormat]:
     modules = pkgutil.iter_modules(tool_parsers.__path__)
-    return _by_name(
-        importlib.import_module(f"{tool_parsers.__name__}.{each.name}").FORMAT for each in modules
-    )
+    found: list[ToolFormat] = []
+    for each in modules:
+        found += importlib.import_module(f"{tool_parsers.__name__}.{each.name}").FORMATS
+    return _by_name(sorted(found, key=lambda form: form.name))
 
 
 @cache
