@@ -1,16 +1,15 @@
 """Bodies and replies of `/v1/audio/speech`, in OpenAI's form."""
 
 import base64
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.kinds.named_events import NamedEvents, named_event
-from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
+from pippin.core.events import Event, SpeechChunk, Spoken
 from pippin.core.tasks import FileFormat, Speak
 
 MEDIA: Final[dict[str, str]] = {
@@ -128,22 +127,13 @@ def task_of(
     )
 
 
-class SpeechBytes:
+class SpeechBytes(StreamEncoder):
     """Encodes speech as raw sound: no keep-alive can be sent in between, and a failure can only end the stream."""
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         return event.data if isinstance(event, SpeechChunk) else b""
 
     def keep_alive(self) -> bytes:
-        return b""
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return b""
-
-    def end(self) -> bytes:
         return b""
 
 

@@ -6,13 +6,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, Segment, Transcribed
+from pippin.core.events import Event, Segment, Transcribed
 from pippin.core.tasks import Transcribe
 
 Format = Literal["json", "text", "verbose_json", "srt", "vtt", "ndjson", "diarized_json"]
@@ -261,14 +262,11 @@ class TranscriptionEvents(NamedEvents):
                 return b""
 
 
-class TranscriptionLines:
+class TranscriptionLines(StreamEncoder):
     """Encodes a transcription as lines of JSON: one for each segment, and a last one with the whole text."""
 
     def __init__(self, fields: TranscriptionRequest, task: Transcribe) -> None:
         self._fields, self._task = fields, task
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -289,6 +287,3 @@ class TranscriptionLines:
 
     def failed(self, report: ErrorReport) -> bytes:
         return msgspec.json.encode(error_body(report)) + b"\n"
-
-    def end(self) -> bytes:
-        return b""

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
 from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
@@ -407,7 +407,7 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class ChatDialect(OpenAIErrors):
+class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
     name = "chat_completions"
     path = "/chat/completions"
     id_prefix = ID_PREFIX

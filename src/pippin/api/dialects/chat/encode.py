@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct, field
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.shared.openai import (
     STOPPED,
     ChunkEncoder,
@@ -21,7 +21,7 @@ from pippin.api.dialects.shared.openai import (
     warnings_of,
 )
 from pippin.core.completion import CompletedChoice, Completion
-from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
+from pippin.core.events import Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 
 _encode = msgspec.json.encode
 
@@ -77,7 +77,7 @@ class ChatCompletion(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
 
 
-class ChatEncoder(ChunkEncoder):
+class ChatEncoder(ChunkEncoder, Encoder):
     """See `Encoder`."""
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
@@ -97,10 +97,6 @@ class ChatEncoder(ChunkEncoder):
         self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
         self._calls = [0] * shape.n
         self._begun = [False] * shape.n  # the chunk with the role was sent
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        super().start(accepted)
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:

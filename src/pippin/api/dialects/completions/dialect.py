@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
 from pippin.api.dialects.completions.encode import (
     ID_PREFIX,
     CompletionsEncoder,
@@ -85,7 +85,7 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class CompletionsDialect(OpenAIErrors):
+class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
     name = "completions"
     path = "/completions"
     id_prefix = ID_PREFIX

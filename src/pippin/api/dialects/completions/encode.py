@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.shared.openai import (
     STOPPED,
     ChunkEncoder,
@@ -93,7 +93,7 @@ def _spelled(raw: bytes) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-class CompletionsEncoder(ChunkEncoder):
+class CompletionsEncoder(ChunkEncoder, Encoder):
     """See `Encoder`. Choices are numbered across all requests."""
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.messages.answer import Failure, MessageAnswer
 from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
@@ -46,7 +46,6 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
-from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
@@ -138,14 +137,13 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
 }
 
 
-class MessagesDialect:
+class MessagesDialect(Dialect[MessageShape]):
     name = "messages"
     path = "/messages"
     id_prefix = ID_PREFIX
     answer = MessageAnswer
     failure = Failure
-    media = EVENTS
-    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
+    contract = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting` is for count_tokens, whose bodies may lack `max_tokens`. They are decoded into the same request,

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.messages.answer import (
     BlockAnswer,
     BlockDelta,
@@ -112,7 +112,7 @@ def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
     )
 
 
-class MessagesEncoder:
+class MessagesEncoder(Encoder):
     """See `Encoder`.
 
     `message_start` waits for the first event, usually a `Progress` with the number of cached tokens: clients read
@@ -149,9 +149,6 @@ class MessagesEncoder:
 
     def failed(self, report: ErrorReport) -> bytes:
         return _frame(error_of(report, self._run.id))
-
-    def end(self) -> bytes:
-        return b""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]

@@ -1,11 +1,11 @@
 """The dialects of Ollama: conversations (`/api/chat`) and single prompts (`/api/generate`)."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from msgspec import Meta
 from msgspec.structs import replace
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
 from pippin.api.dialects.ollama.body import ACCEPTED, OllamaFields, model_of, with_fields
 from pippin.api.dialects.ollama.encode import (
     ID_PREFIX,
@@ -49,7 +49,7 @@ class GenerateBody(OllamaFields, kw_only=True, omit_defaults=True):
     raw: Annotated[bool | None, Meta(description="Give the prompt to the model as it is.")] = None
 
 
-class _OllamaDialect:
+class _OllamaDialect(Dialect[OllamaShape]):
     """The part that both dialects share."""
 
     id_prefix = ID_PREFIX
@@ -60,9 +60,6 @@ class _OllamaDialect:
     def encoder(self, decoded: Decoded[OllamaShape], run: RunInfo) -> OllamaEncoder:
         return OllamaEncoder(decoded.shape, run)
 
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
 
@@ -70,7 +67,7 @@ class _OllamaDialect:
 class OllamaChatDialect(_OllamaDialect):
     name = "ollama_chat"
     path = "/api/chat"
-    contract: Contract[Any] = Contract(ChatBody, ACCEPTED, {"template": TEMPLATE})
+    contract = Contract(ChatBody, ACCEPTED, {"template": TEMPLATE})
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
         fields, ignored = self.contract.decode(body)
@@ -85,7 +82,7 @@ class OllamaChatDialect(_OllamaDialect):
 class OllamaGenerateDialect(_OllamaDialect):
     name = "ollama_generate"
     path = "/api/generate"
-    contract: Contract[Any] = Contract(
+    contract = Contract(
         GenerateBody,
         ACCEPTED,
         {

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of, warnings_of
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.errors import ErrorReport
@@ -96,7 +96,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-class OllamaEncoder:
+class OllamaEncoder(Encoder):
     """See `Encoder`. A tool call is sent as one line when its arguments are complete."""
 
     def __init__(self, shape: OllamaShape, run: RunInfo) -> None:
@@ -133,9 +133,6 @@ class OllamaEncoder:
 
     def failed(self, report: ErrorReport) -> bytes:
         return encode_error(report) + b"\n"
-
-    def end(self) -> bytes:
-        return b""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]

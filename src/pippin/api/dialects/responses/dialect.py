@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, History, RunInfo
 from pippin.api.dialects.responses.answer import (
     ResponseAnswer,
     ResponseConversation,
@@ -61,12 +61,12 @@ class NoHistory:
         raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
-class ResponsesDialect(OpenAIErrors):
+class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
     name = "responses"
     path = "/responses"
     id_prefix = ID_PREFIX
     answer = ResponseAnswer
-    contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
+    contract = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.responses.answer import (
     Incompleteness,
     ItemStatus,
@@ -32,7 +32,7 @@ from pippin.api.dialects.responses.output import (
     SummaryBuilder,
 )
 from pippin.api.dialects.responses.tools import Toolbox
-from pippin.api.dialects.shared.frames import COMMENT, DONE, event_frame
+from pippin.api.dialects.shared.frames import DONE, event_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -76,7 +76,7 @@ _CODES: Final[dict[ErrorKind, str]] = {
 }
 
 
-class ResponsesEncoder:
+class ResponsesEncoder(Encoder):
     """See `Encoder`; `clock` returns seconds since the epoch."""
 
     def __init__(self, shape: ResponseShape, run: RunInfo, clock: Callable[[], float]) -> None:
@@ -127,9 +127,6 @@ class ResponsesEncoder:
                 return self.failed(report)
             case _:
                 return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
 
     def failed(self, report: ErrorReport) -> bytes:
         code = _CODES.get(report.kind, "server_error")

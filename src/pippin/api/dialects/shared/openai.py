@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
-from pippin.api.dialects.shared.frames import COMMENT, DONE, EVENTS
+from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
@@ -284,14 +284,9 @@ def encode_error(report: ErrorReport) -> bytes:
 
 
 class OpenAIErrors:
-    """Base of OpenAI's dialects: their errors, and the media type of their streams."""
-
-    media = EVENTS
+    """The errors of OpenAI's dialects."""
 
     failure = ErrorBody
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
@@ -462,9 +457,6 @@ class ChunkEncoder:
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
         return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
 
     def failed(self, report: ErrorReport) -> bytes:
         self._failed = True
