@@ -11,13 +11,6 @@ from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncod
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import (
-    ResponseFormat,
-    Verbosity,
-    output_format_of,
-    sampling_of,
-    with_media_options,
-)
 from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
 from pippin.api.dialects.shared.media import (
     FileContent,
@@ -377,7 +370,6 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         GivenChoice | None, Meta(description="Whether and which of them must be called.")
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
-    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="And of this many others beside it.")
@@ -385,7 +377,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     modalities: Annotated[tuple[Literal["text", "audio"], ...] | None, Meta(description='Only ["text"].')] = (
         None
     )
-    verbosity: Annotated[Verbosity | None, Meta(description="Handed to the chat template.")] = None
+    verbosity: Annotated[engine.Verbosity | None, Meta(description="Handed to the chat template.")] = None
     prediction: Annotated[
         Prediction | None,
         Meta(description="Text that the answer is expected to repeat: it comes sooner then."),
@@ -436,29 +428,21 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
     """The request in a body. The form of the answer (`stream`, `n`, `logprobs`) is in the shape."""
-    request = GenerationRequest(
-        model=fields.model,
-        messages=with_media_options(messages_of(fields.messages), fields),
+    messages = engine.with_media_options(messages_of(fields.messages), fields)
+    request = engine.request_of(fields, fields.model, verbosity=fields.verbosity)
+    limit = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
+    request = replace(
+        request,
+        messages=messages,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
-        tool_format=fields.tool_parser,
-        read_calls=fields.parse_tool_calls is not False,
-        sampling=sampling_of(fields),
-        output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
         n=fields.n or 1,
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
-        thinking=engine.thinking_of(fields),
-        template_kwargs=engine.template_kwargs_of(fields, fields.verbosity),
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
-        overflow=engine.overflow_of(fields),
         prediction=prediction_of(fields.prediction),
-        names=called(
-            max_tokens="max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens",
-            response_format=engine.format_field_of(fields, fields.response_format),
-        ),
+        names=(*called(max_tokens=limit), *request.names),
     )
-    request = engine.steered(request, fields)
     if fields.tools is None and fields.tool_choice is None:
         return request
     tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
 from pippin.api.dialects.completions.encode import (
@@ -13,12 +14,6 @@ from pippin.api.dialects.completions.encode import (
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import (
-    ResponseFormat,
-    format_field_of,
-    output_format_of,
-    sampling_of,
-)
 from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.requests import GenerationRequest
@@ -50,7 +45,6 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=0, le=20)] | None,
         Meta(description="Report the log probability of each token, and of so many others."),
     ] = None
-    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
 
 
 _OF_CONVERSATIONS = (
@@ -151,12 +145,11 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
         raise invalid("suffix", "needs a text as `prompt`.")
     if fields.max_tokens == 0 and not fields.echo:
         raise invalid("max_tokens", "may only be 0 with `echo`.")
-    request = GenerationRequest(
-        model=fields.model,
+    request = engine.request_of(fields, fields.model)
+    return replace(
+        request,
         prompt=prompt,
         suffix=fields.suffix or None,
-        sampling=sampling_of(fields),
-        output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else shared.limit_of(fields.max_tokens),
         n=n,
@@ -164,9 +157,9 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),
-        names=called(prompt=field, response_format=format_field_of(fields, fields.response_format)),
+        overflow=None,  # a raw prompt has no turns to drop
+        names=(*called(prompt=field), *request.names),
     )
-    return engine.steered(request, fields)
 
 
 dialect = CompletionsDialect()

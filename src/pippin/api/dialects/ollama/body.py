@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.engine_fields import (
     Name,
     SamplingFields,
-    parse_duration,
     sampling_of,
     schema_format,
 )
@@ -134,10 +134,5 @@ def thinking_of(given: bool | str | None) -> Thinking:
 
 
 def keep_alive_of(given: str | float | None) -> float | None:
-    """Seconds, from one of Ollama's durations or a number. Raises `ServerError`."""
-    if not isinstance(given, str) or not given:
-        return None if isinstance(given, str) else given
-    seconds = parse_duration(given)
-    if seconds is None:
-        raise invalid("keep_alive", 'must be a number of seconds or a duration such as "5m" or "1h30m".')
-    return seconds
+    """As of the other dialects, but an empty text is none. Raises `ServerError`."""
+    return None if given == "" else engine.keep_alive_of(given)

@@ -10,7 +10,6 @@ from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
     EngineFields,
     JsonObjectFormat,
-    ResponseFormat,
     TextFormat,
     Verbosity,
 )
@@ -79,9 +78,6 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     ] = None
     text: Annotated[
         TextConfig | None, Meta(description="Format of the text; verbosity goes to the chat template.")
-    ] = None
-    response_format: Annotated[
-        ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
     ] = None
     max_output_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,

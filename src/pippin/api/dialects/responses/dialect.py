@@ -24,28 +24,13 @@ from pippin.api.dialects.responses.body import (
 from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import (
-    JsonObjectFormat,
-    TextFormat,
-    continues_final,
-    format_field_of,
-    output_format_of,
-    overflow_of,
-    reasoning_warnings,
-    sampling_of,
-    schema_format,
-    shows_reasoning,
-    steered,
-    template_kwargs_of,
-    thinking_of,
-    with_media_options,
-)
 from pippin.api.dialects.shared.fields import Contract, called, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
+from pippin.core.requests import GenerationRequest, JsonObject
 
 
 class NoHistory:
@@ -75,7 +60,7 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
         fields, ignored = self.contract.decode(body)
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
-        messages = with_media_options(reader.messages, fields)
+        messages = engine.with_media_options(reader.messages, fields)
         if fields.instructions:
             messages = (Message("system", (Text(fields.instructions),)), *messages)
         if not messages:
@@ -86,7 +71,7 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
             shape=_shape(fields, given, toolbox),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + reasoning_warnings(fields),
+            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
@@ -136,66 +121,44 @@ def conversation_of(fields: ResponsesBody) -> str | None:
 def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
     choice = tool_choice_of(fields.tool_choice, toolbox)
     wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
-    request = GenerationRequest(
-        model=fields.model or "default",
+    # A compaction rule asks for a summary of the oldest turns. Pippin summarizes when the context window is full,
+    # whatever `compact_threshold` says, so that no text is lost that would still fit.
+    compacts = bool(fields.context_management)
+    plain = msgspec.structs.replace(fields, context_management=None) if compacts else fields
+    verbosity = fields.text.verbosity if fields.text else None
+    request = engine.request_of(
+        plain, fields.model or "default", verbosity=verbosity, own_formats=_own_formats(fields)
+    )
+    return msgspec.structs.replace(
+        request,
         messages=messages,
         tools=toolbox.tools,
         toolsets=toolbox.toolsets,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
-        tool_format=fields.tool_parser,
-        read_calls=fields.parse_tool_calls is not False,
         max_tool_calls=fields.max_tool_calls,
-        sampling=sampling_of(fields),
-        output_format=_output_format(fields),
         stop=shared.stops_of(fields.stop),
         max_tokens=fields.max_output_tokens,
         logprobs=(fields.top_logprobs or 0) if wants_logprobs else None,
-        thinking=thinking_of(fields),
-        template_kwargs=template_kwargs_of(fields, fields.text.verbosity if fields.text else None),
-        continue_final=continues_final(fields),
-        overflow=_overflow(fields),
-        names=called(
-            messages="input",
-            max_tokens="max_output_tokens",
-            logprobs="top_logprobs",
-            response_format=_format_field(fields),
+        continue_final=engine.continues_final(fields),
+        overflow="summarize" if compacts else request.overflow,
+        names=(
+            *called(messages="input", max_tokens="max_output_tokens", logprobs="top_logprobs"),
+            *request.names,
         ),
     )
-    return steered(request, fields)
 
 
-def _output_format(fields: ResponsesBody) -> OutputFormat | None:
-    wanted: OutputFormat | None
+def _own_formats(fields: ResponsesBody) -> list[engine.Wanted]:
     match fields.text.format if fields.text is not None else None:
         case SchemaFormat() as given:
-            wanted = schema_format(given.schema, "text.format.schema", given.name, bool(given.strict))
-        case JsonObjectFormat():
-            wanted = JsonObject()
+            path = "text.format.schema"
+            wanted = engine.schema_format(given.schema, path, given.name, bool(given.strict))
+            return [engine.Wanted("text.format", wanted, path)]
+        case engine.JsonObjectFormat():
+            return [engine.Wanted("text.format", JsonObject())]
         case _:
-            wanted = None
-    other = output_format_of(fields, fields.response_format)
-    if wanted is not None and other is not None:
-        raise invalid("text.format", "can't be combined with another output format.")
-    return wanted if wanted is not None else other
-
-
-def _format_field(fields: ResponsesBody) -> str:
-    match fields.text.format if fields.text is not None else None:
-        case SchemaFormat():
-            return "text.format.schema"
-        case JsonObjectFormat():
-            return "text.format"
-        case _:
-            return format_field_of(fields, fields.response_format)
-
-
-def _overflow(fields: ResponsesBody) -> OverflowPolicy | None:
-    """A compaction rule asks for a summary of the oldest turns. Pippin summarizes when the context window is full,
-    whatever `compact_threshold` says, so that no text is lost that would still fit."""
-    if fields.context_management:
-        return "summarize"
-    return overflow_of(fields)
+            return []
 
 
 def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> ResponseShape:
@@ -222,7 +185,7 @@ def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
 
 
 def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
-    if not shows_reasoning(fields):
+    if not engine.shows_reasoning(fields):
         return "hidden"
     return "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
 
@@ -266,8 +229,8 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
 def _text(fields: ResponsesBody) -> ResponseText:
     given = fields.text
     if given is None:
-        return ResponseText(format=TextFormat())
-    return ResponseText(format=given.format or TextFormat(), verbosity=given.verbosity or UNSET)
+        return ResponseText(format=engine.TextFormat())
+    return ResponseText(format=given.format or engine.TextFormat(), verbosity=given.verbosity or UNSET)
 
 
 def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:
