@@ -1,6 +1,6 @@
 """The dialect of OpenAI's Chat Completions: its body and messages, and how they are decoded into a request."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,6 +29,7 @@ from pippin.core.conversation import (
     Message,
     Part,
     Reasoning,
+    Role,
     Text,
     ToolCall,
     ToolResult,
@@ -104,22 +105,21 @@ class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
     audio_url: MediaUrl | str
 
 
-class VideoUrlPart(Marked, tag_field="type", tag="video_url", kw_only=True):
-    video_url: MediaUrl | str
+class Clip(Marked, kw_only=True):
     fps: Annotated[float, Meta(gt=0, le=120)] | None = None
     max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
 
 
-class VideoPart(Marked, tag_field="type", tag="video", kw_only=True):
+class VideoUrlPart(Clip, tag_field="type", tag="video_url", kw_only=True):
+    video_url: MediaUrl | str
+
+
+class VideoPart(Clip, tag_field="type", tag="video", kw_only=True):
     video: str
-    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
-    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
 
 
-class InputVideoPart(Marked, tag_field="type", tag="input_video", kw_only=True):
-    video_url: MediaUrl | str
-    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
-    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
+class InputVideoPart(VideoUrlPart, tag="input_video"):
+    pass
 
 
 class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
@@ -166,17 +166,17 @@ class GivenCall(Struct, kw_only=True):
 
 
 class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
+    role: ClassVar[Role] = "system"
     content: Content
     name: str | None = None
 
 
 class DeveloperMessage(SystemMessage, tag="developer"):
-    pass
+    role = "developer"
 
 
-class UserMessage(Struct, tag_field="role", tag="user", kw_only=True):
-    content: Content
-    name: str | None = None
+class UserMessage(SystemMessage, tag="user"):
+    role = "user"
 
 
 class AssistantMessage(Struct, tag_field="role", tag="assistant", kw_only=True):
@@ -225,23 +225,16 @@ def _message_of(message: ChatMessage, at: str) -> Message:
     pin = isinstance(message.content, tuple) and any(_is_marked(part) for part in message.content)
     parts = _parts_of(message.content, f"{at}.content")
     match message:
-        case DeveloperMessage():
-            return Message("developer", parts, message.name, pin)
+        case UserMessage() if message.content is None:
+            raise invalid(f"{at}.content", "must be a string or a list of parts.")
         case SystemMessage():
-            return Message("system", parts, message.name, pin)
-        case UserMessage():
-            if message.content is None:
-                raise invalid(f"{at}.content", "must be a string or a list of parts.")
-            return Message("user", parts, message.name, pin)
+            return Message(message.role, parts, message.name, pin)
         case AssistantMessage():
             return Message("assistant", _assistant_parts(message, parts, at), message.name, pin)
-        case ToolMessage():
-            result = ToolResult(message.tool_call_id, _result_parts(parts, at), message.name)
+        case ToolMessage() | FunctionMessage():
+            call_id = message.tool_call_id if isinstance(message, ToolMessage) else message.name
+            result = ToolResult(call_id, _result_parts(parts, at), message.name)
             return Message("tool", (result,), pin=pin)
-        case FunctionMessage():
-            return Message(
-                "tool", (ToolResult(message.name, _result_parts(parts, at), message.name),), pin=pin
-            )
 
 
 def _is_marked(part: ContentPart) -> bool:
@@ -302,9 +295,7 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
 
 def _part_of(part: ContentPart, at: str) -> Part:
     match part:
-        case TextPart(text=text):
-            return Text(text)
-        case RefusalPart(refusal=text):
+        case TextPart(text=text) | RefusalPart(refusal=text):
             return Text(text)
         case ThinkingPart(thinking=text, signature=signature):
             return Reasoning(text, signature)
@@ -322,7 +313,7 @@ def _part_of(part: ContentPart, at: str) -> Part:
             return sound_of(audio.data, audio.format, f"{at}.input_audio.data")
         case AudioUrlPart(audio_url=address):
             return Audio(source_of_url(_url_of(address), f"{at}.audio_url"))
-        case VideoPart(video=address) | VideoUrlPart(video_url=address) | InputVideoPart(video_url=address):
+        case VideoPart(video=address) | VideoUrlPart(video_url=address):
             source = source_of_url(_url_of(address), at)
             return Video(source, part.fps, part.max_frames)
         case FilePart(file=file):

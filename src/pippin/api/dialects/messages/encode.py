@@ -200,19 +200,7 @@ class MessagesEncoder(Encoder):
 
     def _start_block(self, part: PartStarted, text: str = "") -> BlockStart:
         self._open, self._part = part, None
-        block: BlockAnswer
-        match part.kind:
-            case "text":
-                block = TextAnswer(text="")
-            case "reasoning":
-                block = ThinkingAnswer(thinking="", signature="")
-            case "tool_call":
-                block = tool_use(part, {})
-            case "server_call":
-                block = server_use(part, {})
-            case "server_result":
-                block = server_result(part, text)
-        return BlockStart(self._blocks, block)
+        return BlockStart(self._blocks, block_of(part, text, {}))
 
     def _grow(self, delta: PartDelta) -> Iterator[MessageEvent]:
         match self._part:
@@ -246,22 +234,18 @@ class MessagesEncoder(Encoder):
 
     def _whole_block(self, part: CompletedPart) -> BlockAnswer | None:
         match part.kind:
-            case "text":
-                return TextAnswer(text=part.text)
             case "reasoning":
                 if not part.text or self._shape.thinking == "hidden":
                     return None
                 shown = part.text if self._shape.thinking == "text" else ""
-                return ThinkingAnswer(thinking=shown, signature=self._signature(part.text))
-            case "tool_call" | "server_call":
-                arguments = object_of(part.text)
-                if arguments is None:  # a limit cut the call
-                    return None
-                if part.kind == "tool_call":
-                    return tool_use(part, arguments)
-                return server_use(part, arguments) if self._shape.servers else None
-            case "server_result":
-                return server_result(part, part.text) if self._shape.servers else None
+                return block_of(part, shown, {}, self._signature(part.text))
+            case "server_call" | "server_result" if not self._shape.servers:
+                return None
+            case _:
+                is_call = part.kind in ("tool_call", "server_call")
+                arguments = object_of(part.text) if is_call else {}
+                # Without an object, a limit cut the call.
+                return None if arguments is None else block_of(part, part.text, arguments)
 
     def _signature(self, thought: str) -> str:
         """The signature of a thinking block: a hash of the thought, or the sealed thought if it is not shown."""
@@ -280,21 +264,26 @@ def stop_of(finished: Finished) -> Stop:
     return Stop(STOP_REASON[finished.reason], None)
 
 
-def tool_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUseAnswer:
-    return ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
-
-
-def server_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> McpToolUseAnswer:
-    """The call of a tool of an MCP server."""
-    return McpToolUseAnswer(
-        id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
-    )
-
-
-def server_result(part: PartStarted | CompletedPart, text: str) -> McpToolResultAnswer:
-    return McpToolResultAnswer(
-        tool_use_id=server_use_id(part.id), is_error=part.is_error, content=[TextAnswer(text=text)]
-    )
+def block_of(
+    part: PartStarted | CompletedPart, text: str, input: dict[str, Any], signature: str = ""
+) -> BlockAnswer:
+    """The block of a part with this text, or of a call with this input."""
+    match part.kind:
+        case "text":
+            return TextAnswer(text=text)
+        case "reasoning":
+            return ThinkingAnswer(thinking=text, signature=signature)
+        case "tool_call":
+            return ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
+        case "server_call":
+            return McpToolUseAnswer(
+                id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
+            )
+        case "server_result":
+            content = [TextAnswer(text=text)]
+            return McpToolResultAnswer(
+                tool_use_id=server_use_id(part.id), is_error=part.is_error, content=content
+            )
 
 
 def server_use_id(id: str | None) -> str:

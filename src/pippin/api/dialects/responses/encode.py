@@ -29,7 +29,6 @@ from pippin.api.dialects.responses.output import (
     McpCalls,
     MessageBuilder,
     ReasoningBuilder,
-    SummaryBuilder,
 )
 from pippin.api.dialects.responses.tools import Toolbox
 from pippin.api.dialects.shared.frames import DONE, event_frame
@@ -208,8 +207,8 @@ class ResponsesEncoder(Encoder):
         if event.kind == "text":
             return MessageBuilder(named("msg"), index)
         if event.kind == "reasoning":
-            reasoning = SummaryBuilder if self._shape.reasoning == "summary" else ReasoningBuilder
-            return reasoning(named("rs"), index, sealed=self._shape.sealed)
+            summary = self._shape.reasoning == "summary"
+            return ReasoningBuilder(named("rs"), index, summary=summary, sealed=self._shape.sealed)
         if event.kind == "server_call":
             return McpCallBuilder(named("mcp"), index, event)
         origin = self._shape.toolbox.origin(event.name or "")

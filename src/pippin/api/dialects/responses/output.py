@@ -104,7 +104,7 @@ class ItemBuilder(ABC):
 class PartBuilder(ItemBuilder):
     """An item whose text is in a part of its own, which opens with the item and closes before it."""
 
-    def __init__(self, id: str, index: int, *, part: str, text: str, place: str) -> None:
+    def __init__(self, id: str, index: int, part: str, text: str, place: str) -> None:
         """`part` and `text` are their names in event types; `place` is the field with the index of the part."""
         super().__init__(id, index)
         self._place[place] = 0
@@ -137,7 +137,7 @@ class PartBuilder(ItemBuilder):
 
 class MessageBuilder(PartBuilder):
     def __init__(self, id: str, index: int) -> None:
-        super().__init__(id, index, part="content_part", text="output_text", place="content_index")
+        super().__init__(id, index, "content_part", "output_text", "content_index")
         self._logprobs: list[TokenLogprob] = []
 
     def _part(self) -> OutputText:
@@ -149,53 +149,33 @@ class MessageBuilder(PartBuilder):
 
 
 class ReasoningBuilder(PartBuilder):
-    """The model's reasoning as raw text.
+    """The model's reasoning, as raw text or in the form of a summary.
 
-    A local model's reasoning need not be hidden, so a client that asks for a summary (`SummaryBuilder`) gets the
-    reasoning itself. It is sent in one of the two forms only, so that no client shows it twice.
+    A local model's reasoning need not be hidden, so a client that asks for a summary gets the reasoning itself. It is
+    sent in one of the two forms only, so that no client shows it twice.
     """
 
-    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
+    def __init__(self, id: str, index: int, *, summary: bool, sealed: bool) -> None:
         """If `sealed`, the finished item also carries its text as `encrypted_content`."""
-        super().__init__(id, index, part="content_part", text="reasoning_text", place="content_index")
-        self._sealed = sealed
+        if summary:
+            names = ("reasoning_summary_part", "reasoning_summary_text", "summary_index")
+        else:
+            names = ("content_part", "reasoning_text", "content_index")
+        super().__init__(id, index, *names)
+        self._summary, self._sealed = summary, sealed
 
-    def _part(self) -> ReasoningText:
-        return ReasoningText(text=self.text)
+    def _part(self) -> ReasoningText | SummaryText:
+        return SummaryText(text=self.text) if self._summary else ReasoningText(text=self.text)
 
     def item(self) -> OutputReasoning:
+        parts: list[Any] = [self._part()] if self._started else []
         return OutputReasoning(
             id=self.id,
             status=self.status,
-            summary=[],
-            content=[self._part()] if self._started else [],
-            encrypted_content=sealed_when_done(self, self._sealed),
+            summary=parts if self._summary else [],
+            content=UNSET if self._summary else parts,
+            encrypted_content=seal(self.text) if self._sealed and self.status != "in_progress" else UNSET,
         )
-
-
-class SummaryBuilder(PartBuilder):
-    """The model's reasoning in the form of a summary."""
-
-    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
-        super().__init__(
-            id, index, part="reasoning_summary_part", text="reasoning_summary_text", place="summary_index"
-        )
-        self._sealed = sealed
-
-    def _part(self) -> SummaryText:
-        return SummaryText(text=self.text)
-
-    def item(self) -> OutputReasoning:
-        return OutputReasoning(
-            id=self.id,
-            status=self.status,
-            summary=[self._part()] if self._started else [],
-            encrypted_content=sealed_when_done(self, self._sealed),
-        )
-
-
-def sealed_when_done(item: ItemBuilder, sealed: bool) -> str | UnsetType:
-    return seal(item.text) if sealed and item.status != "in_progress" else UNSET
 
 
 class CallBuilder(ItemBuilder):

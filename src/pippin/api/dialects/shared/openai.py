@@ -22,29 +22,27 @@ Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
 StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
 
-_CACHE = "A hint; the prefix cache keeps every prompt."
-_ROUTING = "For services that pass requests on to others; there is nobody to pass it on to."
-
 ACCEPTED: Final = {
     "user": BOOKKEEPING,
     "metadata": BOOKKEEPING,
     "store": "Bookkeeping: there is no address that would list stored answers.",
     "service_tier": "There is one tier.",
     "safety_identifier": BOOKKEEPING,
-    "prompt_cache_key": _CACHE,
-    "prompt_cache_retention": _CACHE,
-    "prompt_cache_options": _CACHE,
-    "cache_control": _CACHE,
-    "cache_prompt": _CACHE,
-    "id_slot": _CACHE,
+    **dict.fromkeys(
+        (
+            *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+            *("cache_control", "cache_prompt", "id_slot"),
+        ),
+        "A hint; the prefix cache keeps every prompt.",
+    ),
     "prediction": "A hint for speed, which Chat Completions follows.",
     "include": "Nothing that it can name is there to be included.",
     "betas": "Names of features; those that are here need no name.",
     "citations": "Answers cite nothing.",
-    "provider": _ROUTING,
-    "plugins": _ROUTING,
-    "transforms": _ROUTING,
-    "route": _ROUTING,
+    **dict.fromkeys(
+        ("provider", "plugins", "transforms", "route"),
+        "For services that pass requests on to others; there is nobody to pass it on to.",
+    ),
     "extra_body": "What a client forgot to unfold; its fields belong beside the others.",
     "extra_headers": "What a client forgot to unfold.",
     "request_id": "Bookkeeping; the header `x-request-id` names a request.",
@@ -52,50 +50,46 @@ ACCEPTED: Final = {
 }
 """Fields without effect on an answer, each with the reason."""
 
-_SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
-_BEAM = "beam search is not offered; use `n` or `best_of` to choose among answers."
-_DRAFT = "speculative decoding is set up by the operator."
-
-_SPECPREFILL = "every token of a prompt is computed; leave it out."
-
 REFUSED: Final = {
     "chat_template": "a template can only be set by the operator (`--chat-template-file`).",
     "role_mapping": "roles are rendered by the model's chat template.",
     "prompt_embeds": "embeddings can't be given instead of a prompt.",
     "logits_processors": "use `logit_bias`, `stop` or an output format instead.",
     "mm_processor_kwargs": "use `min_pixels`, `max_pixels` and `resize_shape` instead.",
-    "use_beam_search": _BEAM,
-    "length_penalty": _BEAM,
-    "early_stopping": _BEAM,
+    **dict.fromkeys(
+        ("use_beam_search", "length_penalty", "early_stopping"),
+        "beam search is not offered; use `n` or `best_of` to choose among answers.",
+    ),
     "bad_words": "use `logit_bias` to ban tokens.",
     "allowed_token_ids": "use `logit_bias` or `structured_outputs` instead.",
     "truncate_prompt_tokens": "use `truncation` to let old messages go.",
-    "return_token_ids": "use `logprobs` to learn of the tokens of an answer.",
-    "return_tokens_as_token_ids": "use `logprobs` to learn of the tokens of an answer.",
-    "return_tokens": "use `logprobs` to learn of the tokens of an answer.",
+    **dict.fromkeys(
+        ("return_token_ids", "return_tokens_as_token_ids", "return_tokens"),
+        "use `logprobs` to learn of the tokens of an answer.",
+    ),
     "kv_transfer_params": "caches are not moved between servers.",
     "vllm_xargs": "this is an option of vLLM's own plugins.",
     "thinking_forced_open": "use `enable_thinking` instead.",
-    "mirostat": _SAMPLER,
-    "mirostat_tau": _SAMPLER,
-    "mirostat_eta": _SAMPLER,
-    "dynatemp_range": _SAMPLER,
-    "dynatemp_exponent": _SAMPLER,
-    "samplers": _SAMPLER,
-    "tfs_z": _SAMPLER,
-    "top_a": _SAMPLER,
+    **dict.fromkeys(
+        (
+            *("mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),
+            *("samplers", "tfs_z", "top_a"),
+        ),
+        "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY.",
+    ),
     "xtc_special_tokens": "XTC leaves special tokens alone.",
     "n_probs": "use `logprobs` and `top_logprobs`.",
     "post_sampling_probs": "use `logprobs`.",
     "n_predict": "use `max_tokens`.",
     "t_max_predict_ms": "use `timeout`.",
     "lora": "use `adapter_path`.",
-    "draft_model": _DRAFT,
-    "num_draft_tokens": _DRAFT,
-    "mllm_draft": _DRAFT,
-    "specprefill": _SPECPREFILL,
-    "specprefill_keep_pct": _SPECPREFILL,
-    "specprefill_backbone_pct": _SPECPREFILL,
+    **dict.fromkeys(
+        ("draft_model", "num_draft_tokens", "mllm_draft"), "speculative decoding is set up by the operator."
+    ),
+    **dict.fromkeys(
+        ("specprefill", "specprefill_keep_pct", "specprefill_backbone_pct"),
+        "every token of a prompt is computed; leave it out.",
+    ),
 }
 
 NO_PROGRESS: Final = (
