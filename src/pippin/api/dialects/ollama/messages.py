@@ -4,20 +4,20 @@ In Ollama's messages, a tool result names the tool (`tool_name`) and not the cal
 matched here: in order, and by name if the result has one.
 """
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import check_depth, invalid, unsupported
+from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 
 MAX_MESSAGES: Final = 16_384
 MAX_TOOLS: Final = 512
 MAX_IMAGES: Final = 256
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
 
 Images = Annotated[tuple[str, ...], Meta(max_length=MAX_IMAGES)]
 
@@ -44,13 +44,6 @@ class OllamaMessage(Struct, kw_only=True):
     tool_name: str | None = None
     name: str | None = None
     tool_call_id: str | None = None
-
-
-class FunctionDefinition(Struct, kw_only=True):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class GivenTool(Struct, kw_only=True):
@@ -129,21 +122,10 @@ def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
     if given is not None and len(given) > MAX_TOOLS:
         raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
-        at, function = f"tools[{place}].function", tool.function
+        function = tool.function
         if tool.type != "function":
             raise unsupported(f"tools[{place}].type", 'only tools of type "function" are supported.')
-        if not _NAME.fullmatch(function.name):
-            raise invalid(f"{at}.name", "must be 1 to 128 letters, digits and any of `_.:/-`.")
-        if function.name in tools:
-            raise invalid(f"{at}.name", "is the name of an earlier tool too; give each its own.")
-        parameters = function.parameters
-        if parameters is not None:
-            if parameters.get("type", "object") != "object":
-                raise invalid(f"{at}.parameters.type", 'must be "object": arguments are passed by name.')
-            if parameters.get("properties", {}) is None:
-                parameters = parameters | {"properties": {}}
-            if not isinstance(parameters.get("properties", {}), dict):
-                raise invalid(f"{at}.parameters.properties", "must map names to schemas.")
-            check_depth(parameters, f"{at}.parameters")
-        tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
+        if function.parameters is not None and function.parameters.get("properties", {}) is None:
+            function.parameters |= {"properties": {}}
+        offer(function, tools, f"tools[{place}].function", _NAME)
     return tuple(tools.values())

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, loggable, unsupported
-from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 from pippin.core.decoding import from_json
 

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.core import parameters
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 from pippin.core.requests import Sampling, Thinking
