@@ -13,9 +13,8 @@ import pytest
 
 from pippin.api.batches import runner as rooms
 from pippin.api.batches.folder import LEFT_OVER, Folder
-from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import OpenAIResults, read_lines
-from pippin.api.batches.runner import BatchRunner
+from pippin.api.batches.runner import BatchRunner, Reply
 from pippin.api.batches.store import Batch, BatchStore, Counts, Line, Used
 from pippin.core.errors import ServerError
 

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
@@ -202,11 +202,8 @@ class BatchStore:
 
     def file(self, owner: str, id: str) -> StoredFile:
         """Raises `ServerError("not_found")` if the owner has no such file."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM files WHERE id = ? AND owner = ?", (id, owner)
-            ).fetchone()
-        stored = from_json(found[0], StoredFile) if found else None
+        found = self._found("SELECT body FROM files WHERE id = ? AND owner = ?", id, owner)
+        stored = from_json(found[0][0], StoredFile) if found else None
         if stored is None or self._is_old(stored):
             raise ServerError(
                 "not_found", f"There is no file {id!r}: it was never stored, or was deleted.", "id"
@@ -215,10 +212,7 @@ class BatchStore:
 
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files, oldest first."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM files WHERE owner = ? ORDER BY created, id", (owner,)
-            ).fetchall()
+        found = self._found("SELECT body FROM files WHERE owner = ? ORDER BY created, id", owner)
         listed = [from_json(body, StoredFile) for (body,) in found]
         return [each for each in listed if not self._is_old(each)]
 
@@ -241,9 +235,7 @@ class BatchStore:
         if not self.exists:
             return
         self._folder.sweep()
-        with self._transaction() as database:
-            found = database.execute("SELECT body FROM files").fetchall()
-        for (body,) in found:
+        for (body,) in self._found("SELECT body FROM files"):
             stored = from_json(body, StoredFile)
             if self._is_old(stored):
                 self._remove_file(stored.id)
@@ -274,28 +266,19 @@ class BatchStore:
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` if the owner has no such batch."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM batches WHERE id = ? AND owner = ?", (id, owner)
-            ).fetchone()
-        if found is None:
+        found = self._found("SELECT body FROM batches WHERE id = ? AND owner = ?", id, owner)
+        if not found:
             raise ServerError("not_found", f"There is no batch {id!r}.", "id")
-        return from_json(found[0], Batch)
+        return from_json(found[0][0], Batch)
 
     def batches(self, owner: str) -> list[Batch]:
         """The owner's batches, oldest first."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM batches WHERE owner = ? ORDER BY created, id", (owner,)
-            ).fetchall()
+        found = self._found("SELECT body FROM batches WHERE owner = ? ORDER BY created, id", owner)
         return [from_json(body, Batch) for (body,) in found]
 
     def unfinished(self) -> list[Batch]:
         """The batches of all owners that have not ended, oldest first."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM batches WHERE ended = 0 ORDER BY created, id"
-            ).fetchall()
+        found = self._found("SELECT body FROM batches WHERE ended = 0 ORDER BY created, id")
         return [from_json(body, Batch) for (body,) in found]
 
     def delete_batch(self, batch: Batch) -> None:
@@ -308,12 +291,11 @@ class BatchStore:
 
     def open_lines(self, batch: str, after: int, most: int) -> list[Line]:
         """Lines without an answer whose number is above `after`, in order."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT number, custom_id, start, length FROM lines "
-                "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
-                (batch, after, most),
-            ).fetchall()
+        found = self._found(
+            "SELECT number, custom_id, start, length FROM lines "
+            "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
+            *(batch, after, most),
+        )
         return [Line(*each) for each in found]
 
     def answered(self, batch: Batch, number: int, status: int, request: str, reply: bytes) -> None:
@@ -332,12 +314,11 @@ class BatchStore:
         """All lines of a batch in order, with their answers, some at a time."""
         after = -1
         while True:
-            with self._transaction() as database:
-                found = database.execute(
-                    "SELECT number, custom_id, start, length, status, request, reply FROM lines "
-                    "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
-                    (batch, after),
-                ).fetchall()
+            found = self._found(
+                "SELECT number, custom_id, start, length, status, request, reply FROM lines "
+                "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
+                *(batch, after),
+            )
             if not found:
                 return
             yield from (Line(*each) for each in found)
@@ -346,12 +327,11 @@ class BatchStore:
     def counts(self, batch: Batch) -> Counts:
         if batch.counts is not None:
             return batch.counts
-        with self._transaction() as database:
-            total, succeeded, answered = database.execute(
-                "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
-                "FROM lines WHERE batch = ?",
-                (batch.id,),
-            ).fetchone()
+        [(total, succeeded, answered)] = self._found(
+            "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
+            "FROM lines WHERE batch = ?",
+            batch.id,
+        )
         return Counts(total, succeeded, answered - succeeded)
 
     def _put(self, database: sqlite3.Connection, batch: Batch) -> None:
@@ -390,6 +370,10 @@ class BatchStore:
         with self._transaction() as database:
             database.execute("DELETE FROM files WHERE id = ?", (id,))
         self._folder.remove(id)
+
+    def _found(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._transaction() as database:
+            return database.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
