@@ -1,7 +1,5 @@
 """The common part of the event streams of endpoints other than generation."""
 
-from typing import Any
-
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.frames import event_frame
 from pippin.api.dialects.shared.openai import error_body
@@ -13,7 +11,3 @@ class NamedEvents(StreamEncoder):
 
     def failed(self, report: ErrorReport) -> bytes:
         return event_frame("error", error_body(report))
-
-
-def named_event(name: str, payload: dict[str, Any]) -> bytes:
-    return event_frame(name, {"type": name, **payload})

@@ -8,7 +8,8 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
-from pippin.api.kinds.named_events import NamedEvents, named_event
+from pippin.api.dialects.shared.frames import typed_frame
+from pippin.api.kinds.named_events import NamedEvents
 from pippin.core.events import Event, SpeechChunk, Spoken
 from pippin.core.tasks import FileFormat, Speak
 
@@ -143,13 +144,13 @@ class SpeechEvents(NamedEvents):
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case SpeechChunk(data=data):
-                return named_event("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
+                return typed_frame("speech.audio.delta", audio=base64.b64encode(data).decode())
             case Spoken(usage=usage):
                 figures = {
                     "input_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": usage.prompt_tokens + usage.completion_tokens,
                 }
-                return named_event("speech.audio.done", {"usage": figures})
+                return typed_frame("speech.audio.done", usage=figures)
             case _:
                 return b""

@@ -9,9 +9,10 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
-from pippin.api.kinds.named_events import NamedEvents, named_event
+from pippin.api.kinds.named_events import NamedEvents
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
 from pippin.core.tasks import Transcribe
@@ -247,7 +248,7 @@ class TranscriptionEvents(NamedEvents):
             case Segment(text=text):
                 delta = text if self._begun else text.lstrip()
                 self._begun = True
-                return named_event("transcript.text.delta", {"delta": delta})
+                return typed_frame("transcript.text.delta", delta=delta)
             case Transcribed(text=text, usage=usage):
                 total = usage.prompt_tokens + usage.completion_tokens
                 figures = {
@@ -257,7 +258,7 @@ class TranscriptionEvents(NamedEvents):
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": total,
                 }
-                return named_event("transcript.text.done", {"text": text, "usage": figures})
+                return typed_frame("transcript.text.done", text=text, usage=figures)
             case _:
                 return b""
 

@@ -1,4 +1,4 @@
-"""The answers of Anthropic's Messages API: the message, its content blocks, and the events of a stream.
+"""The answers of Anthropic's Messages API: the message, its content blocks, and errors.
 
 The encoder builds these structs, and the OpenAPI document describes them.
 """
@@ -74,59 +74,11 @@ class TokenCount(Closed):
     input_tokens: int
 
 
-class MessageStart(Struct, tag_field="type", tag="message_start"):
-    message: MessageAnswer
-
-
-class BlockStart(Struct, tag_field="type", tag="content_block_start"):
-    index: int
-    content_block: BlockAnswer
-
-
-class TextDelta(Struct, tag_field="type", tag="text_delta"):
-    text: str
-
-
-class ThinkingDelta(Struct, tag_field="type", tag="thinking_delta"):
-    thinking: str
-
-
-class SignatureDelta(Struct, tag_field="type", tag="signature_delta"):
-    signature: str
-
-
-class JsonDelta(Struct, tag_field="type", tag="input_json_delta"):
-    partial_json: str
-
-
-class BlockDelta(Struct, tag_field="type", tag="content_block_delta"):
-    index: int
-    delta: TextDelta | ThinkingDelta | SignatureDelta | JsonDelta
-
-
-class BlockStop(Struct, tag_field="type", tag="content_block_stop"):
-    index: int
-
-
 class Stop(Struct, frozen=True):
     """Why a message ended, and the client's stop sequence that ended it; both are null until the end."""
 
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
-
-
-class MessageDelta(Struct, tag_field="type", tag="message_delta"):
-    delta: Stop
-    usage: MessageUsage
-    warnings: list[str] | UnsetType = UNSET
-
-
-class MessageStop(Struct, tag_field="type", tag="message_stop"):
-    pass
-
-
-class Ping(Struct, tag_field="type", tag="ping"):
-    pass
 
 
 class ThreadUnsupported(Struct, tag_field="error_code", tag="thread_unsupported_request"):
@@ -146,8 +98,3 @@ class Failure(Struct, tag_field="type", tag="error"):
 
     error: FailureDetail
     request_id: str
-
-
-MessageEvent = (
-    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping | Failure
-)

@@ -10,33 +10,21 @@ import msgspec
 from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.messages.answer import (
     BlockAnswer,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
     Failure,
     FailureDetail,
-    JsonDelta,
     McpToolResultAnswer,
     McpToolUseAnswer,
     MessageAnswer,
-    MessageDelta,
-    MessageEvent,
-    MessageStart,
-    MessageStop,
     MessageUsage,
-    Ping,
-    SignatureDelta,
     Stop,
     StopReason,
     TextAnswer,
-    TextDelta,
     ThinkingAnswer,
-    ThinkingDelta,
     ThinkingDetails,
     ThreadUnsupported,
     ToolUseAnswer,
 )
-from pippin.api.dialects.shared.frames import COMMENT, event_frame
+from pippin.api.dialects.shared.frames import COMMENT, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import CompletedPart, Completion, object_of
@@ -140,15 +128,15 @@ class MessagesEncoder(Encoder):
             case Progress():
                 return self._begin(event.cached)
             case PartStarted(choice=0) | PartDelta(choice=0) | PartEnded(choice=0) | Finished(choice=0):
-                return self._begin(0) + b"".join([_frame(each) for each in self._events(event)])
+                return self._begin(0) + b"".join(self._frames(event))
             case _:
                 return b""
 
     def keep_alive(self) -> bytes:
-        return _frame(Ping()) if self._opened else COMMENT
+        return typed_frame("ping") if self._opened else COMMENT
 
     def failed(self, report: ErrorReport) -> bytes:
-        return _frame(error_of(report, self._run.id))
+        return event_frame("error", error_of(report, self._run.id))
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]
@@ -166,7 +154,7 @@ class MessagesEncoder(Encoder):
         self._opened = True
         usage = Usage(prompt_tokens=self._prompt_tokens, cached_tokens=cached, completion_tokens=0)
         message = self._message([], Stop(), usage_of(usage, cached=False))
-        return _frame(MessageStart(message)) + self.keep_alive()
+        return typed_frame("message_start", message=message) + self.keep_alive()
 
     def _message(self, content: list[BlockAnswer], stop: Stop, usage: MessageUsage) -> MessageAnswer:
         return MessageAnswer(
@@ -179,7 +167,7 @@ class MessagesEncoder(Encoder):
             usage=usage,
         )
 
-    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[MessageEvent]:
+    def _frames(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[bytes]:
         match event:
             case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
                 self._part = None
@@ -195,14 +183,16 @@ class MessagesEncoder(Encoder):
                 yield from self._stop_block()
             case Finished():
                 usage = usage_of(event.usage, cached=self._shape.cached)
-                yield MessageDelta(stop_of(event), usage, warnings_of([event]))
-                yield MessageStop()
+                warnings = warnings_of([event])
+                yield typed_frame("message_delta", delta=stop_of(event), usage=usage, warnings=warnings)
+                yield typed_frame("message_stop")
 
-    def _start_block(self, part: PartStarted, text: str = "") -> BlockStart:
+    def _start_block(self, part: PartStarted, text: str = "") -> bytes:
         self._open, self._part = part, None
-        return BlockStart(self._blocks, block_of(part, text, {}))
+        block = block_of(part, text, {})
+        return typed_frame("content_block_start", index=self._blocks, content_block=block)
 
-    def _grow(self, delta: PartDelta) -> Iterator[MessageEvent]:
+    def _grow(self, delta: PartDelta) -> Iterator[bytes]:
         match self._part:
             case PartStarted(kind="server_result") as part:
                 yield self._start_block(part, delta.text)
@@ -213,22 +203,25 @@ class MessagesEncoder(Encoder):
             return
         match self._open:
             case PartStarted(kind="text"):
-                yield BlockDelta(self._blocks, TextDelta(delta.text))
+                yield self._grew("text_delta", text=delta.text)
             case PartStarted(kind="reasoning"):
                 self._thought.append(delta.text)
                 if self._shape.thinking == "text":
-                    yield BlockDelta(self._blocks, ThinkingDelta(delta.text))
+                    yield self._grew("thinking_delta", thinking=delta.text)
             case PartStarted(kind="tool_call" | "server_call"):
-                yield BlockDelta(self._blocks, JsonDelta(delta.text))
+                yield self._grew("input_json_delta", partial_json=delta.text)
             case _:
                 pass
 
-    def _stop_block(self) -> Iterator[MessageEvent]:
+    def _grew(self, type: str, **delta: str) -> bytes:
+        return typed_frame("content_block_delta", index=self._blocks, delta={"type": type, **delta})
+
+    def _stop_block(self) -> Iterator[bytes]:
         if self._open is not None:
             if self._open.kind == "reasoning":
                 signature = self._signature("".join(self._thought))
-                yield BlockDelta(self._blocks, SignatureDelta(signature))
-            yield BlockStop(self._blocks)
+                yield self._grew("signature_delta", signature=signature)
+            yield typed_frame("content_block_stop", index=self._blocks)
             self._blocks += 1
         self._open, self._part, self._thought = None, None, []
 
@@ -252,10 +245,6 @@ class MessagesEncoder(Encoder):
         if self._shape.thinking == "signature":
             return seal(thought)
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
-
-
-def _frame(event: MessageEvent) -> bytes:
-    return event_frame(str(event.__struct_config__.tag), event)
 
 
 def stop_of(finished: Finished) -> Stop:

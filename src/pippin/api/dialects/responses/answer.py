@@ -1,4 +1,4 @@
-"""The answers of the Responses API: the response object, its output items, and the events of a stream.
+"""The answers of the Responses API: the response object and its output items.
 
 The encoders build these structs, and the OpenAPI document describes them. Items and content parts are tagged unions, so
 their `type` comes first on the wire. `UNSET` fields are omitted; `None` is written as null.
@@ -7,7 +7,7 @@ their `type` comes first on the wire. `UNSET` fields are omitted; `None` is writ
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from pippin.api.dialects.responses.body import SchemaFormat
 from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
@@ -211,63 +211,6 @@ class ResponseAnswer(Closed, kw_only=True):
     prompt_cache_key: str | None
     user: str | None
     warnings: list[str] | UnsetType = UNSET
-
-
-class StreamEvent(Struct, kw_only=True):
-    """An event of a stream. `sequence_number` counts the events from 0; the encoder sets it when it sends one."""
-
-    type: str
-    sequence_number: int = 0
-
-
-class ResponseChanged(StreamEvent, kw_only=True):
-    response: ResponseAnswer
-
-
-class RunRefused(StreamEvent, kw_only=True):
-    """The error of a run that failed before its response was created."""
-
-    type: str = "error"
-    code: str
-    message: str
-    param: str | None
-
-
-class ItemChanged(StreamEvent, kw_only=True):
-    output_index: int
-    item: Output
-
-
-class ItemEvent(StreamEvent, kw_only=True):
-    """An event about the item at `output_index`, or about its part at `content_index` or `summary_index`."""
-
-    item_id: str
-    output_index: int
-    content_index: int | UnsetType = UNSET
-    summary_index: int | UnsetType = UNSET
-
-
-class PartChanged(ItemEvent, kw_only=True):
-    part: OutputText | ReasoningText | SummaryText
-
-
-class TextGrew(ItemEvent, kw_only=True):
-    delta: str
-    logprobs: list[TokenLogprob] | UnsetType = UNSET
-
-
-class TextDone(ItemEvent, kw_only=True):
-    text: str
-    logprobs: list[TokenLogprob] | UnsetType = UNSET
-
-
-class ArgumentsDone(ItemEvent, kw_only=True):
-    name: str | UnsetType = UNSET
-    arguments: str
-
-
-class InputDone(ItemEvent, kw_only=True):
-    input: str
 
 
 class CompactedConversation(Closed, kw_only=True):

@@ -11,10 +11,7 @@ from pippin.api.dialects.responses.answer import (
     Incompleteness,
     ItemStatus,
     ResponseAnswer,
-    ResponseChanged,
     ResponseFailure,
-    RunRefused,
-    StreamEvent,
     usage_of,
 )
 from pippin.api.dialects.responses.output import (
@@ -29,9 +26,10 @@ from pippin.api.dialects.responses.output import (
     McpCalls,
     MessageBuilder,
     ReasoningBuilder,
+    StreamEvent,
 )
 from pippin.api.dialects.responses.tools import Toolbox
-from pippin.api.dialects.shared.frames import DONE, event_frame
+from pippin.api.dialects.shared.frames import DONE, typed_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -137,7 +135,7 @@ class ResponsesEncoder(Encoder):
             self._answer.status = "failed"
             self._answer.error = ResponseFailure(code=code, message=report.message)
         if not self._created:
-            return self._frame(RunRefused(code=code, message=report.message, param=report.param))
+            return self._frame("error", code=code, message=report.message, param=report.param)
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def end(self) -> bytes:
@@ -241,15 +239,14 @@ class ResponsesEncoder(Encoder):
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:
-        return self._frame(ResponseChanged(type=type, response=self.response()))
+        return self._frame(type, response=self.response())
 
     def _frames(self, events: Iterable[StreamEvent]) -> bytes:
-        return b"".join([self._frame(event) for event in events])
+        return b"".join([self._frame(name, **fields) for name, fields in events])
 
-    def _frame(self, event: StreamEvent) -> bytes:
-        event.sequence_number = self._sequence
+    def _frame(self, type: str, **fields: Any) -> bytes:
         self._sequence += 1
-        return event_frame(event.type, event)
+        return typed_frame(type, sequence_number=self._sequence - 1, **fields)
 
 
 def response_id(run: RunInfo) -> str:

@@ -8,10 +8,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pippin.api.dialects.responses.answer import (
-    ArgumentsDone,
-    InputDone,
-    ItemChanged,
-    ItemEvent,
     ItemStatus,
     ListedTool,
     McpFailure,
@@ -27,12 +23,8 @@ from pippin.api.dialects.responses.answer import (
     OutputReasoning,
     OutputShellCall,
     OutputText,
-    PartChanged,
     ReasoningText,
-    StreamEvent,
     SummaryText,
-    TextDone,
-    TextGrew,
 )
 from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
@@ -41,6 +33,8 @@ from pippin.core.conversation import Tool
 from pippin.core.decoding import from_json
 from pippin.core.events import PartDelta, PartStarted, ToolsListed
 
+StreamEvent = tuple[str, dict[str, Any]]
+"""The type of an event, and its other fields."""
 Events = Iterator[StreamEvent]
 
 
@@ -91,14 +85,15 @@ class ItemBuilder(ABC):
         self.status = status
         yield self._changed("response.output_item.done")
 
-    def _changed(self, type: str) -> ItemChanged:
-        return ItemChanged(type=type, output_index=self.index, item=self.item())
+    def _changed(self, type: str) -> StreamEvent:
+        return type, {"output_index": self.index, "item": self.item()}
+
+    def _event(self, type: str, **fields: Any) -> StreamEvent:
+        """An event about the item, or about its part."""
+        return f"response.{type}", self._place | fields
 
     def _arguments_grew(self, type: str, text: str) -> Iterable[StreamEvent]:
-        return (TextGrew(type=type, delta=text, **self._place),) if text else ()
-
-    def _news(self, type: str) -> ItemEvent:
-        return ItemEvent(type=type, **self._place)
+        return (self._event(type, delta=text),) if text else ()
 
 
 class PartBuilder(ItemBuilder):
@@ -108,9 +103,7 @@ class PartBuilder(ItemBuilder):
         """`part` and `text` are their names in event types; `place` is the field with the index of the part."""
         super().__init__(id, index)
         self._place[place] = 0
-        self._part_type = f"response.{part}"
-        self._text_type = f"response.{text}"
-        self._delta_type = f"response.{text}.delta"
+        self._part_type, self._text_type = part, text
         self._logprobs: list[TokenLogprob] | UnsetType = UNSET
         self._started = False
 
@@ -119,7 +112,7 @@ class PartBuilder(ItemBuilder):
 
     def opened(self) -> Events:
         self._started = True
-        yield PartChanged(type=f"{self._part_type}.added", part=self._part(), **self._place)
+        yield self._event(f"{self._part_type}.added", part=self._part())
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
         logprobs: list[TokenLogprob] | UnsetType = UNSET
@@ -128,11 +121,11 @@ class PartBuilder(ItemBuilder):
             self._logprobs += logprobs
         if not delta.text and not logprobs:
             return ()
-        return (TextGrew(type=self._delta_type, delta=delta.text, logprobs=logprobs, **self._place),)
+        return (self._event(f"{self._text_type}.delta", delta=delta.text, logprobs=logprobs),)
 
     def closed(self) -> Events:
-        yield TextDone(type=f"{self._text_type}.done", text=self.text, logprobs=self._logprobs, **self._place)
-        yield PartChanged(type=f"{self._part_type}.done", part=self._part(), **self._place)
+        yield self._event(f"{self._text_type}.done", text=self.text, logprobs=self._logprobs)
+        yield self._event(f"{self._part_type}.done", part=self._part())
 
 
 class MessageBuilder(PartBuilder):
@@ -199,15 +192,11 @@ class FunctionCallBuilder(CallBuilder):
         )
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return self._arguments_grew("response.function_call_arguments.delta", delta.text)
+        return self._arguments_grew("function_call_arguments.delta", delta.text)
 
     def closed(self) -> Events:
-        yield ArgumentsDone(
-            type="response.function_call_arguments.done",
-            name=self.origin.name,
-            arguments=self.text,
-            **self._place,
-        )
+        done = "function_call_arguments.done"
+        yield self._event(done, name=self.origin.name, arguments=self.text)
 
 
 class CustomCallBuilder(CallBuilder):
@@ -226,8 +215,8 @@ class CustomCallBuilder(CallBuilder):
 
     def closed(self) -> Events:
         text = custom_input(self.text)
-        yield from self._arguments_grew("response.custom_tool_call_input.delta", text)
-        yield InputDone(type="response.custom_tool_call_input.done", input=text, **self._place)
+        yield from self._arguments_grew("custom_tool_call_input.delta", text)
+        yield self._event("custom_tool_call_input.done", input=text)
 
 
 class ActionCallBuilder(CallBuilder):
@@ -286,10 +275,10 @@ class ListedToolsBuilder(ItemBuilder):
         return OutputListedTools(id=self.id, server_label=self._listed.server, tools=tools)
 
     def opened(self) -> Events:
-        yield self._news("response.mcp_list_tools.in_progress")
+        yield self._event("mcp_list_tools.in_progress")
 
     def closed(self) -> Events:
-        yield self._news("response.mcp_list_tools.completed")
+        yield self._event("mcp_list_tools.completed")
 
 
 def _listed(tool: Tool) -> ListedTool:
@@ -320,14 +309,14 @@ class McpCallBuilder(ItemBuilder):
         )
 
     def opened(self) -> Events:
-        yield self._news("response.mcp_call.in_progress")
+        yield self._event("mcp_call.in_progress")
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return self._arguments_grew("response.mcp_call_arguments.delta", delta.text)
+        return self._arguments_grew("mcp_call_arguments.delta", delta.text)
 
-    def asked(self) -> ArgumentsDone:
+    def asked(self) -> StreamEvent:
         """The event for complete arguments, after which the call is made."""
-        return ArgumentsDone(type="response.mcp_call_arguments.done", arguments=self.text, **self._place)
+        return self._event("mcp_call_arguments.done", arguments=self.text)
 
     def answered(self, text: str, *, is_error: bool) -> Events:
         self._result, self._failed = text, is_error
@@ -335,7 +324,7 @@ class McpCallBuilder(ItemBuilder):
 
     def close(self, status: ItemStatus) -> Events:
         if self._result is not None:
-            yield self._news(f"response.mcp_call.{'failed' if self._failed else 'completed'}")
+            yield self._event(f"mcp_call.{'failed' if self._failed else 'completed'}")
         yield from super().close(status)
 
 
@@ -347,7 +336,7 @@ class McpCalls:
         self._answering: PartStarted | None = None
         self._pieces: list[str] = []
 
-    def wait_for(self, item: McpCallBuilder) -> ArgumentsDone:
+    def wait_for(self, item: McpCallBuilder) -> StreamEvent:
         self._waiting[item.call_id] = item
         return item.asked()
 

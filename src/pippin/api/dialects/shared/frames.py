@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 
 class Closed(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -19,3 +19,8 @@ _encode = msgspec.json.Encoder().encode
 
 def event_frame(name: str, payload: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(payload))
+
+
+def typed_frame(type: str, **fields: Any) -> bytes:
+    """An event whose name is also in its body. Fields that are `UNSET` are left out."""
+    return event_frame(type, {"type": type} | {name: it for name, it in fields.items() if it is not UNSET})
