@@ -96,8 +96,8 @@ class Handler:
         self._service = service
         self._options = options
         self._limits = limits
-        self._media = media
-        self._tools = tools
+        self.media = media
+        self.tools = tools
         self._unknown = UnknownFields()
         self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
@@ -280,7 +280,7 @@ class Handler:
             name=name,
             model=first.model,
             tasks=[Generate(each.request) for each in equipped],
-            starter=self._tools.starter(self._service, equipped) if offers else self._service,
+            starter=self.tools.starter(self._service, equipped) if offers else self._service,
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
@@ -305,9 +305,9 @@ class Handler:
 
     async def _equipped(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
         named = mcp_servers_of(headers)
-        if not (named or wanted.toolsets or self._tools.unasked):
+        if not (named or wanted.toolsets or self.tools.unasked):
             return Equipped(wanted)
-        return await self._tools.equip(wanted, named, allowed=exchange.may_use_tools)
+        return await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
 
     async def _resolved(
         self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
@@ -319,7 +319,7 @@ class Handler:
         parts = (part for message in salted.messages or () for part in message.parts)
         if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted
-        return await self._media.resolve(salted)
+        return await self.media.resolve(salted)
 
 
 def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:

@@ -57,7 +57,7 @@ def routes(api: Api) -> list[BaseRoute]:
         calls = Calls(api, request)
         settings, _ = await session_of(calls, given)
         await check_served(calls, settings, "session")
-        value, expires_at = api.client_secrets.make(
+        value, expires_at = api.access.client_secrets.make(
             exchange.account,
             exchange.key,
             msgspec.json.encode(given),

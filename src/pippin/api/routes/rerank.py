@@ -24,7 +24,7 @@ def routes(api: Api) -> list[BaseRoute]:
         """Documents in the order of how well they fit a query"""
         fields, unknown = await api.handler.json_of(request, reranking.RERANK.decode)
         api.handler.note_unknown("rerank", unknown)
-        task = await api.media.resolve_rerank(reranking.rerank_task_of(fields))
+        task = await api.handler.media.resolve_rerank(reranking.rerank_task_of(fields))
         found, name = await run(request, task, fields.model, "rerank")
         stem = exchange_of(request.scope).id
 

@@ -180,10 +180,7 @@ class TopLogprob(Struct, kw_only=True):
     bytes: list[int]
 
 
-class TokenLogprob(Struct, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
+class TokenLogprob(TopLogprob, kw_only=True):
     top_logprobs: list[TopLogprob]
 
 

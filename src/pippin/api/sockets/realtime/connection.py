@@ -84,7 +84,7 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     try:
         settings, hears = await _asked_for(calls, socket)
     except ServerError as error:
-        await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
+        await socket.send_denial_response(api.access.errors.reply(error.report, socket.scope))
         return
     channel = Channel(socket, holds_back=True)
     if is_beta(socket):
@@ -125,7 +125,7 @@ async def _asked_for(calls: Calls, socket: WebSocket) -> tuple[Settings, bool]:
 def _secret_of(calls: Calls, socket: WebSocket) -> ClientSecret | None:
     """The client secret with which a connection is opened. Raises `ServerError` if it is unknown."""
     for key in shown_keys(socket.headers):
-        if (secret := calls.api.client_secrets.find(key)) is not None:
+        if (secret := calls.api.access.client_secrets.find(key)) is not None:
             return secret
         if key.startswith(PREFIX.encode()) and calls.exchange.key is None:
             raise ServerError(
