@@ -135,10 +135,11 @@ class MediaResolver:
         for number, part in enumerate(parts):
             where = f"{param}.content[{number}]"
             match part:
-                case Image() | Audio() | Video() | Document() if earlier is not None:
-                    found.append(await self._earlier(part, part.field or where, earlier))
                 case Image() | Audio() | Video() | Document():
-                    found.append(await self._part(part, part.field or where))
+                    own = part.field or where
+                    found.append(
+                        await (self._earlier(part, own, earlier) if earlier else self._part(part, own))
+                    )
                 case ToolResult(parts=inner) if _has_media(inner):
                     resolved = await self._parts(inner, where, earlier)
                     found.append(msgspec.structs.replace(part, parts=resolved))

@@ -106,8 +106,8 @@ class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
 
 
 class Clip(Marked, kw_only=True):
-    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
-    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    fps: engine.FramesPerSecond | None = None
+    max_frames: engine.Frames | None = None
 
 
 class VideoUrlPart(Clip, tag_field="type", tag="video_url", kw_only=True):
@@ -363,7 +363,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="And of this many others beside it.")
+        engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
     ] = None
     modalities: Annotated[tuple[Literal["text", "audio"], ...] | None, Meta(description='Only ["text"].')] = (
         None

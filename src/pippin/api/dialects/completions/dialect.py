@@ -42,7 +42,7 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         shared.Choices | None, Meta(description="Run so many, answer with the likeliest `n`.")
     ] = None
     logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
+        engine.TopLogprobs | None,
         Meta(description="Report the log probability of each token, and of so many others."),
     ] = None
 

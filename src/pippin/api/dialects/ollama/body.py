@@ -81,7 +81,7 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     ] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="And of this many others beside it.")
+        engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
     ] = None
 
 

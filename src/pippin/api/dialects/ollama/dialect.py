@@ -2,6 +2,7 @@
 
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -14,7 +15,6 @@ from pippin.api.dialects.ollama.encode import (
     OllamaEncoder,
     OllamaError,
     OllamaShape,
-    encode_error,
 )
 from pippin.api.dialects.ollama.messages import (
     GivenTool,
@@ -61,7 +61,7 @@ class _OllamaDialect(Dialect[OllamaShape]):
         return OllamaEncoder(decoded.shape, run)
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
+        return msgspec.json.encode(OllamaError(error=report.message))
 
 
 class OllamaChatDialect(_OllamaDialect):

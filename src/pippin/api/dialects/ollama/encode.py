@@ -87,10 +87,6 @@ class OllamaError(Struct, kw_only=True):
     error: str
 
 
-def encode_error(report: ErrorReport) -> bytes:
-    return msgspec.json.encode(OllamaError(error=report.message))
-
-
 def now() -> str:
     """The current time in Ollama's form: RFC 3339, in UTC."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -132,7 +128,7 @@ class OllamaEncoder(Encoder):
         return self._line(AnswerMessage())
 
     def failed(self, report: ErrorReport) -> bytes:
-        return encode_error(report) + b"\n"
+        return msgspec.json.encode(OllamaError(error=report.message)) + b"\n"
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]

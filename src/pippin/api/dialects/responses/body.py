@@ -11,6 +11,7 @@ from pippin.api.dialects.shared.engine_fields import (
     EngineFields,
     JsonObjectFormat,
     TextFormat,
+    TopLogprobs,
     Verbosity,
 )
 from pippin.api.dialects.shared.fields import BOOKKEEPING, accepted_beside
@@ -83,9 +84,7 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
         Meta(description="Most new tokens, reasoning included."),
     ] = None
-    top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="Alternatives beside each token.")
-    ] = None
+    top_logprobs: Annotated[TopLogprobs | None, Meta(description="Alternatives beside each token.")] = None
     stop: Annotated[str | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None

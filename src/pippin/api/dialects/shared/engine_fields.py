@@ -333,6 +333,10 @@ Verbosity = Literal["low", "medium", "high"]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Marker = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+Pixels = Annotated[int, Meta(ge=1, le=2**31)]
+Frames = Annotated[int, Meta(ge=1, le=4096)]
+FramesPerSecond = Annotated[float, Meta(gt=0, le=120)]
 MostTokens = Annotated[int, Meta(ge=-1, le=100_000_000)]
 """A limit of new tokens; -1 is none, as in LM Studio and llama.cpp."""
 
@@ -355,8 +359,8 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
-DenoisingSteps = Annotated[int, Meta(ge=1, le=4096)]
 BlockTokens = Annotated[int, Meta(ge=1, le=4096)]
+Steps = Annotated[int, Meta(ge=0, le=4096)]
 Confidence = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -364,7 +368,7 @@ class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
     """mlx-vlm's fields for diffusion language models; other models refuse them by name. Read with `diffusion_of`."""
 
     max_denoising_steps: Annotated[
-        DenoisingSteps | None, Meta(description="Of diffusion models: most denoising steps of a block.")
+        BlockTokens | None, Meta(description="Of diffusion models: most denoising steps of a block.")
     ] = None
     block_length: Annotated[
         BlockTokens | None,
@@ -389,11 +393,11 @@ class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
         Meta(description="Of diffusion models: the probability from which a revealed token is replaced."),
     ] = None
     max_post_steps: Annotated[
-        Annotated[int, Meta(ge=0, le=4096)] | None,
+        Steps | None,
         Meta(description="Of diffusion models: most steps of replacing, once a block is revealed."),
     ] = None
     stability_steps: Annotated[
-        Annotated[int, Meta(ge=0, le=4096)] | None,
+        Steps | None,
         Meta(description="Of diffusion models: steps without a change after which a block is done."),
     ] = None
     diffusion_full_canvas: Annotated[
@@ -483,22 +487,14 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
         Annotated[str, Meta(min_length=1, max_length=512)] | None,
         Meta(description="Keeps cached prompts apart from requests with another salt."),
     ] = None
-    min_pixels: Annotated[
-        Annotated[int, Meta(ge=1, le=2**31)] | None, Meta(description="Least pixels of an image.")
-    ] = None
-    max_pixels: Annotated[
-        Annotated[int, Meta(ge=1, le=2**31)] | None, Meta(description="Most pixels of an image.")
-    ] = None
+    min_pixels: Annotated[Pixels | None, Meta(description="Least pixels of an image.")] = None
+    max_pixels: Annotated[Pixels | None, Meta(description="Most pixels of an image.")] = None
     resize_shape: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=16384)], ...], Meta(min_length=1, max_length=2)] | None,
         Meta(description="Height and width that images are brought to."),
     ] = None
-    video_fps: Annotated[
-        Annotated[float, Meta(gt=0, le=120)] | None, Meta(description="Frames a second of a video.")
-    ] = None
-    video_max_frames: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | None, Meta(description="Most frames of it.")
-    ] = None
+    video_fps: Annotated[FramesPerSecond | None, Meta(description="Frames a second of a video.")] = None
+    video_max_frames: Annotated[Frames | None, Meta(description="Most frames of it.")] = None
 
 
 def thinking_of(fields: EngineFields) -> Thinking:
