@@ -8,9 +8,8 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pippin.core.errors import ServerError
 
@@ -21,8 +20,7 @@ USELESS: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 """SQLite's codes for a file that is no database or is damaged. Any other error, such as a full disk, may pass."""
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """The tables of a database: statements that create what does not exist yet."""
 
     version: int

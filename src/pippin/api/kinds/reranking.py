@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
-from pippin.api.kinds.embeddings import MediaObject, object_parts
+from pippin.api.kinds.embeddings import MediaObject, TextUsage, object_parts, overflow_of
 from pippin.core.conversation import Image, Text, Video
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument
@@ -78,11 +78,6 @@ class RankedDocument(Struct, kw_only=True, omit_defaults=True):
     index: int
     relevance_score: float
     document: MediaObject | None = None
-
-
-class TextUsage(Struct, kw_only=True):
-    prompt_tokens: int
-    total_tokens: int
 
 
 class RerankReply(Struct, kw_only=True):
@@ -157,10 +152,6 @@ def score_task_of(fields: ScoreRequest) -> Rerank:
 def size_of(task: Rerank) -> int:
     """The number of characters in the task's documents."""
     return sum(len(part.text) for each in task.documents for part in each.parts if isinstance(part, Text))
-
-
-def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
-    return None if truncate is None else "truncate" if truncate else "error"
 
 
 def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, usual: bool) -> RerankReply:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.json_calls import read_arguments
+from pippin.output.notations.json_calls import read_rest_of_call
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
@@ -27,11 +27,7 @@ class KimiK2Calls(ToolFormat):
             text, _ = yield from source.before(Markers((ARGUMENTS,)))
             name = tool_name(_COUNTER.sub("", text.strip()))
             calls.start(name, text.strip() if text.strip() != name else None)
-            yield from source.space()
-            yield from read_arguments(calls)
-            yield from source.space()
-            yield from source.literal(END)
-            calls.end()
+            yield from read_rest_of_call(calls, END)
             yield from source.space()
             found = yield from source.literal(BEGIN, SECTION_END)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.json_calls import read_arguments
+from pippin.output.notations.json_calls import read_rest_of_call
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_formats import SOLAR_OPEN_ENVELOPE
 from pippin.output.stream import Markers, Reading
@@ -26,11 +26,7 @@ class SolarCalls(ToolFormat):
         call_id, _ = yield from source.before(Markers((NAME,)))
         name, _ = yield from source.before(Markers((ARGUMENTS,)))
         calls.start(tool_name(name), call_id.strip() or None)
-        yield from source.space()
-        yield from read_arguments(calls)
-        yield from source.space()
-        yield from source.literal(END)
-        calls.end()
+        yield from read_rest_of_call(calls, END)
 
     def lark(self, grammar: Grammar) -> str:
         named = grammar.named_calls(

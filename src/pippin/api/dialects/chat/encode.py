@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.shared.openai import (
     STOPPED,
+    AnswerHead,
     ChunkEncoder,
-    ChunkHead,
     LogprobsBody,
     StreamShape,
     TimingsBody,
@@ -81,16 +81,14 @@ class ChatEncoder(ChunkEncoder, Encoder):
     """See `Encoder`."""
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
-        head = ChunkHead(
+        self._about = AnswerHead(
             id=ID_PREFIX + run.id,
-            object="chat.completion.chunk",
             created=run.created,
             model=run.model,
             system_fingerprint=run.fingerprint,
         )
-        super().__init__(head, shape.stream, requests=1, choices=shape.n)
+        super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
         self._shape = shape
-        self._run = run
         self._openings = [
             self._head + b'{"index":%d,"delta":{' % choice + b'"content":' for choice in range(shape.n)
         ]
@@ -122,13 +120,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
         finished = [choice.finished for choice in completion.choices if choice.finished is not None]
         return _encode(
             ChatCompletion(
-                id=ID_PREFIX + self._run.id,
-                created=self._run.created,
-                model=self._run.model,
+                **self._about,
                 choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],
                 usage=usage_body([[each.usage for each in finished]]),
-                system_fingerprint=self._run.fingerprint,
-                request_id=self._run.id,
+                request_id=self._about["id"].removeprefix(ID_PREFIX),
                 timings=timings_body(finished),
                 warnings=warnings_of(finished),
             )

@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.shared.openai import (
     STOPPED,
+    AnswerHead,
     ChunkEncoder,
-    ChunkHead,
     StreamShape,
     TimingsBody,
     UsageBody,
@@ -97,17 +97,17 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
     """See `Encoder`. Choices are numbered across all requests."""
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
-        head = ChunkHead(
+        self._about = AnswerHead(
             id=ID_PREFIX + run.id,
-            object="text_completion",
             created=run.created,
             model=run.model,
             system_fingerprint=run.fingerprint,
         )
         answers = shape.n * shape.requests
-        super().__init__(head, shape.stream, requests=shape.requests, choices=answers)
+        super().__init__(
+            "text_completion", self._about, shape.stream, requests=shape.requests, choices=answers
+        )
         self._shape = shape
-        self._run = run
         self._writers = [LogprobWriter() for _ in range(answers)]
 
     def event(self, event: Event, request: int = 0) -> bytes:
@@ -139,12 +139,9 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
         ]
         return _encode(
             TextCompletion(
-                id=ID_PREFIX + self._run.id,
-                created=self._run.created,
-                model=self._run.model,
+                **self._about,
                 choices=choices,
                 usage=usage_body([[each.usage for each in request] for request in finished]),
-                system_fingerprint=self._run.fingerprint,
                 timings=timings_body(finished[0]),
                 warnings=warnings_of(each for request in finished for each in request),
             )

@@ -3,7 +3,7 @@ probabilities, errors, usage, timings, and stream chunks. OpenAI's other APIs us
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -381,11 +381,10 @@ def _ratio(dividend: float, divisor: float) -> float:
 _encode = msgspec.json.encode
 
 
-class ChunkHead(Struct, kw_only=True):
-    """The fields at the beginning of every chunk of a stream."""
+class AnswerHead(TypedDict):
+    """What whole answers and all chunks tell of a run."""
 
     id: str
-    object: str
     created: int  # seconds since the epoch
     model: str
     system_fingerprint: str
@@ -433,9 +432,12 @@ class ChunkEncoder:
     The head and the tail of a chunk are encoded once, so that each token only costs a short string.
     """
 
-    def __init__(self, head: ChunkHead, stream: StreamShape, *, requests: int, choices: int) -> None:
-        """`choices` is the number of choices over all requests."""
+    def __init__(
+        self, object: str, about: AnswerHead, stream: StreamShape, *, requests: int, choices: int
+    ) -> None:
+        """`object` is the name of a chunk, and `choices` the number of choices over all requests."""
         self._stream = stream
+        head = {"id": about["id"], "object": object} | about
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         # With include_usage, every chunk but the last has `"usage":null`.
         self._tail = b'],"usage":null}\n\n' if stream.usage else b"]}\n\n"
