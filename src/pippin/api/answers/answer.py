@@ -27,16 +27,7 @@ from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
-from pippin.core.events import (
-    Accepted,
-    Ending,
-    Event,
-    Failed,
-    Finished,
-    PartDelta,
-    Restarted,
-    Timings,
-)
+from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service

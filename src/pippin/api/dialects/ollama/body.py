@@ -9,12 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared import engine_fields as engine
-from pippin.api.dialects.shared.engine_fields import (
-    Name,
-    SamplingFields,
-    sampling_of,
-    schema_format,
-)
+from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Unused, called, invalid
 from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
