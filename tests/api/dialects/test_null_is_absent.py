@@ -51,7 +51,7 @@ READ_LATER: Final = {
     "pippin.api.dialects.messages.tools",
     "pippin.api.dialects.responses.items",
     "pippin.api.dialects.responses.tools",
-    "pippin.api.dialects.ollama.messages",
+    "pippin.api.dialects.ollama.dialect",
 }
 
 

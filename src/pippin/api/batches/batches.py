@@ -13,9 +13,8 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.access.keys import Key, KeysInForce, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches import anthropic, openai
-from pippin.api.batches.folder import Folder
 from pippin.api.batches.runner import Answers, BatchRunner, Reply, refused
-from pippin.api.batches.store import Batch, BatchStore
+from pippin.api.batches.store import Batch, BatchStore, Folder
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError

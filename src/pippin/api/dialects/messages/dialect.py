@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
-from pippin.api.dialects.messages.answer import Failure, MessageAnswer
 from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
     ID_PREFIX,
+    Failure,
+    MessageAnswer,
     MessagesEncoder,
     MessageShape,
     ThinkingShown,
