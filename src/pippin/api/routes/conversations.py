@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.responses.answer import ItemPage, stored_items
-from pippin.api.dialects.responses.body import Metadata
+from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import read_json_body

@@ -5,11 +5,10 @@ their `type` comes first on the wire. `UNSET` fields are omitted; `None` is writ
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pippin.api.dialects.responses.body import SchemaFormat
 from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
 from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai import TokenLogprob
@@ -20,6 +19,15 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ListedItem = dict[str, Any]
 """A stored item as the API lists it: its id, type and status, and all that the client or the model put into it."""
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
+    """Here the schema is beside its name, not in an object of its own as in Chat Completions."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    schema: dict[str, Any] | bool
+    description: str | None = None
+    strict: bool | None = None
 
 
 class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):

@@ -1,11 +1,11 @@
 """The dialect of OpenAI's Responses API: decodes a body into a request."""
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, History, RunInfo
 from pippin.api.dialects.responses.answer import (
@@ -13,24 +13,111 @@ from pippin.api.dialects.responses.answer import (
     ResponseConversation,
     ResponseReasoning,
     ResponseText,
-)
-from pippin.api.dialects.responses.body import (
-    ACCEPTED,
-    REFUSED,
-    ConversationReference,
-    ResponsesBody,
     SchemaFormat,
 )
 from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.items import Item, ItemsReader
-from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Contract, called, invalid
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, accepted_beside, called, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject
+
+MOST_TOKENS: Final = 100_000_000
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
+Include = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+class TextConfig(Struct, kw_only=True):
+    format: engine.TextFormat | engine.JsonObjectFormat | SchemaFormat | None = None
+    verbosity: engine.Verbosity | None = None
+
+
+class ConversationReference(Struct, kw_only=True):
+    id: Identifier
+
+
+class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
+    """Fields of `POST /v1/responses`."""
+
+    model: Annotated[str | None, Meta(description="The model that answers.")] = None
+    input: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or items.")] = None
+    instructions: Annotated[str | None, Meta(description="System message before the conversation.")] = None
+    previous_response_id: Annotated[
+        Identifier | None, Meta(description="Stored response that this one continues.")
+    ] = None
+    conversation: Annotated[
+        Identifier | ConversationReference | None, Meta(description="Conversation that this turn joins.")
+    ] = None
+    store: Annotated[bool | None, Meta(description="Keep the response for later turns; default true.")] = None
+    background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
+    stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
+    include: Annotated[tuple[Include, ...] | None, Meta(description="More to put into the answer.")] = None
+    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
+        None
+    )
+    parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
+    max_tool_calls: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most calls that Pippin makes of MCP tools."),
+    ] = None
+    text: Annotated[
+        TextConfig | None, Meta(description="Format of the text; verbosity goes to the chat template.")
+    ] = None
+    max_output_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
+        Meta(description="Most new tokens, reasoning included."),
+    ] = None
+    top_logprobs: Annotated[
+        engine.TopLogprobs | None, Meta(description="Alternatives beside each token.")
+    ] = None
+    stop: Annotated[str | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
+    metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
+    service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    safety_identifier: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    prompt_cache_key: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    user: Annotated[str | None, Meta(description="Given back with the response.")] = None
+
+
+ACCEPTED: Final = accepted_beside(
+    ResponsesBody,
+    shared.ACCEPTED
+    | {
+        "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
+        "access_programs": "There are none.",
+        "background_options": "A response in the background begins as soon as it can.",
+        "image": "Pictures are sent to the model as they are.",
+        "client_metadata": BOOKKEEPING,
+        "personality": "A name of a style of OpenAI's models; put the style into `instructions`.",
+    },
+)
+REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
+    "return_progress": shared.NO_PROGRESS,
+    "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
+    "moderation": "no moderation model runs here.",
+    "messages": "use `input`, or /v1/chat/completions.",
+    "max_tokens": "use `max_output_tokens`.",
+    "max_completion_tokens": "use `max_output_tokens`.",
+    "logprobs": 'use `include: ["message.output_text.logprobs"]` and `top_logprobs`.',
+}
 
 
 class NoHistory:
