@@ -52,17 +52,13 @@ class Parameter(Struct, frozen=True, kw_only=True):
         return Meta(gt=low, le=high) if self.above_low else Meta(ge=low, le=high)
 
     @property
-    def wire_bounds(self) -> Meta:
-        """The range that clients may send."""
+    def wire_meta(self) -> Meta:
+        """The range that clients may send, and the help for them."""
+        told = f"{self.help} {self.wire_help}".strip()
         if self.wire is None:
-            return self.bounds
+            return Meta(gt=self.bounds.gt, ge=self.bounds.ge, le=self.bounds.le, description=told)
         low, high = self.wire
-        return Meta(ge=self._number(low), le=self._number(high))
-
-    @property
-    def described(self) -> Meta:
-        """The help for clients."""
-        return Meta(description=f"{self.help} {self.wire_help}".strip())
+        return Meta(ge=self._number(low), le=self._number(high), description=told)
 
     @property
     def range(self) -> str:

@@ -40,55 +40,33 @@ Breaker = Annotated[str, Meta(max_length=p.LONGEST_BREAKER)]
 class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs; read with `sampling_of`."""
 
-    temperature: Annotated[Annotated[float, p.TEMPERATURE.wire_bounds] | None, p.TEMPERATURE.described] = None
-    top_p: Annotated[Annotated[float, p.TOP_P.wire_bounds] | None, p.TOP_P.described] = None
-    top_k: Annotated[Annotated[int, p.TOP_K.wire_bounds] | None, p.TOP_K.described] = None
-    min_p: Annotated[Annotated[float, p.MIN_P.wire_bounds] | None, p.MIN_P.described] = None
-    typical_p: Annotated[Annotated[float, p.TYPICAL_P.wire_bounds] | None, p.TYPICAL_P.described] = None
-    top_n_sigma: Annotated[Annotated[float, p.TOP_N_SIGMA.wire_bounds] | None, p.TOP_N_SIGMA.described] = None
-    p_less: Annotated[bool | Annotated[int, p.P_LESS.wire_bounds] | None, p.P_LESS.described] = None
-    xtc_probability: Annotated[
-        Annotated[float, p.XTC_PROBABILITY.wire_bounds] | None, p.XTC_PROBABILITY.described
-    ] = None
-    xtc_threshold: Annotated[
-        Annotated[float, p.XTC_THRESHOLD.wire_bounds] | None, p.XTC_THRESHOLD.described
-    ] = None
-    repetition_penalty: Annotated[
-        Annotated[float, p.REPETITION_PENALTY.wire_bounds] | None, p.REPETITION_PENALTY.described
-    ] = None
-    repetition_context_size: Annotated[
-        Annotated[int, p.REPETITION_CONTEXT.wire_bounds] | None, p.REPETITION_CONTEXT.described
-    ] = None
+    temperature: Annotated[float, p.TEMPERATURE.wire_meta] | None = None
+    top_p: Annotated[float, p.TOP_P.wire_meta] | None = None
+    top_k: Annotated[int, p.TOP_K.wire_meta] | None = None
+    min_p: Annotated[float, p.MIN_P.wire_meta] | None = None
+    typical_p: Annotated[float, p.TYPICAL_P.wire_meta] | None = None
+    top_n_sigma: Annotated[float, p.TOP_N_SIGMA.wire_meta] | None = None
+    p_less: bool | Annotated[int, p.P_LESS.wire_meta] | None = None
+    xtc_probability: Annotated[float, p.XTC_PROBABILITY.wire_meta] | None = None
+    xtc_threshold: Annotated[float, p.XTC_THRESHOLD.wire_meta] | None = None
+    repetition_penalty: Annotated[float, p.REPETITION_PENALTY.wire_meta] | None = None
+    repetition_context_size: Annotated[int, p.REPETITION_CONTEXT.wire_meta] | None = None
     repeat_penalty: Annotated[
-        Annotated[float, p.REPETITION_PENALTY.wire_bounds] | None,
+        Annotated[float, p.REPETITION_PENALTY.wire_meta] | None,
         Meta(description="llama.cpp's name of `repetition_penalty`."),
     ] = None
     repeat_last_n: Annotated[
-        Annotated[int, p.REPETITION_CONTEXT.wire_bounds] | None,
+        Annotated[int, p.REPETITION_CONTEXT.wire_meta] | None,
         Meta(description="llama.cpp's name of `repetition_context_size`."),
     ] = None
-    presence_penalty: Annotated[
-        Annotated[float, p.PRESENCE_PENALTY.wire_bounds] | None, p.PRESENCE_PENALTY.described
-    ] = None
-    presence_context_size: Annotated[
-        Annotated[int, p.PRESENCE_CONTEXT.wire_bounds] | None, p.PRESENCE_CONTEXT.described
-    ] = None
-    frequency_penalty: Annotated[
-        Annotated[float, p.FREQUENCY_PENALTY.wire_bounds] | None, p.FREQUENCY_PENALTY.described
-    ] = None
-    frequency_context_size: Annotated[
-        Annotated[int, p.FREQUENCY_CONTEXT.wire_bounds] | None, p.FREQUENCY_CONTEXT.described
-    ] = None
-    dry_multiplier: Annotated[
-        Annotated[float, p.DRY_MULTIPLIER.wire_bounds] | None, p.DRY_MULTIPLIER.described
-    ] = None
-    dry_base: Annotated[Annotated[float, p.DRY_BASE.wire_bounds] | None, p.DRY_BASE.described] = None
-    dry_allowed_length: Annotated[
-        Annotated[int, p.DRY_ALLOWED_LENGTH.wire_bounds] | None, p.DRY_ALLOWED_LENGTH.described
-    ] = None
-    dry_penalty_last_n: Annotated[
-        Annotated[int, p.DRY_CONTEXT.wire_bounds] | None, p.DRY_CONTEXT.described
-    ] = None
+    presence_penalty: Annotated[float, p.PRESENCE_PENALTY.wire_meta] | None = None
+    presence_context_size: Annotated[int, p.PRESENCE_CONTEXT.wire_meta] | None = None
+    frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
+    frequency_context_size: Annotated[int, p.FREQUENCY_CONTEXT.wire_meta] | None = None
+    dry_multiplier: Annotated[float, p.DRY_MULTIPLIER.wire_meta] | None = None
+    dry_base: Annotated[float, p.DRY_BASE.wire_meta] | None = None
+    dry_allowed_length: Annotated[int, p.DRY_ALLOWED_LENGTH.wire_meta] | None = None
+    dry_penalty_last_n: Annotated[int, p.DRY_CONTEXT.wire_meta] | None = None
     dry_sequence_breakers: Annotated[
         Annotated[tuple[Breaker, ...], Meta(max_length=p.MOST_BREAKERS)] | None,
         Meta(description="Texts that end a repetition."),
@@ -97,7 +75,7 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
         Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)] | None,
         Meta(description="Token id to what is added to its logit."),
     ] = None
-    seed: Annotated[Annotated[int, p.SEED.wire_bounds] | None, p.SEED.described] = None
+    seed: Annotated[int, p.SEED.wire_meta] | None = None
 
 
 def sampling_of(fields: SamplingFields) -> Sampling:
