@@ -26,9 +26,7 @@ class RerankRequest(Struct, kw_only=True, omit_defaults=True):
         Meta(description="Texts, or objects with a `text`, an `image` or a `video`."),
     ]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
-    top_n: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Answer with so many of the best.")
-    ] = None
+    top_n: Annotated[int, Meta(ge=1, description="Answer with so many of the best.")] | None = None
     return_documents: Annotated[
         bool | None, Meta(description="Give each document back; true if not set, as Jina has it.")
     ] = None

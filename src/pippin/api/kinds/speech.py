@@ -43,9 +43,7 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
             description="mp3 if the operator says nothing else; pcm is 16 bits, little-endian, at the model's rate."
         ),
     ] = None
-    speed: Annotated[
-        Annotated[float, Meta(ge=0.25, le=4)] | None, Meta(description="1 is the voice's own.")
-    ] = None
+    speed: Annotated[float, Meta(ge=0.25, le=4, description="1 is the voice's own.")] | None = None
     stream_format: Annotated[
         Literal["audio", "sse"] | None, Meta(description="Bytes of sound, or events that hold them.")
     ] = None
@@ -59,9 +57,7 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     gender: Annotated[
         Literal["female", "male"] | None, Meta(description="Of the voice, for models that are told.")
     ] = None
-    pitch: Annotated[
-        Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="1 is the voice's own.")
-    ] = None
+    pitch: Annotated[float, Meta(gt=0, le=10, description="1 is the voice's own.")] | None = None
     lang_code: Annotated[str | None, Meta(description="Language, for models that are told.")] = None
     ref_audio: Annotated[
         str | None, Meta(description="A recording of the voice to imitate: data URI or address.")
@@ -79,12 +75,8 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     repetition_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="Of sampling; 1 is none.")
     ] = None
-    max_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=10**6)] | None, Meta(description="Most tokens of sound.")
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, lt=2**32)] | None, Meta(description="Same seed, same sound.")
-    ] = None
+    max_tokens: Annotated[int, Meta(ge=1, le=10**6, description="Most tokens of sound.")] | None = None
+    seed: Annotated[int, Meta(ge=0, lt=2**32, description="Same seed, same sound.")] | None = None
 
 
 CONTRACT: Final = Contract(

@@ -50,9 +50,7 @@ class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
     word_timestamps: Annotated[bool | None, Meta(description="mlx-vlm's way to ask for words.")] = None
     include: Annotated[tuple[str, ...] | None, Meta(description="Must be empty: no logprobs.")] = None
     stream: Annotated[bool | None, Meta(description="Send each segment as an event when it is ready.")] = None
-    max_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most tokens, for models that know it.")
-    ] = None
+    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens, for models that know it.")] | None = None
     chunking_strategy: Annotated[
         Literal["auto"] | None, Meta(description="Only auto: the model's own windows.")
     ] = None
