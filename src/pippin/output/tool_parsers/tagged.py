@@ -41,6 +41,9 @@ KEY_TAGS = Tags(
 class TaggedCalls(ToolFormat):
     """`body` is the one that the family's template writes and a grammar enforces."""
 
+    openers: tuple[str, ...] = ("<tool_call>", "<function=")
+    closers: tuple[str, ...] = ("</tool_call>",)
+    history: History = History(write=write_json_tags)  # noqa: RUF009 (frozen)
     body: Literal["json", "function", "keys"] = "json"
     function_tags: Tags = FUNCTION_TAGS
     key_tags: Tags = KEY_TAGS
@@ -136,17 +139,12 @@ QWEN = QwenCalls(
     about="Calls of Qwen 2.5 and 3: `<tool_call>{json}</tool_call>`, and `[Calling tool: f({...})]` when it slips.",
     name="qwen",
     aliases=("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_next", "iquest_coder_v1"),
-    history=History(write=write_json_tags),
     openers=("<tool_call>", "<function=", BRACKET),
-    closers=("</tool_call>",),
 )
 QWEN3_CODER = TaggedCalls(
     about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5.",
     name="qwen3_coder",
     aliases=("qwen3_xml", "qwen3.5", "qwen3_5"),
-    history=History(write=write_json_tags),
-    openers=("<tool_call>", "<function="),
-    closers=("</tool_call>",),
     body="function",
     signs=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
     priority=20,
@@ -155,9 +153,7 @@ GLM47 = TaggedCalls(
     about="`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`: GLM 4.5 and later.",
     name="glm47",
     aliases=("glm4", "glm4_moe", "glm45", "glm47_moe"),
-    history=History(write=write_json_tags),
     openers=("<tool_call>",),
-    closers=("</tool_call>",),
     further_markers=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     body="keys",
     signs=(("<arg_key>",),),
@@ -167,6 +163,7 @@ LONGCAT = TaggedCalls(
     about="`<longcat_tool_call>f<longcat_arg_key>k</longcat_arg_key>...</longcat_tool_call>`: LongCat Flash.",
     name="longcat",
     aliases=("longcat_flash_lite",),
+    history=History(),
     openers=("<longcat_tool_call>",),
     closers=("</longcat_tool_call>",),
     further_markers=(
@@ -191,22 +188,18 @@ FORMATS = (
     QWEN3_CODER,
     GLM47,
     LONGCAT,
-    replace(
-        QWEN3_CODER,
+    TaggedCalls(
         about="Calls of Nemotron 3: as Qwen3-Coder, or `<function=f>{json}</function>` inside the tag.",
         name="nemotron",
         aliases=("nemotron3", "nemotron3_nano"),
-        signs=(),
-        priority=0,
+        body="function",
     ),
-    replace(
-        QWEN3_CODER,
+    TaggedCalls(
         about="Calls of Step 3.5: as Qwen3-Coder; generation stops at the end of the call.",
         name="step3p5",
         aliases=("step", "step_35"),
         stops=("</tool_call>",),
-        signs=(),
-        priority=0,
+        body="function",
     ),
     replace(
         GLM47,
@@ -220,14 +213,12 @@ FORMATS = (
         about='`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more.',
         name="json_tools",
         aliases=("hermes", "nous", "granite4"),
-        history=History(write=write_json_tags),
-        openers=("<tool_call>", "<function="),
-        closers=("</tool_call>",),
         signs=(("<tool_call>", "tool_call.name"), ("<tool_call>", "arguments")),
     ),
     TaggedCalls(
         about="`<seed:tool_call><function=f><parameter=k>v</parameter></function></seed:tool_call>`: Seed-OSS.",
         name="seed_oss",
+        history=History(),
         openers=("<seed:tool_call>",),
         closers=("</seed:tool_call>",),
         body="function",

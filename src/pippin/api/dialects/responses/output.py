@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from pippin.api.dialects.responses.answer import (
+    CallItem,
     ItemStatus,
     ListedTool,
     McpFailure,
@@ -36,6 +37,7 @@ from pippin.core.events import PartDelta, PartStarted, ToolsListed
 StreamEvent = tuple[str, dict[str, Any]]
 """The type of an event, and its other fields."""
 Events = Iterator[StreamEvent]
+Call = TypeVar("Call", bound=CallItem)
 
 
 class ItemBuilder(ABC):
@@ -178,18 +180,16 @@ class CallBuilder(ItemBuilder):
         super().__init__(id, index)
         self.call_id = call_id
         self.origin = origin
+        self._named: dict[str, Any] = {"name": origin.name, "namespace": origin.namespace or UNSET}
+
+    def _as(self, kind: type[Call], **fields: Any) -> Call:
+        """The item as one of this kind, with the fields that calls have in common."""
+        return kind(**{"id": self.id, "status": self.status, "call_id": self.call_id, **fields})
 
 
 class FunctionCallBuilder(CallBuilder):
     def item(self) -> OutputFunctionCall:
-        return OutputFunctionCall(
-            id=self.id,
-            status=self.status,
-            call_id=self.call_id,
-            name=self.origin.name,
-            namespace=self.origin.namespace or UNSET,
-            arguments=self.text,
-        )
+        return self._as(OutputFunctionCall, **self._named, arguments=self.text)
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
         return self._arguments_grew("function_call_arguments.delta", delta.text)
@@ -204,14 +204,8 @@ class CustomCallBuilder(CallBuilder):
     arguments are complete."""
 
     def item(self) -> OutputCustomCall:
-        return OutputCustomCall(
-            id=self.id,
-            status=self.status,
-            call_id=self.call_id,
-            name=self.origin.name,
-            namespace=self.origin.namespace or UNSET,
-            input="" if self.status == "in_progress" else custom_input(self.text),
-        )
+        text = "" if self.status == "in_progress" else custom_input(self.text)
+        return self._as(OutputCustomCall, **self._named, input=text)
 
     def closed(self) -> Events:
         text = custom_input(self.text)
@@ -235,22 +229,14 @@ class ActionCallBuilder(CallBuilder):
         match self.origin.kind:
             case "local_shell":
                 action = {"type": "exec", "env": {}, "command": _texts(arguments.pop("command", []))}
-                return OutputLocalShellCall(
-                    id=self.id, status=self.status, call_id=self.call_id, action=action | arguments
-                )
+                return self._as(OutputLocalShellCall, action=action | arguments)
             case "shell":
                 action = {"commands": _texts(arguments.pop("commands", [])), "max_output_length": None}
                 action["timeout_ms"] = None
-                return OutputShellCall(
-                    id=self.id, status=self.status, call_id=self.call_id, action=action | arguments
-                )
+                return self._as(OutputShellCall, action=action | arguments)
             case _:
-                return OutputPatchCall(
-                    id=self.id,
-                    status="completed" if self.status == "completed" else "in_progress",
-                    call_id=self.call_id,
-                    operation=arguments,
-                )
+                status = "completed" if self.status == "completed" else "in_progress"
+                return self._as(OutputPatchCall, status=status, operation=arguments)
 
     def _arguments(self) -> dict[str, Any]:
         try:

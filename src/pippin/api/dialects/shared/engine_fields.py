@@ -637,15 +637,12 @@ def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tup
     if not (for_images or for_videos):
         return tuple(messages)
 
-    def image(given: Image) -> Image:
-        return msgspec.structs.replace(
-            given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
-        )
-
     def part(given: Part) -> Part:
         match given:
             case Image():
-                return image(given)
+                return msgspec.structs.replace(
+                    given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
+                )
             case Video():  # a video's own options win
                 return msgspec.structs.replace(
                     given,
