@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
-from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
@@ -647,7 +647,7 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
     )
     if fields.tools is None and fields.tool_choice is None:
         return request
-    tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
+    tools, toolsets = tools_of(fields.tools)
     choice = tool_choice_of(fields.tool_choice, tools, toolsets)
     return replace(request, tools=tools, toolsets=toolsets, tool_choice=choice)
 

@@ -50,8 +50,10 @@ GivenTool = FunctionTool | CustomTool | McpTool
 GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomChoice | AllowedChoice
 
 
-def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
+def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
+    """The functions, and the MCP servers."""
     tools: dict[str, Tool] = {}
+    toolsets: list[Toolset] = []
     if given is not None and len(given) > MAX_TOOLS:
         raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
@@ -61,16 +63,9 @@ def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
             )
         if isinstance(tool, FunctionTool):
             offer(tool.function, tools, f"tools[{place}].function", _NAME)
-    return tuple(tools.values())
-
-
-def toolsets_of(given: tuple[GivenTool, ...] | None) -> tuple[Toolset, ...]:
-    """The MCP servers among the tools."""
-    return tuple(
-        toolset_of(tool, f"tools[{place}]")
-        for place, tool in enumerate(given or ())
-        if isinstance(tool, McpTool)
-    )
+        else:
+            toolsets.append(toolset_of(tool, f"tools[{place}]"))
+    return tuple(tools.values()), tuple(toolsets)
 
 
 def tool_choice_of(

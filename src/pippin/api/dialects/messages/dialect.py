@@ -18,7 +18,7 @@ from pippin.api.dialects.messages.encode import (
     ThinkingShown,
     error_of,
 )
-from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import (
@@ -141,8 +141,7 @@ class MessagesDialect(Dialect[MessageShape]):
         reader.read(fields.messages)
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
-        tools, left_out = tools_of(fields.tools or [])
-        toolsets = toolsets_of(fields.tools or [])
+        tools, toolsets, left_out = tools_of(fields.tools or [])
         messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         # Anthropic's `context_management` means something else: edits, which are not made here.

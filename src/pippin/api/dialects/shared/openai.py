@@ -277,7 +277,7 @@ def encode_error(report: ErrorReport) -> bytes:
 class OpenAIErrors:
     """The errors of OpenAI's dialects."""
 
-    failure = ErrorBody
+    failure: type[Struct] = ErrorBody
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
