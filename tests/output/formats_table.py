@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from pippin.output.formats import tool_format, tool_format_names
-from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.reasoning_formats import REASONING_FORMATS
+from pippin.output.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
 

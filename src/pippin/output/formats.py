@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from pippin.core.errors import ServerError
 from pippin.output import tool_parsers
-from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.reasoning_formats import REASONING_FORMATS
+from pippin.output.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
 Format = TypeVar("Format", ToolFormat, ReasoningFormat)
