@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher
@@ -25,7 +24,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import VERSION, Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry.observer import Observer, Unobserved, traced
+from pippin.api.telemetry.observer import Observer, Unobserved
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings
@@ -50,12 +49,11 @@ def create_app(
     options = live.options
     keys = KeysInForce(options)
     live.follow(keys.adopt)  # before the followers that check requests against the keys
-    counting = observer_of(settings)
-    observer = traced(counting)
+    observer = observer_of(settings)
     dialects = find_dialects()
     errors = Errors(dialects)
     limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
-    access = Access(keys=keys, client_secrets=ClientSecrets(), limits=limits, errors=errors)
+    access = Access(keys=keys, limits=limits, errors=errors)
     tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
     handler = Handler(service, options, observer, limits, MediaResolver(options), tools)
     batches = batches or Batches(options)
@@ -67,7 +65,7 @@ def create_app(
         handler=handler,
         dialects=dialects,
         access=access,
-        observer=counting,
+        observer=observer,
         store=open_store(options),
         batches=batches,
     )
@@ -80,8 +78,7 @@ def create_app(
         },
     )
     batches.connect(app, handler.answers, keys)
-    app = _guarded(app, live, access)
-    return ExchangeFrame(app, observer.http)
+    return ExchangeFrame(_guarded(app, live, access), observer.http)
 
 
 def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
@@ -89,7 +86,7 @@ def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, options, access.keys, access.errors, access.client_secrets)
+    app = guard = Guard(app, options, access.keys, access.errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

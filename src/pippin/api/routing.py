@@ -10,7 +10,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import routed
@@ -33,7 +32,6 @@ class Access:
     """Who may come in, how much they may ask, and how a refusal is told."""
 
     keys: KeysInForce
-    client_secrets: ClientSecrets
     limits: Limits
     errors: Errors
 

@@ -155,6 +155,7 @@ class MessagesDialect(Dialect[MessageShape]):
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
+            cut_max_tokens=True,
             thinking=_thinking(fields),
             continue_final=_continues(fields, messages),
         )

@@ -58,7 +58,7 @@ REFUSED: Final = {
     "mm_processor_kwargs": "use `min_pixels`, `max_pixels` and `resize_shape` instead.",
     **dict.fromkeys(
         ("use_beam_search", "length_penalty", "early_stopping"),
-        "beam search is not offered; use `n` or `best_of` to choose among answers.",
+        "beam search is not offered; use `n` to choose among answers.",
     ),
     "bad_words": "use `logit_bias` to ban tokens.",
     "allowed_token_ids": "use `logit_bias` or `structured_outputs` instead.",
