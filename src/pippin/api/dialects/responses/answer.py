@@ -175,10 +175,6 @@ class ResponseText(Closed, kw_only=True):
     verbosity: Verbosity | UnsetType = UNSET
 
 
-class ResponseConversation(Closed, kw_only=True):
-    id: str
-
-
 class ResponseAnswer(Closed, kw_only=True):
     """The answer to `POST /v1/responses`, also sent in the events of a stream.
 
@@ -198,7 +194,7 @@ class ResponseAnswer(Closed, kw_only=True):
     background: bool
     store: bool
     previous_response_id: str | None
-    conversation: ResponseConversation | None
+    conversation: None = None
     instructions: str | None
     tools: list[dict[str, Any]]
     tool_choice: str | dict[str, Any]
