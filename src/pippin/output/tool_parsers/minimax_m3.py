@@ -5,7 +5,7 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import MAYBE_LINE, Grammar, string
+from pippin.output.grammars import MAYBE_LINE, Grammar, string, with_definitions
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
@@ -34,7 +34,7 @@ def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) 
     """Read an element's content through its closing tag: the text of a scalar, or other elements."""
     if depth > _MAX_DEPTH:
         raise Malformed
-    writer = ArgumentsWriter(put, {"properties": {tag: place.schema}, **_definitions(place.root)}, "json")
+    writer = ArgumentsWriter(put, with_definitions({"properties": {tag: place.schema}}, place.root), "json")
     writer.begin_value(tag)
     text: list[str] = []
     found = yield from source.until(_TOKEN, text.append if _nests(place) else writer.put)
@@ -49,10 +49,6 @@ def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) 
         raise Malformed
     else:
         yield from _read_children(source, put, tag, place, depth)
-
-
-def _definitions(root: dict[str, Any]) -> dict[str, Any]:
-    return {key: root[key] for key in ("$defs", "definitions") if key in root}
 
 
 def _nests(place: _Element) -> bool:

@@ -140,7 +140,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
             case Finished(choice):
                 return self._begin(choice, "text") + self._end_of_choice(event)
             case Progress():
-                return self._prompt_progress(event)
+                # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and
+                # would get "assistantassistant".
+                choice = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}'
+                return self._progress(0, choice, event)
             case _:
                 return b""
 
@@ -219,11 +222,6 @@ class ChatEncoder(ChunkEncoder, Encoder):
             + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
             + tail
         )
-
-    def _prompt_progress(self, progress: Progress) -> bytes:
-        # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and would
-        # get "assistantassistant".
-        return self._progress(0, b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
 
     def _chunk(self, choice: int, delta: bytes) -> bytes:
         body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)
@@ -433,7 +431,9 @@ def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
 
 
 def _message_of(message: ChatMessage, at: str) -> Message:
-    pin = isinstance(message.content, tuple) and any(_is_marked(part) for part in message.content)
+    pin = isinstance(message.content, tuple) and any(
+        part.prompt_cache_breakpoint is not None or part.cache_control is not None for part in message.content
+    )
     parts = _parts_of(message.content, f"{at}.content")
     match message:
         case UserMessage() if message.content is None:
@@ -446,10 +446,6 @@ def _message_of(message: ChatMessage, at: str) -> Message:
             call_id = message.tool_call_id if isinstance(message, ToolMessage) else message.name
             result = ToolResult(call_id, _result_parts(parts, at), message.name)
             return Message("tool", (result,), pin=pin)
-
-
-def _is_marked(part: ContentPart) -> bool:
-    return part.prompt_cache_breakpoint is not None or part.cache_control is not None
 
 
 def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str) -> tuple[Part, ...]:

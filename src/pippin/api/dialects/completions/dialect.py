@@ -125,7 +125,8 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
             case PromptEcho(text, tokens):
                 return b"".join(self._chunk(first + choice, text, tokens) for choice in range(self._shape.n))
             case Progress():
-                return self._prompt_progress(event, request)
+                choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null}' % first
+                return self._progress(request, choice, event)
             case Finished(choice, reason):
                 self._finished[request].append(event)
                 self._completed[first + choice] = event.usage.completion_tokens
@@ -152,10 +153,6 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
                 warnings=warnings_of(each for request in finished for each in request),
             )
         )
-
-    def _prompt_progress(self, progress: Progress, request: int) -> bytes:
-        choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null}' % (request * self._shape.n)
-        return self._progress(request, choice, progress)
 
     def _chunk(
         self,
