@@ -285,18 +285,15 @@ class Handler:
 
     async def _complete(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
         """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
+        named = mcp_servers_of(headers)
         try:
-            equipped = await self._equipped(wanted, headers, exchange)
+            equipped = Equipped(wanted)
+            if named or wanted.toolsets or self.tools.unasked:
+                equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
             resolved = await self._resolved(equipped.request, headers, exchange)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=resolved)
-
-    async def _equipped(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
-        named = mcp_servers_of(headers)
-        if not (named or wanted.toolsets or self.tools.unasked):
-            return Equipped(wanted)
-        return await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
 
     async def _resolved(
         self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
