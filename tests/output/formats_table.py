@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
-MOST_NAMED = 4  # templates
+MOST_NAMED = 1  # templates
 BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 
@@ -46,15 +46,16 @@ def verified(families: list[Family]) -> str:
     if not families:
         return "no real template"
     names = list(dict.fromkeys(f"`{family.file}`" for family in families))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f", {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
 
 
 def row(found: ToolFormat | ReasoningFormat, verified: str) -> str:
     aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
-    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "its name only"
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs)
+    detected = f"{signs}, priority {found.priority}" if signs else "its name only"
     known = f"`{found.name}`" + (f" ({aliases})" if aliases else "")
-    return f"- {known}: {found.about} Detected by {signs}, priority {found.priority}. Templates: {verified}."
+    return f"- {known}: {found.about} Detected by {detected}. Templates: {verified}."
 
 
 def code(text: str) -> str:

@@ -10,7 +10,7 @@ from pippin.output.grammars import (
     Grammar,
     is_text,
     members_of,
-    parameters_of,
+    separate_arguments,
     string,
     with_definitions,
 )
@@ -76,7 +76,7 @@ class GemmaCalls(ToolFormat):
     def lark(self, grammar: Grammar) -> str:
         options = []
         for tool in grammar.tools:
-            schema = parameters_of(tool)
+            schema = separate_arguments(tool)
             parts = [
                 (self._argument(grammar, key, inner, schema), required)
                 for key, inner, required in members_of(schema)
@@ -85,9 +85,9 @@ class GemmaCalls(ToolFormat):
             options.append(f'{head} {grammar.sequence(parts, ",")} "}}" {grammar.mark(self.closers[0])}')
         return grammar.source(self.openers[0], grammar.either(options), repeat=True)
 
-    def _argument(self, grammar: Grammar, key: str, schema: object, root: dict[str, object]) -> str:
+    def _argument(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
         if is_text(schema, root):
-            value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, self.fence)}"
+            value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, root, self.fence)}"
         else:
             value = grammar.json(with_definitions(schema, root))
         return grammar.rule(f"{string(key + ':')} {value}")

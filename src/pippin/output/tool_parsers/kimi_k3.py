@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, members_of, parameters_of, string, with_definitions
+from pippin.output.grammars import ANY, Grammar, members_of, separate_arguments, string, with_definitions
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_formats import KIMI_K3_ENVELOPE
@@ -45,7 +45,7 @@ class KimiK3Calls(InvokeCalls):
 
 def _arguments(grammar: Grammar, tool: Tool) -> str:
     """One element for each argument, with an attribute for the type of the value."""
-    root = parameters_of(tool)
+    root = separate_arguments(tool)
     parts = []
     for key, schema, required in members_of(root):
         options = [_argument(grammar, key, kind, schema, root) for kind in _kinds(schema, root)]
@@ -63,7 +63,7 @@ def _argument(grammar: Grammar, key: str, kind: str, schema: Any, root: dict[str
     open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
     head = f"{open_} {string(f'argument key={quoted(key)} type={quoted(kind)}')} {separator}"
     if kind == "string":
-        value = grammar.text_value(schema, CLOSE)
+        value = grammar.text_value(schema, root, CLOSE)
     else:
         typed = with_definitions({"allOf": [{"type": kind}, schema]}, root)
         value = f"{grammar.json(typed)} {close}"

@@ -142,17 +142,18 @@ QWEN = QwenCalls(
     openers=("<tool_call>", "<function=", BRACKET),
 )
 QWEN3_CODER = TaggedCalls(
-    about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5.",
+    about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, "
+    "Nemotron 3.",
     name="qwen3_coder",
-    aliases=("qwen3_xml", "qwen3.5", "qwen3_5"),
+    aliases=("qwen3_xml", "qwen3.5", "qwen3_5", "nemotron", "nemotron3", "nemotron3_nano"),
     body="function",
     signs=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
     priority=20,
 )
 GLM47 = TaggedCalls(
-    about="`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`: GLM 4.5 and later.",
+    about="`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`: GLM 4.5 and later, Laguna.",
     name="glm47",
-    aliases=("glm4", "glm4_moe", "glm45", "glm47_moe"),
+    aliases=("glm4", "glm4_moe", "glm45", "glm47_moe", "poolside_v1", "laguna"),
     openers=("<tool_call>",),
     further_markers=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     body="keys",
@@ -189,25 +190,11 @@ FORMATS = (
     GLM47,
     LONGCAT,
     TaggedCalls(
-        about="Calls of Nemotron 3: as Qwen3-Coder, or `<function=f>{json}</function>` inside the tag.",
-        name="nemotron",
-        aliases=("nemotron3", "nemotron3_nano"),
-        body="function",
-    ),
-    TaggedCalls(
         about="Calls of Step 3.5: as Qwen3-Coder; generation stops at the end of the call.",
         name="step3p5",
         aliases=("step", "step_35"),
         stops=("</tool_call>",),
         body="function",
-    ),
-    replace(
-        GLM47,
-        about="Calls of Poolside's Laguna: GLM's layout.",
-        name="poolside_v1",
-        aliases=("laguna",),
-        signs=(),
-        priority=0,
     ),
     TaggedCalls(
         about='`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more.',

@@ -560,7 +560,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation so far.", extra_json_schema={"minItems": 1}),
     ]
     max_completion_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000_000)] | None,
+        engine.MostTokens | None,
         Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
     ] = None
     tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
@@ -655,8 +655,9 @@ def _check(fields: ChatRequest) -> None:
         raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    if fields.max_tokens == 0:
-        raise invalid("max_tokens", "must be at least 1.")
+    for name in ("max_tokens", "max_completion_tokens"):
+        if getattr(fields, name) == 0:
+            raise invalid(name, "must be at least 1.")
     if (
         fields.continue_final_message
         and fields.messages
