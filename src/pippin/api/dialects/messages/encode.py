@@ -259,8 +259,8 @@ class MessagesEncoder(Encoder):
                 yield from self._stop_block()
             case Finished():
                 usage = usage_of(event.usage, cached=self._shape.cached)
-                warnings = warnings_of([event])
-                yield typed_frame("message_delta", delta=stop_of(event), usage=usage, warnings=warnings)
+                told = {} if not event.warnings else {"warnings": event.warnings}
+                yield typed_frame("message_delta", delta=stop_of(event), usage=usage, **told)
                 yield typed_frame("message_stop")
 
     def _start_block(self, part: PartStarted, text: str = "") -> bytes:

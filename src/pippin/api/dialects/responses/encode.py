@@ -29,7 +29,7 @@ from pippin.api.dialects.responses.output import (
     StreamEvent,
 )
 from pippin.api.dialects.responses.tools import Toolbox
-from pippin.api.dialects.shared.frames import DONE, typed_frame
+from pippin.api.dialects.shared.frames import DONE, event_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -240,8 +240,8 @@ class ResponsesEncoder(Encoder):
         return b"".join([self._frame(name, **fields) for name, fields in events])
 
     def _frame(self, type: str, **fields: Any) -> bytes:
-        self._sequence += 1
-        return typed_frame(type, sequence_number=self._sequence - 1, **fields)
+        number, self._sequence = self._sequence, self._sequence + 1
+        return event_frame(type, {"type": type, "sequence_number": number, **fields})
 
 
 def response_id(run: RunInfo) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from pippin.api.dialects.responses.answer import (
     CallItem,
@@ -106,7 +106,7 @@ class PartBuilder(ItemBuilder):
         super().__init__(id, index)
         self._place[place] = 0
         self._part_type, self._text_type = part, text
-        self._logprobs: list[TokenLogprob] | UnsetType = UNSET
+        self._logprobs: list[TokenLogprob] | None = None
         self._started = False
 
     @abstractmethod
@@ -117,16 +117,17 @@ class PartBuilder(ItemBuilder):
         yield self._event(f"{self._part_type}.added", part=self._part())
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        logprobs: list[TokenLogprob] | UnsetType = UNSET
-        if self._logprobs is not UNSET:
-            logprobs = logprobs_of(delta.tokens) if delta.tokens else []
-            self._logprobs += logprobs
-        if not delta.text and not logprobs:
+        told: dict[str, Any] = {"delta": delta.text}
+        if self._logprobs is not None:
+            told["logprobs"] = logprobs_of(delta.tokens) if delta.tokens else []
+            self._logprobs += told["logprobs"]
+        if not delta.text and not told.get("logprobs"):
             return ()
-        return (self._event(f"{self._text_type}.delta", delta=delta.text, logprobs=logprobs),)
+        return (self._event(f"{self._text_type}.delta", **told),)
 
     def closed(self) -> Events:
-        yield self._event(f"{self._text_type}.done", text=self.text, logprobs=self._logprobs)
+        told: dict[str, Any] = {} if self._logprobs is None else {"logprobs": self._logprobs}
+        yield self._event(f"{self._text_type}.done", text=self.text, **told)
         yield self._event(f"{self._part_type}.done", part=self._part())
 
 

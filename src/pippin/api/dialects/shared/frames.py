@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 
 class Closed(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -22,5 +22,5 @@ def event_frame(name: str, payload: Any) -> bytes:
 
 
 def typed_frame(type: str, **fields: Any) -> bytes:
-    """An event whose name is also in its body. Fields that are `UNSET` are left out."""
-    return event_frame(type, {"type": type} | {name: it for name, it in fields.items() if it is not UNSET})
+    """An event whose name is also in its body."""
+    return event_frame(type, {"type": type, **fields})
