@@ -55,10 +55,10 @@ class Parameter(Struct, frozen=True, kw_only=True):
     def wire_meta(self) -> Meta:
         """The range that clients may send, and the help for them."""
         told = f"{self.help} {self.wire_help}".strip()
-        if self.wire is None:
-            return Meta(gt=self.bounds.gt, ge=self.bounds.ge, le=self.bounds.le, description=told)
-        low, high = self.wire
-        return Meta(ge=self._number(low), le=self._number(high), description=told)
+        low, high = map(self._number, self.wire or (self.low, self.high))
+        if self.above_low and self.wire is None:
+            return Meta(gt=low, le=high, description=told)
+        return Meta(ge=low, le=high, description=told)
 
     @property
     def range(self) -> str:

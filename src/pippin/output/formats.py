@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pippin.core.errors import ServerError
 from pippin.output import tool_parsers
@@ -72,8 +72,8 @@ def _reasoning_formats() -> dict[str, ReasoningFormat]:
     return _by_name(REASONING_FORMATS)
 
 
-def _by_name(found_formats: Iterable[Format]) -> dict[str, Format]:
-    formats: dict[str, Format] = {}
+def _by_name(found_formats: Iterable[Any]) -> dict[str, Any]:
+    formats: dict[str, Any] = {}
     for found in found_formats:
         for name in (found.name, *found.aliases):
             if name in formats:

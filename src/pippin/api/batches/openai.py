@@ -100,7 +100,10 @@ def is_error(line: Line) -> bool:
 def used(line: Line) -> Used:
     """The usage that an answer reports: Chat, Completions and Embeddings count `prompt_tokens`, Responses
     `input_tokens`."""
-    told = from_json(line.reply or b"{}", dict[str, Any])
+    try:
+        told = from_json(line.reply or b"{}", dict[str, Any])
+    except msgspec.DecodeError:  # not written by this version: its tokens are not known
+        return Used()
     usage = told.get("usage") or {}
     given = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
     written = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}

@@ -205,7 +205,8 @@ class OwnedHistory:
         entry = self._store.holder_of(self._owner, item_id)
         if entry is not None:
             turn = self.response(entry)
-            for item in (*turn.input, *turn.response["output"]):
+            items: list[Item] = [*turn.input, *turn.response["output"]]
+            for item in items:
                 if item.get("id") == item_id:
                     return item
         raise not_found("item", item_id)

@@ -142,8 +142,8 @@ class ChatEncoder(ChunkEncoder, Encoder):
             case Progress():
                 # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and
                 # would get "assistantassistant".
-                choice = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}'
-                return self._progress(0, choice, event)
+                empty = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}'
+                return self._progress(0, empty, event)
             case _:
                 return b""
 

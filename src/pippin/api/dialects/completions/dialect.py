@@ -125,8 +125,8 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
             case PromptEcho(text, tokens):
                 return b"".join(self._chunk(first + choice, text, tokens) for choice in range(self._shape.n))
             case Progress():
-                choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null}' % first
-                return self._progress(request, choice, event)
+                empty = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null}' % first
+                return self._progress(request, empty, event)
             case Finished(choice, reason):
                 self._finished[request].append(event)
                 self._completed[first + choice] = event.usage.completion_tokens
@@ -327,7 +327,8 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),
-        overflow=None,  # a raw prompt has no turns to drop
+        # A raw prompt has no turns to drop.
+        overflow=None,
         names=(*called(prompt=field), *request.names),
     )
 

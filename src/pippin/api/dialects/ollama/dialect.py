@@ -142,7 +142,7 @@ def thinking_of(given: bool | str | None) -> Thinking:
 
 
 def keep_alive_of(given: str | float | None) -> float | None:
-    """As of the other dialects, but an empty text is none. Raises `ServerError`."""
+    """Seconds, as in the other dialects; an empty text is none. Raises `ServerError`."""
     return None if given == "" else engine.keep_alive_of(given)
 
 
