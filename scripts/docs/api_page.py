@@ -63,9 +63,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
 | WebSocket `/v1/responses` | `response.create` events, answered one at a time |
 | `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items for the next request |
-| `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
-- **The store** keeps responses (unless `store` is false) and conversations separately for each API key, within
+- **The store** keeps responses (unless `store` is false) separately for each API key, within
   `response_store_entries`, `response_store_mb` and `response_store_hours`; the least recently used are deleted first.
   It is in memory, or in the SQLite file that `response_store` names, which survives a restart.
 - **Reasoning** comes as raw text (`reasoning_text` in the item's `content`, with `response.reasoning_text.delta`),
@@ -336,9 +335,7 @@ def descriptions(contract: Contract[Any]) -> dict[str, str]:
 
 
 def _description(hint: Any) -> str:
-    if get_origin(hint) is not Annotated:
-        return ""
-    _, *extras = get_args(hint)
-    return next(
-        (meta.description for meta in extras if isinstance(meta, msgspec.Meta) and meta.description), ""
-    )
+    """What the annotation of a type says, or of one of the types of a union."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    own = [each.description for each in extras if isinstance(each, msgspec.Meta) and each.description]
+    return next(iter(own), "") or next(filter(None, map(_description, get_args(hint))), "")
