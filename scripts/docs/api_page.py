@@ -63,8 +63,9 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
 | WebSocket `/v1/responses` | `response.create` events, answered one at a time |
 | `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items for the next request |
+| `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
-- **The store** keeps responses (unless `store` is false) separately for each API key, within
+- **The store** keeps responses (unless `store` is false) and conversations separately for each API key, within
   `response_store_entries`, `response_store_mb` and `response_store_hours`; the least recently used are deleted first.
   It is in memory, or in the SQLite file that `response_store` names, which survives a restart.
 - **Reasoning** comes as raw text (`reasoning_text` in the item's `content`, with `response.reasoning_text.delta`),

@@ -33,6 +33,7 @@ SECONDS: Final = 8.0  # alone, and again beside the hostile tenant
 TIMES: Final = 3.0  # as long as alone may the victim's answers take
 LONG_TEXT: Final = 127_000
 """As often are 22 characters repeated: 2.8 MB, some 30 times as long as the window of any model here."""
+EMPTY_CONVERSATIONS: Final = 1030
 COPIED: Final = "victim-0"
 """A request id in the victim's form, which the victim itself never uses."""
 REFUSED: Final = frozenset({400, 401, 403, 404, 409, 413, 415, 422, 429, 503})
@@ -43,6 +44,7 @@ class Tenants:
     server: ServerProcess
     ledger: Ledger
     stored: str = ""  # id of a response of the victim
+    conversation: str = ""
     asked: int = 0  # requests of the victim so far
     taken: list[float] = field(default_factory=list)  # seconds of each of its answers
     long_texts: asyncio.Lock = field(default_factory=asyncio.Lock)  # of the attacker who sends them now
@@ -80,6 +82,8 @@ async def store(tenants: Tenants, http: httpx.AsyncClient) -> None:
     body = {"model": "alpha", "input": f"{SECRET} is stored"}
     for _ in range(2):  # the first one loads
         tenants.stored = (await http.post("/v1/responses", json=body)).json()["id"]
+    made = await http.post("/v1/conversations", json={"metadata": {"word": SECRET}})
+    tenants.conversation = made.json()["id"]
 
 
 async def ask_for(tenants: Tenants, http: httpx.AsyncClient, seconds: float) -> None:
@@ -175,13 +179,16 @@ async def read_others(tenants: Tenants, http: httpx.AsyncClient) -> None:
         await send(tenants, http, method, place, may=False)
     body = {"model": "alpha", "input": "Repeat all.", "previous_response_id": tenants.stored}
     await send(tenants, http, "POST", "/v1/responses", json=body, may=False)
+    place = f"/v1/conversations/{tenants.conversation}"
+    await send(tenants, http, "GET", place, may=False)
+    await send(tenants, http, "DELETE", place, may=False)
 
 
 async def push_out(tenants: Tenants, http: httpx.AsyncClient) -> None:
-    """Store response after response: the room that others need."""
-    body = {"model": "alpha", "input": "One more.", "max_output_tokens": 1}
-    for _ in range(5):
-        await send(tenants, http, "POST", "/v1/responses", json=body)
+    """Store until others have no room. The burst comes once; after it the act goes on conversation by conversation."""
+    count = EMPTY_CONVERSATIONS if tenants.ledger.faults["a full store"] == 1 else 5
+    for _ in range(count):
+        await send(tenants, http, "POST", "/v1/conversations", json={})
 
 
 async def use_tools(tenants: Tenants, http: httpx.AsyncClient) -> None:
@@ -272,9 +279,10 @@ def judge_latency(ledger: Ledger, alone: list[float], beside: list[float]) -> No
 
 async def judge_store(tenants: Tenants, http: httpx.AsyncClient) -> None:
     """What the victim stored is there, after more was stored than the store has room for."""
-    reply = await http.get(f"/v1/responses/{tenants.stored}")
-    if reply.status_code != 200 or SECRET not in reply.text:
-        tenants.ledger.violation(f"the victim's response: {reply.status_code} {reply.text[:100]}")
+    for path in (f"/v1/responses/{tenants.stored}", f"/v1/conversations/{tenants.conversation}"):
+        reply = await http.get(path)
+        if reply.status_code != 200 or SECRET not in reply.text:
+            tenants.ledger.violation(f"the victim's {path}: {reply.status_code} {reply.text[:100]}")
 
 
 async def judge_settings(tenants: Tenants) -> None:

@@ -141,6 +141,10 @@ RIGHT: Final = (
     ),
     Right("/v1/detokenize", {"model": MODEL, "tokens": [1, 2]}),
     Right("/v1/apply-template", CHAT, known=("tools", "chat_template_kwargs")),
+    Right(
+        "/v1/conversations",
+        {"items": [{"type": "message", "role": "user", "content": "a"}], "metadata": {"a": "b"}},
+    ),
 )
 
 HOSTILE: Final[tuple[Any, ...]] = (

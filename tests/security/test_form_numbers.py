@@ -132,9 +132,11 @@ def test_numbers_in_addresses_are_refused_by_name(number: str) -> None:
             stored = (await client.post("/v1/responses", json={"model": MODEL.id, "input": "Hi"})).json()[
                 "id"
             ]
-            reply = await client.get(f"/v1/responses/{stored}/input_items", params={"limit": number})
-            assert reply.status_code == 400, reply.text
-            assert "limit" in reply.text
+            conversation = (await client.post("/v1/conversations", json={})).json()["id"]
+            for path in (f"/v1/responses/{stored}/input_items", f"/v1/conversations/{conversation}/items"):
+                reply = await client.get(path, params={"limit": number})
+                assert reply.status_code == 400, (path, reply.text)
+                assert "limit" in reply.text
             form = {"file": ("x.wav", b"x")}
             asked = {"model": MODEL.id, "temperature": number}
             reply = await client.post("/v1/audio/transcriptions", params=asked, files=form)

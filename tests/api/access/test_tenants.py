@@ -200,9 +200,8 @@ def test_what_a_key_stored_is_not_read_by_the_key_that_takes_its_place(tmp_path:
     def server(*given: str) -> ASGIApp:
         return application(FakeService(), api_keys=given, response_store=store)
 
-    body = {"model": MODEL.id, "input": "Hi", "metadata": {"secret": "x"}}
-    made = ask(server("k-a", "k-b"), "POST", "/v1/responses", "a", json=body)
-    path = f"/v1/responses/{made.json()['id']}"
+    made = ask(server("k-a", "k-b"), "POST", "/v1/conversations", "a", json={"metadata": {"secret": "x"}})
+    path = f"/v1/conversations/{made.json()['id']}"
     assert ask(server("k-b"), "GET", path, "b").status_code == 404
     assert ask(server("k-b", "k-a"), "GET", path, "b").status_code == 404
     assert ask(server("k-b", "k-a"), "GET", path, "a").json()["metadata"] == {"secret": "x"}

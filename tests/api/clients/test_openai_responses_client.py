@@ -227,6 +227,32 @@ def test_what_did_not_run_in_the_background_cannot_be_cancelled_or_followed(clie
         client.responses.retrieve(response.id, stream=True)
 
 
+def test_a_conversation_grows_with_its_responses(client: OpenAI) -> None:
+    conversation = client.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "Before"}], metadata={"a": "b"}
+    )
+    client.responses.create(model="text", input="Hi", conversation=conversation.id)
+    answer = client.responses.create(model="echo", input="Two more words", conversation=conversation.id)
+    assert answer.output_text == "7 words"
+    assert answer.conversation is not None
+    assert answer.conversation.id == conversation.id
+    items = list(client.conversations.items.list(conversation.id, order="asc"))
+    assert [getattr(item, "role", None) for item in items] == [
+        "user", "user", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    [added] = client.conversations.items.create(
+        conversation.id, items=[{"type": "message", "role": "user", "content": "More"}]
+    ).data
+    assert added.id is not None
+    assert client.conversations.items.retrieve(added.id, conversation_id=conversation.id).type == "message"
+    client.conversations.items.delete(added.id, conversation_id=conversation.id)
+    assert client.conversations.update(conversation.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    assert client.conversations.retrieve(conversation.id).id == conversation.id
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)
+
+
 def test_a_failing_stream_ends_in_response_failed(client: OpenAI) -> None:
     with client.responses.create(model="fails_in_text", input="Hi", stream=True) as stream:
         *_, last = stream

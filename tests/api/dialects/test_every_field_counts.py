@@ -209,6 +209,8 @@ OWN: Final[dict[str, dict[str, Any]]] = {
     "completions": OPENAI | {"best_of": 3, "echo": True, "logprobs": 3, "prompt": "x", "suffix": "x"},
     "responses": {
         "background": True,
+        "conversation": "conv_1",
+        "conversation.id": {"id": "conv_1"},
         "include": ["reasoning.encrypted_content"],
         "input": "x",
         "instructions": "x",

@@ -41,6 +41,9 @@ class Stored:
             raise ServerError("not_found", "There is no such response.")
         return [user("Before"), {"type": "message", "role": "assistant", "content": "Answer"}]
 
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        return [user(f"In {conversation_id}")]
+
     def item(self, item_id: str) -> dict[str, Any]:
         return user(f"Item {item_id}")
 
@@ -363,6 +366,13 @@ def test_a_stored_response_comes_before_the_input() -> None:
     assert [message.role for message in made] == ["system", "user", "assistant", "user"]
 
 
+def test_a_conversation_comes_before_the_input() -> None:
+    for conversation in ("conv_1", {"id": "conv_1"}):
+        made = request(conversation=conversation).messages
+        assert made is not None
+        assert made[0] == Message("user", (Text("In conv_1"),))
+
+
 def test_references_stand_for_stored_items() -> None:
     assert messages({"type": "item_reference", "id": "msg_9"}, {"id": "msg_8"}) == (
         Message("user", (Text("Item msg_9"),)),
@@ -432,7 +442,7 @@ def test_media_options_reach_the_images() -> None:
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"n": 2}, "n"),
         ({"background": True, "store": False}, "background"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
         ({"tools": [MCP | {"allowed_tools": {"read_only": True}}]}, "tools[0].allowed_tools.read_only"),

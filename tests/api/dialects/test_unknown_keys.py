@@ -84,6 +84,7 @@ def ignored(dialect: str, **fields: Any) -> tuple[str, ...]:
         ("responses", {"reasoning": {"effort": "low", "foo": 1}}, "reasoning.foo"),
         ("responses", {"text": {"foo": 1}}, "text.foo"),
         ("responses", {"text": {"format": {"type": "text", "foo": 1}}}, "text.format.foo"),
+        ("responses", {"conversation": {"id": "conv_1", "foo": 1}}, "conversation.foo"),
         ("responses", {"context_management": [{"type": "compaction", "foo": 1}]}, "context_management[].foo"),
         ("responses", {"tools": [TOOL | {"foo": 1}]}, "tools[].foo"),
         (

@@ -269,6 +269,15 @@ def test_the_store_is_asked_beside_the_event_loop(store_beside_the_loop: list[st
             first = (await create()).json()["id"]
             second = (await create(previous_response_id=first, background=True)).json()["id"]
             await create(previous_response_id=first, stream=True)
+            conversation = (await client.post("/v1/conversations", json={})).json()["id"]
+            await create(conversation=conversation)
+            items = f"/v1/conversations/{conversation}/items"
+            await client.post(items, json={"items": [{"role": "user", "content": "x"}]})
+            found = (await client.get(items)).json()["data"]
+            assert len(found) == 3
+            for path in (f"{items}/{found[0]['id']}", f"/v1/conversations/{conversation}"):
+                assert (await client.get(path)).status_code == 200
+                assert (await client.delete(path)).status_code == 200
             for name in (second, first):
                 for path in (f"/v1/responses/{name}", f"/v1/responses/{name}/input_items"):
                     assert (await client.get(path)).status_code == 200

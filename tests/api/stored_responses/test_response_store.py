@@ -1,6 +1,7 @@
 """The store of responses: its bounds, its owners, its file."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pippin.api.stored_responses.response_store import (
     SCHEMA,
     OwnedHistory,
     ResponseStore,
+    StoredConversation,
     StoredResponse,
 )
 from pippin.core.errors import ServerError
@@ -129,11 +131,14 @@ def test_owners_know_nothing_of_each_other() -> None:
     store = ResponseStore()
     one, two = store.for_owner("one"), store.for_owner("two")
     save(one, "a")
+    one.save_conversation(StoredConversation(id="conv", created_at=1))
     assert not knows(two, "a")
     for attempt in (
         lambda: two.delete_response("a"),
         lambda: two.items("a"),
         lambda: two.item("msg_a_in"),
+        lambda: two.conversation("conv"),
+        lambda: two.delete_conversation("conv"),
     ):
         with pytest.raises(ServerError):
             attempt()
@@ -148,6 +153,29 @@ def test_items_are_found_by_their_id() -> None:
     assert history.item("msg_a_out")["role"] == "assistant"
     with pytest.raises(ServerError):
         history.item("msg_b_in")
+
+
+def test_a_conversation_takes_what_is_new() -> None:
+    history = ResponseStore().for_owner(None)
+    history.save_conversation(StoredConversation(id="conv", created_at=1, items=[{"id": "1"}]))
+    history.add_to_conversation("conv", [{"id": "1"}, {"id": "2"}])
+    assert history.conversation("conv") == [{"id": "1"}, {"id": "2"}]
+    history.add_to_conversation("gone", [{"id": "1"}])
+    with pytest.raises(ServerError):
+        history.conversation("gone")
+
+
+def named(name: str, conversation: StoredConversation) -> None:
+    conversation.metadata[name] = "here"
+
+
+def test_a_response_is_no_conversation() -> None:
+    history = ResponseStore().for_owner(None)
+    save(history, "a")
+    with pytest.raises(ServerError):
+        history.conversation("a")
+    with pytest.raises(ServerError):
+        history.delete_conversation("a")
 
 
 def test_a_file_survives(tmp_path: Path) -> None:
@@ -254,9 +282,32 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
         assert figures(store) == (len(held), sum(size for *_, size in held))
     for owner, name, _ in held:
         assert store.for_owner(owner).item(f"msg_{name}_in")["content"] == name
-        assert (store.get(owner, name) or b"")[:9] == b'{"respons'
+        assert (store.get(owner, name, "response") or b"")[:9] == b'{"respons'
     assert stored(store, "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)") == (0,)
     store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_is_added_to_a_conversation_at_once_is_there(stores: Stores, kind: str) -> None:
+    store = ResponseStore(getattr(stores, kind)())
+    store.for_owner("a").save_conversation(StoredConversation(id="conv", created_at=1))
+
+    def add(writer: int) -> None:
+        history = store.for_owner("a")
+        for number in range(20):
+            if writer:
+                history.add_to_conversation("conv", [{"id": f"{writer}-{number}"}])
+            else:
+                history.change_conversation("conv", partial(named, str(number)))
+
+    with ThreadPoolExecutor(5) as writers:
+        list(writers.map(add, range(5)))
+    found = store.for_owner("a").stored_conversation("conv")
+    for writer in range(1, 5):
+        mine = [item["id"] for item in found.items if item["id"].startswith(f"{writer}-")]
+        assert mine == [f"{writer}-{number}" for number in range(20)]
+    assert len(found.items) == 80
+    assert len(found.metadata) == 20
 
 
 def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
@@ -265,10 +316,10 @@ def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> Non
     for number in range(5):
         save(bob, f"b{number}")
     for number in range(1030):
-        save(alice, f"a{number}")
+        alice.save_conversation(StoredConversation(id=f"conv_{number}", created_at=1))
     assert all(knows(bob, f"b{number}") for number in range(5))
     assert figures(store)[0] == 20
-    assert knows(alice, "a1029")
+    assert alice.conversation("conv_1029") == []
 
 
 def test_bytes_are_shared_by_owner_too() -> None:
@@ -284,7 +335,9 @@ def test_bytes_are_shared_by_owner_too() -> None:
 def test_what_is_deleted_from_memory_leaves_it() -> None:
     store = ResponseStore()
     history = store.for_owner("me")
-    save(history, "large", padding=20 << 20)
+    history.save_conversation(
+        StoredConversation(id="large", created_at=1, items=[{"id": "1", "text": "x" * (20 << 20)}])
+    )
     [pages] = stored(store, "PRAGMA page_count")
-    history.delete_response("large")
+    history.delete_conversation("large")
     assert stored(store, "PRAGMA page_count")[0] < pages // 100

@@ -28,6 +28,10 @@ class History(Protocol):
         """The items of the conversation up to and including that response."""
         ...
 
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        """The items of the conversation that has this id."""
+        ...
+
     def item(self, item_id: str) -> dict[str, Any]:
         """The item that has this id, in any of the caller's conversations."""
         ...

@@ -1,1 +1,1 @@
-"""Responses kept for later turns, and runs in the background. Begin with `response_store.py`."""
+"""Responses and conversations kept for later turns, and runs in the background. Begin with `response_store.py`."""

@@ -1,15 +1,17 @@
-"""Keeps responses for later turns: bounded in entries, bytes and age, separate for each API key.
+"""Keeps responses and conversations for later turns: bounded in entries, bytes and age, separate for each API key.
 
 They are kept in SQLite, in a file if the operator names one, else in memory. Calls may block on a disk: make them on a
 thread.
 """
 
+import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -22,10 +24,11 @@ from pippin.core.errors import ServerError
 log = logging.getLogger(__name__)
 
 Item = dict[str, Any]
+Kind = Literal["response", "conversation"]
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entries (
-    owner TEXT NOT NULL, id TEXT NOT NULL,
+    owner TEXT NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
     created REAL NOT NULL, used REAL NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (owner, id)
 );
@@ -38,8 +41,8 @@ CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
 """
 # A response that is stored again, for example when it has ended, keeps its time of creation.
-_PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
-    SET used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
+_PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
+    SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
 
 LARGEST_PAGE: Final = 100  # items
 
@@ -50,11 +53,26 @@ class StoredResponse(Struct, kw_only=True, omit_defaults=True):
     response: dict[str, Any]  # the response object
     input: list[Item] = field(default_factory=list)  # of this turn alone, with ids
     previous: str | None = None
-    before: list[Item] | None = None  # the items of earlier turns, where `previous` is not stored
+    before: list[Item] | None = None  # the conversation's items when this turn began
+
+
+class StoredConversation(Struct, kw_only=True, omit_defaults=True):
+    """A conversation of OpenAI's Conversations API, with all its items."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+
+
+Change = Callable[[StoredConversation], object]
+"""Changes a conversation in place; if it raises, the stored conversation stays as it was."""
+
+Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
 class ResponseStore:
-    """The responses of all callers. `for_owner` returns the view of one caller."""
+    """The responses and conversations of all callers. `for_owner` returns the view of one caller."""
 
     def __init__(
         self,
@@ -78,7 +96,7 @@ class ResponseStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, owner: str, id: str, body: bytes, items: Iterable[str]) -> None:
+    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
         """Write an entry, then evict entries that are too old, and more until the bounds hold.
 
         The least recently used entry of the owner who holds most is evicted first: an owner who holds less than an
@@ -90,7 +108,7 @@ class ResponseStore:
             if len(body) > self._bytes or not self._entries:
                 _remove(transaction, owner, id)
             else:
-                transaction.execute(_PUT, (owner, id, now, now, len(body), body))
+                transaction.execute(_PUT, (owner, id, kind, now, now, len(body), body))
                 transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
                 transaction.executemany(
                     "INSERT INTO items VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -99,27 +117,34 @@ class ResponseStore:
             if self._is_crowded(transaction, now):
                 self._make_room(transaction, now)
 
-    def get(self, owner: str, id: str) -> bytes | None:
+    def alone(self) -> AbstractContextManager[sqlite3.Connection]:
+        """While it is entered, no other thread reads or writes here."""
+        return self._database.transaction()
+
+    def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
         now = self._clock()
         with self._database.transaction() as transaction:
             row = transaction.execute(
-                "UPDATE entries SET used = ? WHERE owner = ? AND id = ? AND created >= ? RETURNING body",
-                (now, owner, id, now - self._seconds),
+                "UPDATE entries SET used = ? WHERE owner = ? AND id = ? AND kind = ? AND created >= ? RETURNING body",
+                (now, owner, id, kind, now - self._seconds),
             ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def holder_of(self, owner: str, item: str) -> str | None:
-        """The id of the entry that holds an item."""
-        query = """SELECT entries.id FROM items JOIN entries
+    def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
+        """The id and the kind of the entry that holds an item."""
+        query = """SELECT entries.id, entries.kind FROM items JOIN entries
             ON entries.owner = items.owner AND entries.id = items.entry
             WHERE items.owner = ? AND items.item = ? ORDER BY entries.used DESC LIMIT 1"""
         with self._database.transaction() as transaction:
             row = transaction.execute(query, (owner, item)).fetchone()
-        return None if row is None else str(row[0])
+        return None if row is None else (row[0], row[1])
 
-    def delete(self, owner: str, id: str) -> bool:
+    def delete(self, owner: str, id: str, kind: Kind) -> bool:
         with self._database.transaction() as transaction:
-            return _remove(transaction, owner, id)
+            known = transaction.execute(
+                "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
+            ).fetchone()
+            return known is not None and _remove(transaction, owner, id)
 
     def _is_crowded(self, transaction: sqlite3.Connection, now: float) -> bool:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"
@@ -157,31 +182,57 @@ def _remove(transaction: sqlite3.Connection, owner: str, id: str) -> bool:
 
 
 class OwnedHistory:
-    """One caller's responses. Those of other callers are not found here."""
+    """One caller's responses and conversations. Those of other callers are not found here."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
         self._owner = owner
 
     def keep(self, id: str, turn: StoredResponse) -> None:
-        """Store a response and the turn that it ends. A failure is only logged: a full disk must not cost the client
-        its answer."""
-        items = (*turn.input, *turn.response["output"])
-        ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-        try:
-            self._store.put(self._owner, id, msgspec.json.encode(turn), ids)
-        except ServerError as error:
-            log.error("The response %s could not be stored: %s", id, error.report.message)
+        """Store a response and the turn that it ends; a failure is only logged."""
+        items = [*turn.input, *turn.response["output"]]
+        with _answered_all_the_same("response", id):
+            self._put(id, "response", msgspec.json.encode(turn), items)
 
     def response(self, id: str) -> StoredResponse:
-        body = self._store.get(self._owner, id)
-        if body is None:
-            raise not_found("response", id)
-        return from_json(body, StoredResponse)
+        return self._get(id, "response", StoredResponse)
 
     def delete_response(self, id: str) -> None:
-        if not self._store.delete(self._owner, id):
+        if not self._store.delete(self._owner, id, "response"):
             raise not_found("response", id)
+
+    def save_conversation(self, conversation: StoredConversation) -> None:
+        self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
+
+    def change_conversation(self, id: str, change: Change) -> StoredConversation:
+        """Change a conversation, store it and return it; concurrent changes of others are kept.
+
+        Raises `ServerError` if there is no such conversation, and whatever `change` raises.
+        """
+        with self._store.alone():
+            conversation = self.stored_conversation(id)
+            change(conversation)
+            self.save_conversation(conversation)
+        return conversation
+
+    def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
+        """Add the items of an answer that a conversation does not have yet; a failure is only logged. A conversation
+        that was deleted meanwhile stays deleted."""
+        given = list(items)
+
+        def add(conversation: StoredConversation) -> None:
+            known = {item.get("id") for item in conversation.items}
+            conversation.items += [item for item in given if item.get("id") not in known]
+
+        with _answered_all_the_same("conversation", id):
+            self.change_conversation(id, add)
+
+    def stored_conversation(self, id: str) -> StoredConversation:
+        return self._get(id, "conversation", StoredConversation)
+
+    def delete_conversation(self, id: str) -> None:
+        if not self._store.delete(self._owner, id, "conversation"):
+            raise not_found("conversation", id)
 
     def items(self, response_id: str) -> list[Item]:
         """Every item of the conversation up to and including that response, oldest first."""
@@ -201,15 +252,42 @@ class OwnedHistory:
             before = following
         return items
 
+    def conversation(self, conversation_id: str) -> list[Item]:
+        return self.stored_conversation(conversation_id).items
+
     def item(self, item_id: str) -> Item:
-        entry = self._store.holder_of(self._owner, item_id)
-        if entry is not None:
-            turn = self.response(entry)
-            items: list[Item] = [*turn.input, *turn.response["output"]]
+        holder = self._store.holder_of(self._owner, item_id)
+        if holder is not None:
+            entry, kind = holder
+            if kind == "conversation":
+                items = self.conversation(entry)
+            else:
+                turn = self.response(entry)
+                items = [*turn.input, *turn.response["output"]]
             for item in items:
                 if item.get("id") == item_id:
                     return item
         raise not_found("item", item_id)
+
+    def _put(self, id: str, kind: Kind, body: bytes, items: Iterable[Item]) -> None:
+        ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
+        self._store.put(self._owner, id, kind, body, ids)
+
+    def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
+        body = self._store.get(self._owner, id, kind)
+        if body is None:
+            raise not_found(kind, id)
+        return from_json(body, type)
+
+
+@contextlib.contextmanager
+def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
+    """Log storage errors: a full disk must not cost the client its answer."""
+    try:
+        yield
+    except ServerError as error:
+        if error.report.kind != "not_found":
+            log.error("The %s %s could not be stored: %s", kind, id, error.report.message)
 
 
 def open_store(options: ServerOptions) -> ResponseStore:
@@ -229,7 +307,7 @@ def not_found(what: str, id: str) -> ServerError:
     )
 
 
-SCHEMA: Final = Schema(version=3, tables=TABLES)
+SCHEMA: Final = Schema(version=2, tables=TABLES)
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class SavingDialect(ResponsesDialect):
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         shape = decoded.shape
-        if not (self._keep_all or shape.draft.store):
+        if not (self._keep_all or shape.draft.store or shape.conversation is not None):
             return super().encoder(decoded, run)
         return SavingEncoder(
             shape, run, self._clock, saver(self._history, shape, run, keep_all=self._keep_all)
@@ -69,13 +69,17 @@ class SavingEncoder(ResponsesEncoder):
 
 
 def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo, *, keep_all: bool = False) -> Save:
-    """A function that stores the response of a run."""
+    """A function that stores the response of a run, and adds its turn to the conversation that it joined."""
     given = stored_items(shape.input, run.id, history.item)
+    before = None if shape.conversation is None else history.conversation(shape.conversation)
 
     def save(answer: ResponseAnswer) -> None:
+        response: dict[str, Any] = msgspec.to_builtins(answer)
         if answer.store or keep_all:
-            response: dict[str, Any] = msgspec.to_builtins(answer)
-            turn = StoredResponse(response=response, input=given, previous=answer.previous_response_id)
+            previous = answer.previous_response_id
+            turn = StoredResponse(response=response, input=given, previous=previous, before=before)
             history.keep(response["id"], turn)
+        if shape.conversation is not None and response["status"] in ("completed", "incomplete"):
+            history.add_to_conversation(shape.conversation, [*given, *response["output"]])
 
     return save

@@ -175,6 +175,10 @@ class ResponseText(Closed, kw_only=True):
     verbosity: Verbosity | UnsetType = UNSET
 
 
+class ResponseConversation(Closed, kw_only=True):
+    id: str
+
+
 class ResponseAnswer(Closed, kw_only=True):
     """The answer to `POST /v1/responses`, also sent in the events of a stream.
 
@@ -194,7 +198,7 @@ class ResponseAnswer(Closed, kw_only=True):
     background: bool
     store: bool
     previous_response_id: str | None
-    conversation: None = None
+    conversation: ResponseConversation | None
     instructions: str | None
     tools: list[dict[str, Any]]
     tool_choice: str | dict[str, Any]

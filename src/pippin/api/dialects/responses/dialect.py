@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, History, RunInfo
 from pippin.api.dialects.responses.answer import (
     ResponseAnswer,
+    ResponseConversation,
     ResponseReasoning,
     ResponseText,
     SchemaFormat,
@@ -48,6 +49,10 @@ class TextConfig(Struct, kw_only=True):
     verbosity: engine.Verbosity | None = None
 
 
+class ConversationReference(Struct, kw_only=True):
+    id: Identifier
+
+
 class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/responses`."""
 
@@ -56,6 +61,9 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     instructions: Annotated[str | None, Meta(description="System message before the conversation.")] = None
     previous_response_id: Annotated[
         Identifier | None, Meta(description="Stored response that this one continues.")
+    ] = None
+    conversation: Annotated[
+        Identifier | ConversationReference | None, Meta(description="Conversation that this turn joins.")
     ] = None
     store: Annotated[bool | None, Meta(description="Keep the response for later turns; default true.")] = None
     background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
@@ -103,7 +111,6 @@ ACCEPTED: Final = accepted_beside(
 )
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "return_progress": shared.NO_PROGRESS,
-    "conversation": "this server keeps no conversations apart; continue a response by `previous_response_id`.",
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",
     "messages": "use `input`, or /v1/chat/completions.",
@@ -118,6 +125,9 @@ class NoHistory:
 
     def items(self, response_id: str) -> list[dict[str, Any]]:
         raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
 
     def item(self, item_id: str) -> dict[str, Any]:
         raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
@@ -168,7 +178,11 @@ def _read(
     history = context.history or NoHistory()
     reader = ItemsReader(history.item, complete=fields.previous_response_id is not None)
     if fields.previous_response_id is not None:
+        if fields.conversation is not None:
+            raise invalid("conversation", "can't be combined with `previous_response_id`.")
         reader.read(_before(fields.previous_response_id, history), "previous_response_id")
+    if (conversation := conversation_of(fields)) is not None:
+        reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
     return reader, toolbox_of((fields.tools or []) + reader.tools)
 
@@ -181,6 +195,14 @@ def _before(previous: str, history: History) -> list[Item]:
             error.report, param="previous_response_id", code="previous_response_not_found"
         )
         raise ServerError.of(unknown) from None
+
+
+def conversation_of(fields: ResponsesBody) -> str | None:
+    match fields.conversation:
+        case ConversationReference(id=id):
+            return id
+        case str() | None as name:
+            return name
 
 
 def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
@@ -258,6 +280,7 @@ def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
 def _draft(fields: ResponsesBody) -> ResponseAnswer:
     """The response before its run: the repeated fields of the request, and no output."""
     effort, summary = _reasoning_options(fields)
+    conversation = conversation_of(fields)
     return ResponseAnswer(
         id="",
         created_at=0,
@@ -267,6 +290,7 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
         background=bool(fields.background),
         store=fields.store is not False,
         previous_response_id=fields.previous_response_id,
+        conversation=ResponseConversation(id=conversation) if conversation else None,
         instructions=fields.instructions,
         tools=[_repeat_tool(tool) for tool in fields.tools or ()],
         tool_choice=fields.tool_choice or "auto",

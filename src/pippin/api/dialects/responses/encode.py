@@ -59,6 +59,11 @@ class ResponseShape:
     reasoning: ReasoningShown = "text"
     sealed: bool = False  # reasoning comes with `encrypted_content`
 
+    @property
+    def conversation(self) -> str | None:
+        """The id of the conversation that the response joins."""
+        return self.draft.conversation.id if self.draft.conversation is not None else None
+
 
 _CODES: Final[dict[ErrorKind, str]] = {
     "invalid_request": "invalid_prompt",
