@@ -97,6 +97,22 @@ def test_the_formats_of_calls_and_reasoning_are_told_from_the_template(
     assert told("silent") == ["json_tools", "mistral"]
 
 
+def test_it_is_told_how_a_cpu_will_compute_a_model(
+    imports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pippin.cli.verbs.show.accelerator", lambda: "cpu")
+    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: "cpu")
+    monkeypatch.setattr("pippin.catalog.footprint.has_cpu_kernels", lambda: True)
+    write_model(imports / "odd", {"model_type": "unheard_of"})
+    write_model(imports / "usual", {"model_type": "llama"})
+    told = {}
+    for name in ("odd", "usual"):
+        assert main(["show", name]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        told[name] = next(line for line in shown if line.startswith("on a CPU")).split(maxsplit=3)[3]
+    assert told == {"odd": "float32, or in part by the kernels", "usual": "by the kernels, as stored"}
+
+
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "nothing"]) == 1
     error = capsys.readouterr().err

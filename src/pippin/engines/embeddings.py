@@ -19,6 +19,7 @@ import mlx.nn as nn
 import msgspec
 import numpy as np
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
@@ -355,7 +356,7 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     except ImportError as error:
         raise ServerError(
             "load_failed",
-            'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
+            f"Models that embed text need mlx-vlm, which reads them: {install_command('embeddings')}",
         ) from error
     pad = preparer.tokenizer.pad
 

@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.decoding import convert
@@ -262,7 +263,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
         model = load_encoder(partial(load_classifier, preparer.folder), preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
-            "load_failed", 'Rerankers need mlx-vlm: pip install "pippin[embeddings]".'
+            "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"
         ) from error
     except ValueError as error:
         raise ServerError(

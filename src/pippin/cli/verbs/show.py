@@ -10,6 +10,7 @@ import msgspec
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, settings_of
 from pippin.cli.terminal import size
+from pippin.config.accelerator import accelerator
 from pippin.core.published import object_in
 from pippin.core.requests import Sampling
 
@@ -56,7 +57,9 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "architecture": info.architecture or "-",
         "size": size(info.size_bytes),
         "weights": info.quantization or info.dtype or "-",
-        "in memory": f"about {size(needed)}" if needed else "-",
+        "in memory": f"about {size(needed)}: weights and process; `pippin fit` adds contexts"
+        if needed
+        else "-",
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
         **_formats(catalog, info),
@@ -89,11 +92,25 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
     }
 
 
-def _packed_layers(folder: Path) -> str:
+TEXT_KINDS = ("language", "embeddings", "reranking")
+
+
+def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, str]:
+    from pippin.catalog.footprint import runs_on_kernels
+
+    config = object_in(folder / "config.json")
+    found = {"kv_bits": _packed_layers(config)} if info.kind == "language" else {}
+    if accelerator() == "cpu":
+        packed = runs_on_kernels(config, catalog.options_for(info), info.kind)
+        found["on a CPU"] = "by the kernels, as stored" if packed else "float32, or in part by the kernels"
+    return found
+
+
+def _packed_layers(config: dict[str, Any]) -> str:
     """The layers whose keys and values `kv_bits` quantises."""
     from pippin.catalog.info import full_attention_layers
 
-    layers, count = full_attention_layers(object_in(folder / "config.json"))
+    layers, count = full_attention_layers(config)
     if not count:
         return "-"
     if not layers:
@@ -105,7 +122,7 @@ def _packed_layers(folder: Path) -> str:
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
     """The sampling defaults of a request, each with its origin."""
-    from pippin.service.service import explain_sampling
+    from pippin.config.sampling_defaults import explain_sampling
 
     defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
     return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

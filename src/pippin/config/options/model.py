@@ -40,7 +40,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Literal["auto", "off"],
         Meta(
             description="On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
-            "where it is installed (`pippin show MODEL` says for which parts); `off` makes them float32 for MLX."
+            "where it is installed (the log of a load says for which parts); `off` makes them float32 for MLX."
         ),
     ] = "auto"
     cpu_activations: Annotated[

@@ -290,7 +290,7 @@ def test_the_kernels_compute_with_these_numbers(source: Path, tmp_path: Path, na
 def test_such_a_model_is_converted(source: Path, tmp_path: Path) -> None:
     folder, unpacked = both(source, tmp_path, "gptq 4 bits")
     wanted = Quantization(bits=8, group_size=GROUP, mode="affine", recipe=None)
-    asked = Conversion(target=str(tmp_path / "out"), quantization=wanted, dtype=None, measure=False)
+    asked = Conversion(target=str(tmp_path / "out"), quantization=wanted, dtype=None)
     convert(folder, asked, lambda _: None)
     assert mx.allclose(logits(tmp_path / "out"), logits(unpacked), atol=0.3)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]["bits"] == 8

@@ -12,6 +12,7 @@ import msgspec
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.published import from_published, name_of
 from pippin.engines.device import DevicePlan
@@ -364,7 +365,7 @@ def _check_library(option: str) -> None:
     """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
     if importlib.util.find_spec("mlx_vlm") is None:
         message = (
-            'Draft heads are mlx-vlm\'s: pip install "pippin[vision]". A smaller model of the same vocabulary drafts '
-            "without it."
+            "Draft heads are mlx-vlm's, and a smaller model of the same vocabulary drafts without it: "
+            f"{install_command('vision')}"
         )
         raise ServerError("load_failed", message, option)

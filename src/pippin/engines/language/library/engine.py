@@ -86,6 +86,7 @@ class LibraryEngine:
         self._sizes = sizes
         self._loop = loop
         self._waiting: list[Request] = []  # in the order of their arrival
+        self._served = ""  # the account of the last request
         self._running: Request | None = None
         self._events: list[Emission] = []
         self._steps = 0
@@ -149,12 +150,18 @@ class LibraryEngine:
         return taken
 
     def _begin(self) -> None:
-        request = max(self._waiting, key=lambda each: each.job.request.priority)
+        request = max(self._waiting, key=self._urgency)
         self._waiting.remove(request)
+        self._served = request.job.request.account
         request.admitted = time.monotonic()
         self._running = request
         run = partial(self._answer, request)
         self._calls.submit(BlockingJob(request.job.id, request.job.accepted, run))
+
+    def _urgency(self, waiting: Request) -> tuple[int, bool]:
+        """Priority, and then whether the account is another than that of the last request."""
+        request = waiting.job.request
+        return request.priority, request.account != self._served
 
     def _expire(self, now: float) -> None:
         """End requests that exceed their own timeout, and those that have waited in the queue for too long."""

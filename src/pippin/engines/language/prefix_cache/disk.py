@@ -19,8 +19,8 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pippin.config.cache_folder import SUFFIX, CacheFile, cache_files, delete, model_folders
 from pippin.core.safetensors import digest_of
+from pippin.engines.language.prefix_cache.folder import SUFFIX, CacheFile, cache_files, delete, model_folders
 from pippin.engines.language.prefix_cache.tree import (
     Block,
     Node,

@@ -162,7 +162,6 @@ def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
         ("tools", choice.mode != "none" and any(tool.strict for tool in request.tools)),
         ("logprobs", request.logprobs is not None),
         ("prompt_logprobs", request.prompt_logprobs is not None),
-        ("best_of", (request.best_of or 1) > 1),
         ("logit_bias", bool(request.sampling.logit_bias)),
         ("min_tokens", request.min_tokens > 0),
         ("thinking_budget", request.thinking.budget is not None),

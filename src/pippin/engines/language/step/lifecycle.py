@@ -92,6 +92,7 @@ class Lifecycle:
             growth=job.max_tokens,
             priority=job.request.priority,
             arrival=self._arrivals,
+            account=job.request.account,
         )
         self._scheduler.add(waiting)
         self._live[job.id] = request
@@ -236,10 +237,10 @@ class Lifecycle:
                 self._prefill.discard(prompt)
         self._finish(sequence)
 
-    # Where memory is short
+    # Where memory or places are short
 
     def preempt(self) -> None:
-        """Send sequences back to the queue while the running ones outgrow the memory."""
+        """Send sequences back to the queue while the running ones outgrow the memory, or hold another's place."""
         while (victim := self._scheduler.victim()) is not None:
             match victim:
                 case Prefilling():
@@ -261,6 +262,7 @@ class Lifecycle:
             growth=running.growth,
             priority=running.priority,
             arrival=running.arrival,
+            account=running.account,
         )
         self._scheduler.requeue(waiting)
         sequence.stage = waiting

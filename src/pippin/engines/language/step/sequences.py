@@ -144,6 +144,7 @@ class Waiting:
     growth: int  # tokens that each sequence may still generate
     priority: int
     arrival: int  # counts submissions; unchanged by a preemption
+    account: str = ""
 
     @property
     def count(self) -> int:
@@ -210,6 +211,10 @@ class Prefilling:
         return self.waiting.arrival
 
     @property
+    def account(self) -> str:
+        return self.waiting.account
+
+    @property
     def remaining(self) -> int:
         return self.length - self.computed
 
@@ -221,6 +226,7 @@ class Running:
     sequence: Sequence
     priority: int
     arrival: int
+    account: str
 
     # Written by the scheduler.
     length: int  # tokens, generated ones included
