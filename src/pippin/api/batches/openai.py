@@ -9,7 +9,7 @@ from typing import IO, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.batches.store import Line, Problem, Used
+from pippin.api.batches.store import Line, Problem
 from pippin.core.decoding import from_json
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
@@ -47,29 +47,6 @@ class ResultLine(Struct, kw_only=True):
     custom_id: str
     response: ResultBody | None
     error: ResultError | None
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    """Chat, Completions and Embeddings count `prompt_tokens`, Responses `input_tokens`."""
-
-    prompt_tokens: int | None = None
-    input_tokens: int | None = None
-    completion_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-class _Answered(Struct):
-    model: str | None = None
-    usage: _Usage | None = None
 
 
 def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem]]:
@@ -117,24 +94,6 @@ def _problems(text: bytes, endpoint: str, seen: set[str], number: int) -> Iterat
 def is_error(line: Line) -> bool:
     """Whether the result of a line belongs in the error file."""
     return line.status is None or not 200 <= line.status < 300
-
-
-def used(line: Line) -> Used:
-    """The usage that the answer of a line reports."""
-    try:
-        told = from_json(line.reply or b"{}", _Answered)
-    except msgspec.DecodeError:  # not written by this version: its tokens are not known
-        return Used()
-    usage = told.usage or _Usage()
-    given = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
-    written = usage.completion_tokens_details or usage.output_tokens_details or _Details()
-    return Used(
-        input=usage.prompt_tokens or usage.input_tokens or 0,
-        cached=given.cached_tokens or 0,
-        output=usage.completion_tokens or usage.output_tokens or 0,
-        reasoning=written.reasoning_tokens or 0,
-        models=frozenset({told.model} if told.model is not None else ()),
-    )
 
 
 def result(line: Line) -> bytes:

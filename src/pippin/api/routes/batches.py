@@ -14,7 +14,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
-from pippin.api.batches.store import Batch, Counts, Problem, Used
+from pippin.api.batches.store import Batch, Counts, Problem
 from pippin.api.dialects.responses.body import Metadata
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.routing import Api, both, json_reply
@@ -25,20 +25,17 @@ DAY: Final = 24 * 3600  # seconds
 MOST_UNFINISHED: Final = 64  # batches of one owner
 
 
-class OutputExpiry(Struct, kw_only=True):
-    anchor: Literal["created_at"]
-    seconds: Annotated[int, Meta(ge=3600, le=30 * DAY)]
-
-
 class NewBatch(Struct, kw_only=True):
     input_file_id: Annotated[str, Meta(min_length=1, max_length=128)]
     endpoint: Endpoint
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
-    output_expires_after: OutputExpiry | None = None
 
 
-CONTRACT: Final = Contract(NewBatch)
+CONTRACT: Final = Contract(
+    NewBatch,
+    refused={"output_expires_after": "results are kept until you delete their files."},
+)
 
 
 class BatchError(Struct, kw_only=True):
@@ -57,24 +54,6 @@ class RequestCounts(Struct, kw_only=True):
     total: int
     completed: int
     failed: int
-
-
-class InputDetails(Struct, kw_only=True):
-    cached_tokens: int
-
-
-class OutputDetails(Struct, kw_only=True):
-    reasoning_tokens: int
-
-
-class BatchUsage(Struct, kw_only=True):
-    """The tokens of the answers in the batch's output file."""
-
-    input_tokens: int
-    input_tokens_details: InputDetails
-    output_tokens: int
-    output_tokens_details: OutputDetails
-    total_tokens: int
 
 
 class BatchAnswer(Struct, kw_only=True):
@@ -97,8 +76,6 @@ class BatchAnswer(Struct, kw_only=True):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
-    model: str | None  # None until the results are written, and if they come from several models
-    usage: BatchUsage | None
     object: Literal["batch"] = "batch"
 
 
@@ -138,18 +115,6 @@ def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
         cancelled_at=times.get("cancelled"),
         request_counts=RequestCounts(total=counts.total, completed=counts.succeeded, failed=counts.failed),
         metadata=batch.metadata or None,
-        model=next(iter(batch.used.models)) if batch.used and len(batch.used.models) == 1 else None,
-        usage=None if batch.used is None else _usage(batch.used),
-    )
-
-
-def _usage(used: Used) -> BatchUsage:
-    return BatchUsage(
-        input_tokens=used.input,
-        input_tokens_details=InputDetails(cached_tokens=used.cached),
-        output_tokens=used.output,
-        output_tokens_details=OutputDetails(reasoning_tokens=used.reasoning),
-        total_tokens=used.input + used.output,
     )
 
 
@@ -211,7 +176,6 @@ class OpenAIBatches:
             expires_at=now + DAY,
             window=given.completion_window,
             metadata=given.metadata or {},
-            output_expires_after=given.output_expires_after.seconds if given.output_expires_after else None,
         )
         if problems:
             _fail(batch, problems)
