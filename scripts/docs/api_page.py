@@ -146,7 +146,7 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SI
 | `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
 | `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | batches of OpenAI's API |
 
-- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
+- **Files** have the purpose `batch`; others are refused. They stay until you delete them, and `files_mb` bounds the files
   of one key.
 - **Batches** are for Chat Completions, Completions, Responses and Embeddings, with at most 50,000 lines. A file
   with a line that is not a request fails as a whole, and the batch names the lines. Streams are refused.

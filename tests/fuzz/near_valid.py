@@ -82,7 +82,6 @@ RIGHT: Final = (
         "/v1/files",
         {"purpose": "batch"},
         {"file": json.dumps(LINE).encode()},
-        known=("expires_after[anchor]", "expires_after[seconds]"),
     ),
     Right(
         "/api/chat", {**CHAT, "stream": False}, known=("options", "tools", "format", "think", "keep_alive")

@@ -94,7 +94,13 @@ def test_every_line_is_answered_once_and_in_order(client: OpenAI) -> None:
     assert batch.error_file_id is None
 
 
-def test_an_expiry_of_results_is_refused_by_name(client: OpenAI) -> None:
+def test_an_expiry_of_files_and_results_is_refused_by_name(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="until you delete them"):
+        client.files.create(
+            file=("in.jsonl", b"{}"),
+            purpose="batch",
+            expires_after={"anchor": "created_at", "seconds": 3600},
+        )
     with pytest.raises(openai.BadRequestError, match="until you delete their files"):
         client.batches.create(
             input_file_id=uploaded(client, chat(0)),

@@ -8,7 +8,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Final, Literal
 from uuid import uuid4
 
@@ -48,7 +48,6 @@ class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: str
     bytes: int
     created_at: int
-    expires_at: int | None = None
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -108,11 +107,10 @@ class Line(Struct, frozen=True):
 class BatchStore:
     """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
 
-    def __init__(self, folder: Folder, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Folder, *, megabytes: float) -> None:
         """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
         self._folder = folder
         self._most = int(megabytes * MIB)
-        self._clock = clock
         self._lock = threading.RLock()
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
 
@@ -127,15 +125,7 @@ class BatchStore:
 
     # Files
 
-    def add_file(
-        self,
-        owner: str,
-        filename: str,
-        purpose: str,
-        pieces: Iterable[bytes],
-        *,
-        expires_at: int | None = None,
-    ) -> StoredFile:
+    def add_file(self, owner: str, filename: str, purpose: str, pieces: Iterable[bytes]) -> StoredFile:
         """Write a file. Raises `ServerError` if the owner's share of the disk is used up."""
         name = "file-" + uuid4().hex
         with self._transaction() as transaction:
@@ -154,10 +144,8 @@ class BatchStore:
             self._folder.write(name, bounded())
         except OSError as error:
             raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
-        now = int(self._clock())
-        stored = StoredFile(
-            id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
-        )
+        now = int(time.time())
+        stored = StoredFile(id=name, filename=filename, purpose=purpose, bytes=size, created_at=now)
         try:
             with self._transaction() as database:
                 database.execute(
@@ -182,12 +170,11 @@ class BatchStore:
             found = database.execute(
                 "SELECT body FROM files WHERE id = ? AND owner = ?", (id, owner)
             ).fetchone()
-        stored = from_json(found[0], StoredFile) if found else None
-        if stored is None or self._is_old(stored):
+        if not found:
             raise ServerError(
                 "not_found", f"There is no file {id!r}: it was never stored, or was deleted.", "id"
             )
-        return stored
+        return from_json(found[0], StoredFile)
 
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files, oldest first."""
@@ -195,8 +182,7 @@ class BatchStore:
             found = database.execute(
                 "SELECT body FROM files WHERE owner = ? ORDER BY created, id", (owner,)
             ).fetchall()
-        listed = [from_json(body, StoredFile) for (body,) in found]
-        return [each for each in listed if not self._is_old(each)]
+        return [from_json(body, StoredFile) for (body,) in found]
 
     def open_file(self, owner: str, id: str) -> IO[bytes]:
         """The bytes of a file. Raises `ServerError` or `OSError`, also while they are read."""
@@ -213,16 +199,9 @@ class BatchStore:
         self._remove_file(id)
 
     def sweep(self) -> None:
-        """Delete expired files, and leftovers in the folder."""
-        if not self.exists:
-            return
-        self._folder.sweep()
-        with self._transaction() as database:
-            found = database.execute("SELECT body FROM files").fetchall()
-        for (body,) in found:
-            stored = from_json(body, StoredFile)
-            if self._is_old(stored):
-                self._remove_file(stored.id)
+        """Delete leftovers in the folder."""
+        if self.exists:
+            self._folder.sweep()
 
     # Batches
 
@@ -345,9 +324,6 @@ class BatchStore:
         if (replies := self._replies.get(owner)) is None:
             replies = self._replies[owner] = int(database.execute(_REPLIES, (owner,)).fetchone()[0])
         return int(used) + replies
-
-    def _is_old(self, stored: StoredFile) -> bool:
-        return stored.expires_at is not None and stored.expires_at <= self._clock()
 
     def _remove_file(self, id: str) -> None:
         with self._transaction() as database:

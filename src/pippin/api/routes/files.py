@@ -1,7 +1,6 @@
 """`/v1/files`: files with the requests of batches and with their results."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
@@ -13,22 +12,20 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.batches.store import StoredFile
-from pippin.api.dialects.shared.fields import invalid, unsupported
+from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.http.body import EventStream
-from pippin.api.http.forms import Form
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.stored_responses.response_store import page_of
 from pippin.core.errors import ServerError
 
 PIECE: Final = 1 << 18  # bytes sent at once
-SHORTEST, LONGEST = 3600, 30 * 24 * 3600  # seconds until a file expires; OpenAI's limits
 
 
 class FileAnswer(Struct, kw_only=True):
     id: str
     bytes: int
     created_at: int
-    expires_at: int | None
+    expires_at: None = None
     filename: str
     purpose: str
     object: Literal["file"] = "file"
@@ -64,7 +61,6 @@ def drawn(stored: StoredFile) -> FileAnswer:
         id=stored.id,
         bytes=stored.bytes,
         created_at=stored.created_at,
-        expires_at=stored.expires_at,
         filename=stored.filename,
         purpose=stored.purpose,
     )
@@ -77,20 +73,20 @@ class Files:
     async def create(self, request: Request) -> Response:
         """Stores a file of requests"""
         form = await self.api.handler.form_of(request)
-        purpose = _only(form, "purpose")
-        if purpose is None:
+        purpose = form.fields.get("purpose", [""])[-1]
+        if not purpose:
             raise ServerError("invalid_request", "`purpose` is required.", "purpose")
         if purpose != "batch":
             raise unsupported("purpose", 'only "batch": files are the requests of batches here.')
+        if any(name.startswith("expires_after") for name in form.fields):
+            raise unsupported("expires_after", "files stay until you delete them.")
         upload = form.only_file("file")
-        seconds = _expiry(form)
         stored = await asyncio.to_thread(
             self.api.batches.store.add_file,
             exchange_of(request.scope).owner,
             upload.filename or "upload.jsonl",
             purpose,
             (upload.data,),
-            expires_at=None if seconds is None else int(time.time()) + seconds,
         )
         return json_reply(drawn(stored))
 
@@ -136,21 +132,3 @@ async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
     with file:
         while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
-
-
-def _only(form: Form, name: str) -> str | None:
-    given = form.fields.get(name)
-    return given[-1] if given else None
-
-
-def _expiry(form: Form) -> int | None:
-    """Seconds until the file expires, from OpenAI's `expires_after`."""
-    anchor, text = _only(form, "expires_after[anchor]"), _only(form, "expires_after[seconds]")
-    if text is None:
-        return None
-    if anchor not in (None, "created_at"):
-        raise invalid("expires_after[anchor]", "must be `created_at`.")
-    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not SHORTEST <= seconds <= LONGEST:
-        raise invalid("expires_after[seconds]", f"must be a number from {SHORTEST} to {LONGEST}.")
-    return seconds
