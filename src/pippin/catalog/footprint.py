@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
 from pippin.catalog.info import is_full
@@ -12,9 +12,6 @@ from pippin.config.options.model import ModelOptions, machines_of
 from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, find_header
-
-AutoDtype = Literal["stored", "float32"]
-"""The result of `dtype: auto`: "float32" on a CPU, where weights are dequantised, else "stored"."""
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
@@ -51,20 +48,17 @@ UNPACKED: Final = ("F8_E4M3", "I8", "U8")
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
-def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Bytes of the weights (a drafter's too) and of the process that holds them; the KV cache comes on top.
-
-    `auto` is the device's result for `dtype: auto`; without it, it follows from what is installed here.
-    """
+def footprint(info: ModelInfo, options: ModelOptions) -> int:
+    """Bytes of the weights (a drafter's too) and of the process that holds them; the KV cache comes on top."""
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
     folder = Path(info.path)
-    drafters = drafter_bytes(options, auto) + _expert_bytes(folder, options)
-    if auto is None and not is_repacked(folder):  # the kernels do not run repacked models
-        config = find_json(folder / "config.json") or {}
-        weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
-        return process_bytes(config, info.kind) + drafters + (weights or info.size_bytes)
-    return PROCESS_BYTES + drafters + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+    beside = drafter_bytes(options) + _expert_bytes(folder, options)
+    if is_repacked(folder):  # the kernels do not run repacked models
+        return PROCESS_BYTES + beside + (weight_bytes(folder, _value_bytes(options)) or info.size_bytes)
+    config = find_json(folder / "config.json") or {}
+    weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
+    return process_bytes(config, info.kind) + beside + (weights or info.size_bytes)
 
 
 def _expert_bytes(folder: Path, options: ModelOptions) -> int:
@@ -81,12 +75,12 @@ def process_bytes(config: Json, kind: ModelKind) -> int:
     return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
-def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
+def drafter_bytes(options: ModelOptions) -> int:
     """Bytes of the weights that draft beside the model. Embeddings in a draft head's file count even
     if the model's replace them, because both are in memory during the load."""
     if options.draft_model_path is None:
         return 0
-    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options, auto))
+    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options))
 
 
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
@@ -143,7 +137,7 @@ def _loaded_bytes(
     arrays: Iterable[tuple[str, StoredArray]], config: Json, options: ModelOptions, kind: ModelKind
 ) -> int:
     """Bytes of the weights, depending on what is installed here."""
-    settings, widened = _quantization(config), _value_bytes(options, None)
+    settings, widened = _quantization(config), _value_bytes(options)
     if not runs_on_kernels(config, options, kind):
         return sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
     encodes = config.get("model_type") in KERNEL_ENCODERS
@@ -160,13 +154,12 @@ def _quantization(config: Json) -> Json:
     return table(config.get("quantization")) or table(config.get("quantization_config"))
 
 
-def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
+def _value_bytes(options: ModelOptions) -> int | None:
     match options.dtype:
         case "float32":
             return 4
         case "auto":
-            decided = auto or ("float32" if accelerator() == "cpu" else "stored")
-            return 4 if decided == "float32" else None
+            return 4 if accelerator() == "cpu" else None
         case _:
             # Quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints.
             return None
