@@ -24,8 +24,9 @@ Machine = Literal["cpu", "metal"]
 
 def pretend(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     """A machine that runs weights in float32, without the kernels, or one that runs them as they are stored."""
-    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: machine)
-    monkeypatch.setattr("pippin.catalog.footprint.has_cpu_kernels", lambda: False)
+    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    monkeypatch.setattr(module, "accelerator", lambda: machine)
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: False)
 
 
 def quantised(folder: Path) -> Path:
@@ -135,7 +136,7 @@ def test_the_scripted_model_is_small() -> None:
 def test_the_kernels_for_cpus_hold_weights_as_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool, options: ModelOptions, packed: bool
 ) -> None:
-    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    module = sys.modules["pippin.catalog.footprint"]
     monkeypatch.setattr(module, "accelerator", lambda: "cpu")
     monkeypatch.setattr(module, "has_cpu_kernels", lambda: kernels)
     folder = quantised(tmp_path / "m")

@@ -89,10 +89,11 @@ def test_the_demo_model_is_described(demo_model: Path) -> None:
 @pytest.mark.model
 def test_the_footprint_counts_every_parameter(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = read_info(demo_model)
-    monkeypatch.setattr("pippin.catalog.footprint.has_cpu_kernels", lambda: False)
-    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: "cpu")
+    module = sys.modules["pippin.catalog.footprint"]
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: False)
+    monkeypatch.setattr(module, "accelerator", lambda: "cpu")
     assert footprint(info, ModelOptions()) == PROCESS_BYTES + 4 * PARAMETERS
-    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: "metal")
+    monkeypatch.setattr(module, "accelerator", lambda: "metal")
     stored = footprint(info, ModelOptions()) - PROCESS_BYTES
     assert 0.98 < stored / info.size_bytes <= 1
 
