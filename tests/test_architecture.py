@@ -48,7 +48,6 @@ ONLY_IN = {
     "rich": {"cli"},
     "mcp": {"mcp"},
     "mcp_types": {"mcp"},
-    "opentelemetry": {"api"},
     "pickle": set(),
     "dill": set(),
 }

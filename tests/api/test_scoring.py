@@ -52,25 +52,3 @@ def test_prompts_of_tokens_are_scored_as_the_model_scores_them(client: OpenAI, d
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 0
     assert answer.usage.prompt_tokens == sum(map(len, prompts))
-
-
-def test_the_best_of_several_is_the_likeliest(client: OpenAI) -> None:
-    answer = client.completions.create(
-        model="default",
-        prompt="Once upon a time",
-        n=2,
-        best_of=4,
-        logprobs=0,
-        max_tokens=8,
-        temperature=1,
-        seed=3,
-    )
-    means = []
-    for choice in answer.choices:
-        assert choice.logprobs is not None
-        found = choice.logprobs.token_logprobs or []
-        means.append(sum(found) / len(found))
-    assert len(means) == 2
-    assert means == sorted(means, reverse=True)
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 4 * 8, "all four were computed"

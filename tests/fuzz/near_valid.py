@@ -85,10 +85,6 @@ RIGHT: Final = (
         known=("expires_after[anchor]", "expires_after[seconds]"),
     ),
     Right(
-        "/v1/messages/batches",
-        {"requests": [{"custom_id": "1", "params": MESSAGE}]},
-    ),
-    Right(
         "/api/chat", {**CHAT, "stream": False}, known=("options", "tools", "format", "think", "keep_alive")
     ),
     Right(
@@ -150,13 +146,6 @@ RIGHT: Final = (
     ),
     Right("/v1/detokenize", {"model": MODEL, "tokens": [1, 2]}),
     Right("/v1/apply-template", CHAT, known=("tools", "chat_template_kwargs")),
-    Right(
-        "/v1/realtime/client_secrets",
-        {
-            "session": {"type": "realtime", "model": MODEL},
-            "expires_after": {"anchor": "created_at", "seconds": 60},
-        },
-    ),
     Right(
         "/v1/conversations",
         {"items": [{"type": "message", "role": "user", "content": "a"}], "metadata": {"a": "b"}},

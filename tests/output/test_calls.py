@@ -254,3 +254,8 @@ def test_the_characters_of_a_special_token_are_text_where_the_vocabulary_has_the
         "json_tools", tools=OFFERED, markup=Markup(tokens=frozenset({"<tool_call>", "</tool_call>"}))
     )
     assert fold(read(reader, [f"Like this: {call}"])) == (("text", f"Like this: {call}"),)
+
+
+def test_an_opener_that_begins_as_a_bare_call_does_is_read_as_the_opener() -> None:
+    written = '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]'
+    assert calls("xlam", written) == [("f", {"a": 1})]

@@ -416,6 +416,15 @@ def test_a_stray_end_of_reasoning_at_the_start_is_dropped_and_later_is_text() ->
     assert parts("</think>\nHi </think> you") == (("text", "Hi </think> you"),)
 
 
+@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "glm4"])
+@pytest.mark.parametrize("between", ["", "\n", "</think>\n\n"])
+def test_an_end_of_reasoning_that_is_written_again_before_the_answer_is_markup(
+    reasoning: str, between: str
+) -> None:
+    said = f"<think>Hm.</think>{between}</think>Hi."
+    assert parts(said, reasoning=reasoning) == (("reasoning", "Hm."), ("text", "Hi."))
+
+
 def test_empty_reasoning_is_no_part() -> None:
     assert parts("<think>\n\n</think>\n\nHi.") == (("text", "Hi."),)
 

@@ -63,6 +63,11 @@ def test_more_new_tokens_than_allowed_are_refused_by_name() -> None:
     assert refused.value.report.param == "max_tokens"
 
 
+def test_a_length_that_an_api_makes_its_clients_name_is_cut_to_the_limit() -> None:
+    request = GenerationRequest(model="m", prompt="x", max_tokens=64_000, cut_max_tokens=True)
+    assert with_defaults(request, ModelOptions(max_request_tokens=50), CHECKPOINT).max_tokens == 50
+
+
 def test_thinking_and_overflow_are_the_models_where_the_request_says_nothing() -> None:
     options = ModelOptions(
         enable_thinking=True, thinking_budget=9, thinking_end_token="</t>", overflow="truncate"

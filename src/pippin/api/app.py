@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher
@@ -25,7 +24,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import VERSION, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry.observer import Observer, Unobserved, traced
+from pippin.api.telemetry.observer import Observer, Unobserved
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.options.server import ServerOptions
@@ -51,8 +50,7 @@ def create_app(
     options = live.options
     keys = KeysInForce(options)
     live.follow(keys.adopt)  # before the followers that check requests against the keys
-    counting = observer_of(settings)
-    observer = traced(counting)
+    observer = observer_of(settings)
     limits = limits_of(options)
     dialects = find_dialects()
     errors = Errors(dialects)
@@ -68,12 +66,11 @@ def create_app(
         handler=handler,
         dialects=dialects,
         errors=errors,
-        observer=counting,
+        observer=observer,
         store=open_store(options),
         media=media,
         tool_servers=tools.servers,
         batches=batches,
-        client_secrets=(secrets := ClientSecrets()),
         keys=keys,
         limits=limits,
     )
@@ -86,22 +83,19 @@ def create_app(
         },
     )
     batches.connect(app, handler.answers, keys)
-    app = _guarded(app, live, keys, errors, secrets)
-    return ExchangeFrame(app, observer.http)
+    return ExchangeFrame(_guarded(app, live, keys, errors), observer.http)
 
 
 def limits_of(options: ServerOptions) -> Limits:
     return Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
 
-def _guarded(
-    app: ASGIApp, live: LiveSettings, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
-) -> ASGIApp:
+def _guarded(app: ASGIApp, live: LiveSettings, keys: KeysInForce, errors: Errors) -> ASGIApp:
     """Wrap the application in the bound on bodies, the guard, CORS, and the catcher of unexpected errors."""
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, options, keys, errors, secrets)
+    app = guard = Guard(app, options, keys, errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

@@ -10,7 +10,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import routed
@@ -44,7 +43,6 @@ class Api:
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches
-    client_secrets: ClientSecrets
     keys: KeysInForce
     limits: Limits
     started: float = field(default_factory=time.time)  # seconds since the epoch

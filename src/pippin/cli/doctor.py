@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pippin.cli.local import open_catalog, roots
-from pippin.cli.running import address, ask, is_there, running_servers
+from pippin.cli.running import address, is_there, running_servers
 from pippin.cli.terminal import size
 from pippin.config import environment
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings, Sources
-from pippin.core.errors import ServerError
 
 SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
 BUSY: Final = 0.3  # share of the processors used by other programs
@@ -51,7 +50,7 @@ def products(report: dict[str, Any]) -> Finding:
         )
     if report["blas"] or report["system"] != "Linux" or "cpu" not in report["device"].lower():
         return Finding("warning", f"{found}: little, of a machine that is not busy")
-    return Finding("warning", f"{found}: no accelerated BLAS; pip install 'pippin[cpu]'")
+    return Finding("warning", f"{found}: no accelerated BLAS; {install_command('cpu')}")
 
 
 def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
@@ -153,34 +152,12 @@ FOREIGN: Final = "https://pippin-doctor.invalid"
 """The origin of a web page that no operator allows."""
 
 
-def check_security() -> Iterator[Finding]:
-    """Findings about the configuration. Flags that a running server was started with are reported by that server."""
-    from pippin.api.access.posture import security_findings  # not needed in every run
-
-    try:
-        options = load(Sources()).server
-    except ConfigError as error:
-        yield Finding("problem", str(error))
-        return
-    for found in security_findings(options):
-        yield Finding(found.state, f"Configuration: {found.text}")
-
-
-def check_running_security(parsed: Namespace) -> Iterator[Finding]:
-    """The server's own findings, which it tells administrators, and its answers to strangers."""
+def check_security(parsed: Namespace) -> Iterator[Finding]:
+    """What a running server answers to strangers."""
     if not is_there(parsed):
         yield Finding("ok", "No server runs here; name one with --server.")
         return
-    base = address(parsed)
-    try:
-        told = ask(parsed, "GET", "/v1/security")["findings"]
-    except ServerError as error:
-        yield Finding(
-            "warning", f"{base} does not tell of itself ({error}) Show an administrator's --api-key."
-        )
-    else:
-        yield from (Finding(each["state"], f"{base}: {each['text']}") for each in told)
-    yield from _probes(base, is_keyed=bool(parsed.api_key or environment.client_key()))
+    yield from _probes(address(parsed), is_keyed=bool(parsed.api_key or environment.client_key()))
 
 
 def _probes(base: str, *, is_keyed: bool) -> Iterator[Finding]:
@@ -228,7 +205,7 @@ def check_arrays() -> Iterator[Finding]:
         return
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("problem", f"MLX does not import ({last}). On Linux: pip install 'pippin[cpu]'")
+        yield Finding("problem", f"MLX does not import ({last}). On Linux: {install_command('cpu')}")
         return
     report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")

@@ -19,6 +19,7 @@ import mlx.nn as nn
 import msgspec
 import numpy as np
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
@@ -44,7 +45,7 @@ from pippin.engines.encoding import (
 )
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -355,7 +356,7 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     except ImportError as error:
         raise ServerError(
             "load_failed",
-            'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
+            f"Models that embed text need mlx-vlm, which reads them: {install_command('embeddings')}",
         ) from error
     pad = preparer.tokenizer.pad
 
@@ -443,7 +444,7 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
         plan,
         progress,
         Reading(trust_remote_code=options.trust_remote_code, changed=_without_head(preparer.folder)),
-        use=KernelUse(threads=preparer.threads),
+        kernel_threads=preparer.threads,
     )
     seen = _conversation_states(preparer, model)  # before the head is removed
     hidden_states = _hidden_states(info, model)

@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.decoding import convert
@@ -38,7 +39,7 @@ from pippin.engines.encoding import (
 )
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import read_config, takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -262,7 +263,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
         model = load_encoder(partial(load_classifier, preparer.folder), preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
-            "load_failed", 'Rerankers need mlx-vlm: pip install "pippin[embeddings]".'
+            "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"
         ) from error
     except ValueError as error:
         raise ServerError(
@@ -297,7 +298,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         )
     plan = decide(find_facts(), preparer.options)
     configure(plan)
-    model, _ = load_weights(preparer.info, plan, progress, use=KernelUse(threads=preparer.threads))
+    model, _ = load_weights(preparer.info, plan, progress, kernel_threads=preparer.threads)
     if preparer.conversations is not None:
         preparer.conversations.loaded(model)
         preparer.info = preparer.conversations.described(preparer.info)

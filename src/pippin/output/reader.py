@@ -273,13 +273,14 @@ class OutputReader:
         return self._source.position + marker.find(max(within, key=len)) in self._added
 
     def _leading(self) -> tuple[str, ...]:
-        """Markers that count only before any text: calls without an opener, and a start or end of reasoning that
-        repeats the prompt's."""
-        reasoning = None if self._channels or self._writer.begun else self._reasoning
+        """Markers that count only before any text: calls without an opener, a start of reasoning that repeats the
+        prompt's, and an end of it that repeats the prompt's or the one before."""
+        reasoning = None if self._channels else self._reasoning
         if self._channel == "reasoning":
-            return (reasoning.start, *reasoning.starts) if reasoning else ()
-        leading = self._tools.leading if self._tools else ()
-        return (*leading, reasoning.end, *reasoning.ends) if reasoning else leading
+            return (reasoning.start, *reasoning.starts) if reasoning and not self._writer.begun else ()
+        # Of an opener that begins as a call without one does, as `[TOOL_CALLS]` and `[`, the longer is taken.
+        leading = (*self._tools.leading, *self._tools.openers) if self._tools and self._tools.leading else ()
+        return (*leading, reasoning.end, *reasoning.ends) if reasoning and not self._answering else leading
 
     def _write(self, text: str) -> None:
         before, feed, line = text.rpartition("\n")

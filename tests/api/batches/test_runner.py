@@ -14,7 +14,7 @@ import pytest
 from pippin.api.batches import runner as rooms
 from pippin.api.batches.folder import LEFT_OVER, Folder
 from pippin.api.batches.inside import Reply
-from pippin.api.batches.openai import OpenAIResults, read_lines
+from pippin.api.batches.openai import read_lines
 from pippin.api.batches.runner import BatchRunner
 from pippin.api.batches.store import Batch, BatchStore, Counts, Line, Used
 from pippin.core.errors import ServerError
@@ -36,7 +36,6 @@ def added(store: BatchStore, name: str, lines: int, *, expires_in: float = 60) -
     batch = Batch(
         id=f"batch_{name}",
         owner="",
-        api="openai",
         endpoint="/v1/chat/completions",
         input_file=file.id,
         created_at=now,
@@ -56,7 +55,7 @@ def replied(status: int, body: bytes = b"{}") -> Reply:
 
 
 def made(store: BatchStore, ask: Asked, concurrency: int = 2) -> BatchRunner:
-    return BatchRunner(store, ask, lambda: 0, lambda batch: OpenAIResults(), concurrency)
+    return BatchRunner(store, ask, lambda: 0, concurrency)
 
 
 async def ended(store: BatchStore, batch: Batch) -> Batch:

@@ -549,9 +549,3 @@ def test_every_kind_is_counted_by_the_one_observer(address: str) -> None:
     counted = [line for line in metrics.splitlines() if 'kind="embeddings"' in line or "embeddings" in line]
     assert any("stop" in line for line in counted), metrics
     assert not any("cancelled" in line for line in counted)
-
-
-def test_a_model_without_a_tokenizer_of_its_own_says_so(address: str) -> None:
-    reply = httpx.get(f"{address}/tokenizer_info")
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
-    assert httpx.get(f"{address}/tokenizer_info", params={"model": "nobody-has-this"}).status_code == 404

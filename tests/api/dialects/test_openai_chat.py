@@ -534,11 +534,12 @@ def test_scores_of_a_prompt_are_asked_for_with_echo_and_no_new_tokens() -> None:
     refusal(openai_completions.dialect, max_tokens=0)
 
 
-def test_the_best_of_several_is_chosen_but_never_streamed() -> None:
-    [request] = complete(n=2, best_of=4)
-    assert (request.n, request.best_of) == (2, 4)
+def test_as_many_are_sent_as_run() -> None:
+    [request] = complete(n=2, best_of=2)
+    assert request.n == 2
+    refusal(openai_completions.dialect, n=2, best_of=4)
+    refusal(openai_completions.dialect, best_of=2)
     refusal(openai_completions.dialect, n=10**12)
-    refusal(openai_completions.dialect, best_of=2, stream=True)
     refusal(openai_completions.dialect, n=16, prompt=["a"] * 100)
     refusal(openai_completions.dialect, suffix="x", prompt=[1, 2])
 

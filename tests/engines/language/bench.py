@@ -16,13 +16,11 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
-from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.step.decoding import Decoding, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -42,8 +40,8 @@ class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         known = options.adapter_path is None or is_low_rank(options.adapter_path)
-        use = KernelUse(threads=2) if known else None
-        self.model, _ = load_weights(info, plan, lambda *_: None, use=use)
+        threads = 2 if known else None
+        self.model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)
@@ -170,13 +168,5 @@ def judge_others_of_one_that_leaves(
 
 
 def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    """Have the sequences of models run one at a time, but for those of draft models."""
-    in_batches, open_draft_model = probe._find_batches, drafting.open_draft_model
+    """Have the sequences of models run one at a time."""
     patch.setattr(probe, "_find_batches", lambda *_, **__: None)
-
-    def with_draft_in_batches(*given: Any) -> DraftModel:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(probe, "_find_batches", in_batches)
-            return open_draft_model(*given)
-
-    patch.setattr(drafting, "open_draft_model", with_draft_in_batches)

@@ -184,7 +184,7 @@ class PlayedRounds:
         self.rounds = list(rounds)
         self.requests: list[GenerationRequest] = []
 
-    async def start(self, task: Generate, *, model: str, id: str, client: str | None) -> "PlayedRun":
+    async def start(self, task: Generate, *, model: str, id: str, account: str) -> "PlayedRun":
         self.requests.append(task.request)
         return PlayedRun(self.rounds.pop(0))
 

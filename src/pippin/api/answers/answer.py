@@ -131,13 +131,13 @@ class Operation:
         return first.request.names if isinstance(first, Generate | CountTokens) else ()
 
 
-async def start_runs(operation: Operation, ids: Sequence[str], client: str | None) -> list[AnyRun]:
+async def start_runs(operation: Operation, ids: Sequence[str], account: str) -> list[AnyRun]:
     """Start the runs of all tasks, or none. Raises the first `ServerError`.
 
     Not a method: an exception would keep the frames of this function, and thereby the answer that keeps the exception.
     """
     starts = [
-        operation.starter.start(task, model=operation.model, id=own, client=client)
+        operation.starter.start(task, model=operation.model, id=own, account=account)
         for task, own in zip(operation.tasks, ids, strict=True)
     ]
     if len(starts) == 1:
@@ -186,7 +186,7 @@ class Answer:
         loop = asyncio.get_running_loop()
         self._began = loop.time()
         self._starting = asyncio.create_task(
-            start_runs(operation, self.ids, exchange.caller or None), name=f"start {self.ids[0]}"
+            start_runs(operation, self.ids, exchange.account), name=f"start {self.ids[0]}"
         )
         presence.on_gone(lambda: self.end(GONE))
         self._timer: asyncio.TimerHandle | None = None

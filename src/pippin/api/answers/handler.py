@@ -313,7 +313,7 @@ class Handler:
         self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
     ) -> GenerationRequest:
         """The request to run: salted, with its media as bytes, and of lowest priority if it is a line of a batch."""
-        salted = _salted(wanted, headers, exchange)
+        salted = _salted(_within_rights(wanted, exchange), headers, exchange)
         if exchange.background:
             salted = msgspec.structs.replace(salted, priority=BACKGROUND)
         parts = (part for message in salted.messages or () for part in message.parts)
@@ -329,6 +329,22 @@ def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
         return await handler.generate(request, dialect)
 
     return generate
+
+
+def _within_rights(wanted: GenerationRequest, exchange: Exchange) -> GenerationRequest:
+    """The request as its caller may ask it. How long a model stays loaded is decided by who manages the server: the
+    wish of others is held to the operator's idle time. Raises `ServerError` if another's request is to run before
+    those of everybody."""
+    if exchange.manages:
+        return wanted
+    if wanted.priority > 0:
+        raise ServerError(
+            "permission",
+            "Only who manages the server may put a request before those of others (a negative `priority`); leave it "
+            "out, or give a number from 0.",
+            "priority",
+        )
+    return msgspec.structs.replace(wanted, keep_alive=None)
 
 
 def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:

@@ -8,10 +8,10 @@ from starlette.types import ASGIApp
 from pippin.api.access.guards import check_endpoint
 from pippin.api.access.keys import KeysInForce, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
-from pippin.api.batches import anthropic, openai
 from pippin.api.batches.folder import Folder
 from pippin.api.batches.inside import Inside, Reply
-from pippin.api.batches.runner import Answers, BatchRunner, refused
+from pippin.api.batches.openai import request_of
+from pippin.api.batches.runner import BatchRunner, refused
 from pippin.api.batches.store import Batch, BatchStore
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
@@ -31,9 +31,7 @@ class Batches:
         self._running: RunningAnswers | None = None
         self._keys: KeysInForce | None = None
         self.store = BatchStore(Folder(folder_of(options)), megabytes=options.files_mb)
-        self.runner = BatchRunner(
-            self.store, self._ask, self.others, self._answers, options.batch_concurrency
-        )
+        self.runner = BatchRunner(self.store, self._ask, self.others, options.batch_concurrency)
 
     def connect(self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce) -> None:
         """`app` answers the lines; `running` counts other running requests; `keys` are the guard's keys, so that a key
@@ -54,20 +52,15 @@ class Batches:
         assert self._keys is not None
         key = self._keys.ring.of_owner(batch.owner)
         if batch.owner and key is None:
-            return refused(self._answers(batch), WITHDRAWN)
+            return refused(WITHDRAWN)
         if key is not None:
             try:
                 check_endpoint(key, batch.endpoint)
             except ServerError as error:  # the right was withdrawn since the batch began
-                return refused(self._answers(batch), error.report)
-        path, body = (openai if batch.api == "openai" else anthropic).request_of(text)
+                return refused(error.report)
+        path, body = request_of(text)
         salted = salts_by_owner(self._options, self._keys.ring)
         return await self._inside.post(path, body, key=key, owner=batch.owner, salted=salted)
-
-    def _answers(self, batch: Batch) -> Answers:
-        if batch.api == "openai":
-            return openai.OpenAIResults()
-        return anthropic.AnthropicResults("canceled" if "cancelling" in batch.times else "expired")
 
 
 def folder_of(options: ServerOptions) -> Path:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from pippin.api.access.exchange import SCOPE_KEY, Exchange
 from pippin.api.access.keys import Key
 
-HEADERS: Final = [(b"content-type", b"application/json"), (b"anthropic-version", b"2023-06-01")]
+HEADERS: Final = [(b"content-type", b"application/json")]
 
 
 class Reply:

@@ -19,7 +19,6 @@ from pippin.api.batches.folder import Folder
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
-Api = Literal["openai", "anthropic"]
 Status = Literal[
     "validating",
     "in_progress",
@@ -38,7 +37,7 @@ LEAST_FILE: Final = 4096
 _REPLIES: Final = """SELECT COALESCE(SUM(LENGTH(reply)), 0) FROM lines JOIN batches ON batches.id = lines.batch
     WHERE owner = ?"""
 MOST_ENDED: Final = 1000
-"""Batches of OpenAI's API that are kept for one owner after their end; that API has no way to delete one."""
+"""Batches that are kept for one owner after their end; the API has no way to delete one."""
 
 
 class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,7 +94,6 @@ class Batch(Struct, kw_only=True, omit_defaults=True):
 
     id: str
     owner: str
-    api: Api
     endpoint: str
     input_file: str
     created_at: int
@@ -158,10 +156,9 @@ class BatchStore:
         pieces: Iterable[bytes],
         *,
         expires_at: int | None = None,
-        prefix: str = "file-",
     ) -> StoredFile:
         """Write a file. Raises `ServerError` if the owner's share of the disk is used up."""
-        name = prefix + uuid4().hex
+        name = "file-" + uuid4().hex
         with self._transaction() as transaction:
             left = self._most - self._used(transaction, owner)
         size = 0
@@ -265,12 +262,12 @@ class BatchStore:
             self._put(database, batch)
 
     def end(self, batch: Batch) -> None:
-        """Write a batch that has ended. Lines of OpenAI's API are deleted: their answers are in files by now."""
+        """Write a batch that has ended. Its lines are deleted: their answers are in files by now."""
         batch.counts = self.counts(batch)
         with self._transaction() as database:
             self._put(database, batch)
-            if batch.api == "openai":
-                self._remove_lines(database, batch)
+            database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
+            self._replies.pop(batch.owner, None)
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` if the owner has no such batch."""
@@ -297,14 +294,6 @@ class BatchStore:
                 "SELECT body FROM batches WHERE ended = 0 ORDER BY created, id"
             ).fetchall()
         return [from_json(body, Batch) for (body,) in found]
-
-    def delete_batch(self, batch: Batch) -> None:
-        """Delete a batch that has ended, with its lines. Its files stay, except the requests of Anthropic's API."""
-        with self._transaction() as database:
-            database.execute("DELETE FROM batches WHERE id = ?", (batch.id,))
-            self._remove_lines(database, batch)
-        if batch.api == "anthropic":
-            self._remove_file(batch.input_file)
 
     def open_lines(self, batch: str, after: int, most: int) -> list[Line]:
         """Lines without an answer whose number is above `after`, in order."""
@@ -361,15 +350,10 @@ class BatchStore:
             (batch.id, batch.owner, batch.created_at, int(batch.ended), msgspec.json.encode(batch)),
         )
 
-    def _remove_lines(self, database: sqlite3.Connection, batch: Batch) -> None:
-        database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
-        self._replies.pop(batch.owner, None)
-
     def _forget_oldest(self, database: sqlite3.Connection, owner: str) -> None:
-        # Batches of Anthropic's API hold their results, count as files, and are deleted by their owner.
         database.execute(
             "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
-            "AND id LIKE 'batch!_%' ESCAPE '!' ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)",
+            "ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)",
             (owner, MOST_ENDED, MOST_ENDED),
         )
 

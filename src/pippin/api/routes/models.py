@@ -46,7 +46,7 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
     can = info.capabilities
     answers, thinks, never = _said(can.chat), _said(can.reasoning), _said(False)
     return {
-        "batch": answers,
+        "batch": never,
         "citations": never,
         "code_execution": never,
         "context_management": never | dict.fromkeys(EDITS, never),

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 from pippin.cli.arguments import Parser
-from pippin.cli.doctor import CHECKS, check_running_security, check_security
+from pippin.cli.doctor import CHECKS, check_security
 from pippin.cli.running import client_parser
 
 
@@ -13,17 +14,15 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--security",
         action="store_true",
-        help="check the security of the configuration and the running server",
+        help="try what the running server lets strangers do",
     )
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    if parsed.security:
-        found = [*check_security(), *check_running_security(parsed)]
-    else:
-        found = [finding for check in CHECKS for finding in check()]
+    checks = (partial(check_security, parsed),) if parsed.security else CHECKS
+    found = [finding for check in checks for finding in check()]
     if parsed.json:
         print(json.dumps([{"state": finding.state, "text": finding.text} for finding in found], indent=2))
     else:

@@ -210,10 +210,12 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
             return json.dumps({"echo": last_text(request)})
         case Choice(options):
             return options[0]
-        case Regex() | Grammar() as wanted:
-            from pippin.engines.scripted.examples import matching  # its library is slow to import
-
-            return matching(wanted)
+        case Regex() | Grammar():
+            raise ServerError(
+                "unsupported",
+                "The scripted model makes no text up for a grammar: give it a rule.",
+                "response_format",
+            )
         case _:
             return last_text(request)
 

@@ -14,7 +14,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.model.head import Head
-from pippin.engines.language.model.weights import KernelUse, load_weights, weight_bytes
+from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
 from tests.engines.language.kernels.test_kernel_decoder import quantised
 from tests.engines.tiny_models import VOCABULARY, tiny_model
@@ -27,7 +27,7 @@ HYBRIDS = ("qwen3_next", "lfm2", "mamba2")
 
 def loaded(folder: Path, plan: DevicePlan) -> nn.Module:
     info = ModelInfo(id="tiny", kind="language", path=str(folder))
-    model, _ = load_weights(info, plan, no_progress, use=KernelUse(threads=2))
+    model, _ = load_weights(info, plan, no_progress, kernel_threads=2)
     return model
 
 

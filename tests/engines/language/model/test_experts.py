@@ -17,7 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.model.experts import expert_stats, fewer_experts, memory_for_experts
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights, weight_bytes
+from pippin.engines.language.model.weights import Reading, load_weights, weight_bytes
 from pippin.engines.language.prompt.loops import Loop
 from pippin.engines.language.ranks.opening import refuse_options as refused_by_ranks
 from tests.engines.language.bench import PLAN, Bench
@@ -176,7 +176,7 @@ def test_fewer_experts_compute_a_token(tmp_path: Path, architecture: str, thread
             PLAN,
             lambda *_: None,
             Reading(changed=fewer_experts(info, fewer)),
-            use=None if threads is None else KernelUse(threads=threads),
+            kernel_threads=threads,
         )
         found: mx.array = model(tokens, cache=make_prompt_cache(model))
         return found

@@ -279,10 +279,8 @@ def test_a_schedule_does_not_change_the_answers(
 def play_alone(subject: Subject, count: int, seed: str, patch: pytest.MonkeyPatch) -> None:
     """So many schedules with sequences that run one at a time."""
     run_one_at_a_time(patch)
-    traits = [{"proposals": source, "prefixes": False} for source in ("prompt_lookup", "draft", "known")]
-    tally = play_many(subject, traits, count, seed)
+    tally = play_many(subject, [{"proposals": None, "prefixes": False}], count, seed)
     print(f"\n{subject.folder.name}: {dict(tally)}")
-    assert tally["accepted"]
 
 
 @pytest.mark.parametrize("architecture", ["gemma3_text", "lfm2"])

@@ -399,7 +399,7 @@ REFUSED = shared.REFUSED | {
     "function_call": "it is the old name of `tool_choice`; use that.",
     "moderation": "Pippin runs no moderation model.",
     "web_search_options": "nothing here searches the web; give the model a tool, or an MCP server.",
-    "best_of": "use `n`, or /v1/completions.",
+    "best_of": "use `n`, with `logprobs`, and keep the likeliest.",
     "suffix": "use /v1/completions.",
     "echo": "use /v1/completions.",
     "prompt_logprobs": "use /v1/completions with `echo` and `logprobs`.",

@@ -43,9 +43,9 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         str | None, Meta(description="Text after the gap, for models with fill-in-the-middle tokens.")
     ] = None
     echo: Annotated[bool | None, Meta(description="Begin the answer with the prompt.")] = None
-    best_of: Annotated[
-        shared.Choices | None, Meta(description="Run so many, answer with the likeliest `n`.")
-    ] = None
+    best_of: Annotated[shared.Choices | None, Meta(description="The same as `n`: all that run are sent.")] = (
+        None
+    )
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
         Meta(description="Report the log probability of each token, and of so many others."),
@@ -145,8 +145,8 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
     if fields.include_reasoning is False:
         raise unsupported("include_reasoning", "raw answers are sent as they are; use /v1/chat/completions.")
     n = fields.n or 1
-    if fields.stream and fields.best_of is not None and fields.best_of > n:
-        raise invalid("best_of", "above `n` can't be streamed: the best is known at the end.")
+    if fields.best_of not in (None, n):
+        raise unsupported("best_of", "ask for as many as `n`, with `logprobs`, and keep the likeliest.")
     if fields.suffix and not isinstance(prompt, str):
         raise invalid("suffix", "needs a text as `prompt`.")
     if fields.max_tokens == 0 and not fields.echo:
@@ -160,7 +160,6 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
         stop=shared.stops_of(fields.stop),
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else shared.limit_of(fields.max_tokens),
         n=n,
-        best_of=fields.best_of,
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),

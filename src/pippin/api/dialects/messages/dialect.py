@@ -180,6 +180,7 @@ class MessagesDialect:
             output_format=_output_format(fields),
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
+            cut_max_tokens=True,
             thinking=_thinking(fields),
             template_kwargs=template_kwargs_of(fields),
             continue_final=_continues(fields, messages),

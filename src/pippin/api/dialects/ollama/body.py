@@ -73,7 +73,9 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     ] = None
     keep_alive: Annotated[
         str | float | None,
-        Meta(description="How long the model stays loaded: seconds, or `5m`; -1 for ever."),
+        Meta(
+            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
+        ),
     ] = None
     truncate: Annotated[
         bool | None,

@@ -470,7 +470,9 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
     ] = None
     keep_alive: Annotated[
         float | str | None,
-        Meta(description="How long the model stays loaded: seconds, or `5m`; -1 for ever."),
+        Meta(
+            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
+        ),
     ] = None
     context_management: Annotated[
         Annotated[tuple[Compaction, ...], Meta(max_length=1)] | None,
@@ -483,7 +485,8 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
         Annotated[float, Meta(gt=0, le=86400)] | None, Meta(description="Seconds that the request may take.")
     ] = None
     priority: Annotated[
-        Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None, Meta(description="Lower numbers run first.")
+        Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None,
+        Meta(description="Lower numbers run first; those below 0 are administrators'."),
     ] = None
     cache_salt: Annotated[
         Annotated[str, Meta(min_length=1, max_length=512)] | None,

@@ -53,7 +53,7 @@ ACCEPTED: Final = {
 """Fields without effect on an answer, each with the reason."""
 
 _SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
-_BEAM = "beam search is not offered; use `n` or `best_of` to choose among answers."
+_BEAM = "beam search is not offered; use `n` to choose among answers."
 _DRAFT = "speculative decoding is set up by the operator."
 
 _SPECPREFILL = "every token of a prompt is computed; leave it out."

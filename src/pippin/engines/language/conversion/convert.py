@@ -21,6 +21,7 @@ from mlx_lm.utils import (
     save_config,
 )
 
+from pippin.config.errors import install_command
 from pippin.config.repacked import is_repacked
 from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
@@ -79,7 +80,7 @@ def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
         if library.name == "mlx-lm" and checkpoint.names_media(source.config) and not checkpoint.has_extra():
             raise ServerError(
                 "unsupported",
-                f"This model takes media, and its encoders would be lost without mlx-vlm: {checkpoint.EXTRA_HINT}",
+                f"This model takes media, and its encoders would be lost without mlx-vlm: {install_command('vision')}",
             )
         model, config = _prepared(source, asked)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:

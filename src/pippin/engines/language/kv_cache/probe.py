@@ -39,7 +39,6 @@ from pippin.engines.language.kv_cache.slots import (
     SlotRequest,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from pippin.engines.language.kv_cache.solo_trial import takes_back
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +220,6 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
         shape=None,
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
-        rewinds=takes_back(model, layout),
     )
 
 

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,12 +41,11 @@ from pippin.engines.language.loading.drafting import drafter_of, open_speculatio
 from pippin.engines.language.loading.weights import load_model
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import adapters_in, install
+from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import drop_unused_arrays, weight_bytes
-from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.decoding import Decoding, OpenDecoding, SpeculativeDecoding
+from pippin.engines.language.step.decoding import Decodes, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.steering import ALONE, Steering
@@ -120,7 +120,7 @@ def build_engine(
         kernel_threads=kernel_threads,
         progress=progress,
     )
-    adapters = install(model, options.adapter_path, options.adapters, adapters_in(options.adapter_dir))
+    adapters = install(model, options.adapter_path, options.adapters)
     batching = find_batching(asked, adapters)
     tokenizer.rows = min(tokenizer.rows, batching.vocabulary)
     loaded = LoadedModel(
@@ -138,16 +138,15 @@ def build_engine(
 def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Steering) -> LanguageEngine:
     """The engine around a model whose batches are known."""
     options, plan, alone = asked.options, asked.plan, steering is ALONE
-    looks_back = options.prompt_lookup and options.prefix_cache and alone
-    remembered = RememberedText() if looks_back else None
-    speculation = open_speculation(asked, loaded.head, batching, remembered) if alone else None
+    speculation = open_speculation(asked, loaded.head, batching) if alone else None
     size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
     shares = share_memory(plan, options, size)
     limits = limits_of(asked, batching, shares.sequences)
     followers: Many[Follower] = ()
-    decoding: OpenDecoding = Decoding
+    decodes = Decodes(overlaps=plan.overlaps)
     if speculation is not None:
-        followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
+        followers = speculation.followers
+        decodes = replace(decodes, open=partial(SpeculativeDecoding, speculation))
         limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
     groups = CacheGroups(batching.layout, batching.new_group)
     sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
@@ -157,10 +156,9 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         limits=limits,
         share=_shares(plan, options, size),
         batch=Batch(groups, loaded, sampler, followers),
-        prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
-        decoding=decoding,
+        prefixes=open_prefixes(asked, batching, shares.prefixes),
+        decodes=decodes,
         steering=steering,
-        overlaps=plan.overlaps,
     )
     engine.counters.weight_bytes = size
     return engine
