@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
-MOST_NAMED = 4  # templates
+MOST_NAMED = 1  # templates
 BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 
@@ -49,7 +49,7 @@ def verified(families: list[Family]) -> str:
     if not families:
         return "no real template"
     names = list(dict.fromkeys(f"`{family.file}`" for family in families))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f", {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
 
 
@@ -63,9 +63,10 @@ def tool_formats() -> list[tuple[ToolFormat, str]]:
 
 def row(found: ToolFormat | ReasoningFormat, doc: str, verified: str) -> str:
     aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
-    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "its name only"
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs)
+    detected = f"{signs}, priority {found.priority}" if signs else "its name only"
     known = f" ({aliases})" if aliases else ""
-    return f"- `{found.name}`{known}: {doc} Detected by {signs}, priority {found.priority}. Templates: {verified}."
+    return f"- `{found.name}`{known}: {doc} Detected by {detected}. Templates: {verified}."
 
 
 def code(text: str) -> str:

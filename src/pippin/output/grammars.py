@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.schemas import types_of
+from pippin.core.errors import ServerError
+from pippin.output.schemas import resolve, types_of
 from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"
@@ -16,6 +17,14 @@ MAYBE_LINE = '"\\n"?'
 _ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
 _NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
+_ABOUT_ARGUMENTS = (
+    *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "$dynamicRef", "enum", "const", "propertyNames"),
+    *("dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties"),
+)
+"""Keywords that are about all arguments together."""
+_ABOUT_TEXTS = ("format", "allOf", "not", "if", "$dynamicRef")
+"""Keywords that are enforced in JSON, but not in strings without quotes."""
+_DEEPEST = 16  # references and options that are followed one after the other
 
 
 def string(text: str) -> str:
@@ -94,9 +103,18 @@ class Grammar:
     def value_until(self, marker: str, pattern: str = ANY) -> str:
         """A text up to and including a marker, which the text can't contain."""
         if self.is_special(marker):
-            return f"{self.rule(pattern)} {self.mark(marker)}"
+            return f"{self.rule(pattern if pattern == ANY else self.terminal(pattern))} {self.mark(marker)}"
         text = pattern if pattern == ANY else self.terminal(_without(pattern, [marker]))
         return self.rule(text, f"[suffix={string(marker)}]")
+
+    def value_around(self, marker: str) -> str:
+        """A text up to and including a marker, which the text may contain where more text follows: readers take the
+        marker for the end only where a tag or a line break follows it."""
+        if self.is_special(marker):
+            return self.value_until(marker)
+        piece = self.terminal(_without(ANY, [marker]))
+        inner = self.rule(self.terminal(f"{piece} {string(marker)} / ?[^\\s<]/"))
+        return f"{inner}* {self.rule(self.terminal(f'{piece} {string(marker)}'))}"
 
     def either(self, options: list[str]) -> str:
         return self.rule(" | ".join(options))
@@ -163,6 +181,33 @@ def named_calls(
     return grammar.either(options)
 
 
+def separate_arguments(tool: Tool, *, texts: bool = True) -> dict[str, Any]:
+    """The schema of arguments that are written one by one; if `texts`, strings are written without quotes.
+
+    Raises `ServerError` for a part of a strict tool's schema that a grammar of such arguments leaves out.
+    """
+    schema = parameters_of(tool)
+    if tool.strict and (path := next(_left_out(schema, texts=texts), None)):
+        raise ServerError(
+            "invalid_request",
+            f"The parameters of the tool '{tool.name}' can't be enforced at '{path}': this model writes each argument "
+            "by itself. Change them, or leave out `strict`: then what a grammar lacks is left out.",
+            "tools",
+        )
+    return schema
+
+
+def _left_out(schema: dict[str, Any], *, texts: bool) -> Iterator[str]:
+    """The paths of what grammars of separate arguments leave out of a schema."""
+    yield from (keyword for keyword in _ABOUT_ARGUMENTS if keyword in schema)
+    properties = schema.get("properties") or {}
+    if set(schema.get("required") or ()) - set(properties):
+        yield "required"
+    for key, inner in properties.items() if texts else ():
+        for option in _texts(inner, schema) if is_text(inner, schema) else ():
+            yield from (f"properties.{key}.{keyword}" for keyword in _ABOUT_TEXTS if keyword in option)
+
+
 def elements(
     grammar: Grammar,
     tool: Tool,
@@ -177,14 +222,14 @@ def elements(
 
     `closing` follows `close` if the end of an element names its key; `gap` follows each element.
     """
-    schema = parameters_of(tool)
+    schema = separate_arguments(tool)
     required = schema.get("required") or ()
     parts = []
     for key, inner in (schema.get("properties") or {}).items():
         plain = is_text(inner, schema)
         around = '"\\n" ' if lines else ""
         value = (
-            text_value(grammar, inner, close, after=around)
+            text_value(grammar, inner, schema, close, after=around, around=not closing(key))
             if plain
             else f"{json_value(grammar, inner, schema)} {around}{grammar.mark(close)}"
         )
@@ -209,32 +254,48 @@ def is_text(schema: Any, root: dict[str, Any]) -> bool:
     return "string" in types or (not types and isinstance(schema, dict) and not schema)
 
 
-def text_value(grammar: Grammar, schema: Any, close: str, *, after: str = "") -> str:
-    """Plain text that a string schema admits, up to and including `close`; `after` comes between them."""
-    options = [value for value in _options(schema) if isinstance(value, str)]
-    if options:
-        return f"({' | '.join(map(string, options))}) {after}{grammar.mark(close)}"
-    pattern = text_pattern(schema)
-    return grammar.value_until(close, pattern if pattern == ANY else f"({pattern} {after})")
+def text_value(
+    grammar: Grammar, schema: Any, root: dict[str, Any], close: str, *, after: str = "", around: bool = False
+) -> str:
+    """Plain text that a string schema admits, up to and including `close`; `after` comes between them. Free text may
+    contain `close` where `around` is set."""
+    options = [text_pattern(option) for option in _texts(schema, root)]
+    if ANY in options:
+        return grammar.value_around(close) if around else grammar.value_until(close)
+    if all(option.startswith('"') for option in options):
+        return f"({' | '.join(options)}) {after}{grammar.mark(close)}"
+    return grammar.value_until(close, f"(({' | '.join(options)}) {after})")
 
 
-def _options(schema: Any) -> list[Any]:
-    if not isinstance(schema, dict):
-        return []
-    return [schema["const"]] if "const" in schema else list(schema.get("enum") or ())
+def _texts(schema: Any, root: dict[str, Any], depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The schemas of the strings that a schema admits: its own, or those of its options."""
+    schema = schema if isinstance(schema, dict) else {}
+    options = [option for word in ("anyOf", "oneOf") for option in schema.get(word) or ()]
+    if "$ref" in schema:
+        options = [resolve(schema["$ref"], root)]
+    elif len(schema.get("allOf") or ()) == 1:
+        options = schema["allOf"]
+    if not options or depth > _DEEPEST:
+        yield schema
+    for option in options:
+        if option in (True, {}) or "string" in types_of(option, root):
+            yield from _texts(option, root, depth + 1)
 
 
-def text_pattern(schema: Any) -> str:
-    """A regular expression for the strings that a schema admits, as far as it can be expressed."""
-    if not isinstance(schema, dict):
-        return ANY
-    if isinstance(pattern := schema.get("pattern"), str):
-        head = "" if pattern.startswith("^") else "(?s:.*)"
-        tail = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-        bare = pattern.removeprefix("^").removesuffix("$" if not tail else "\0")
-        return "/" + head + "(" + re.sub(r"(?<!\\)/", r"\\/", bare) + ")" + tail + "/"
+def text_pattern(schema: dict[str, Any]) -> str:
+    """The strings that a schema admits, as far as they can be expressed: literals, or a regular expression."""
+    values = [schema["const"]] if "const" in schema else list(schema.get("enum") or ())
+    if values:
+        return " | ".join(string(value) for value in values if isinstance(value, str)) or ANY
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    return f"/(?s:.{{{least},{most}}})/" if least or most != "" else ANY
+    sized = f"/(?s:.{{{least},{most}}})/" if least or most != "" else ANY
+    if not isinstance(pattern := schema.get("pattern"), str):
+        return sized
+    head = "" if pattern.startswith("^") else "(?s:.*)"
+    tail = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
+    bare = pattern.removeprefix("^").removesuffix("$" if not tail else "\0")
+    found = "/" + head + "(" + re.sub(r"(?<!\\)/", r"\\/", bare) + ")" + tail + "/"
+    return found if sized == ANY else f"({found} & {sized})"
 
 
 def with_definitions(schema: Any, root: dict[str, Any]) -> Any:
@@ -256,7 +317,7 @@ def sequence(grammar: Grammar, parts: list[tuple[str, bool]], separator: str) ->
 
 def python_arguments(grammar: Grammar, tool: Tool) -> str:
     """`key=value, ...` in Python's notation. Booleans and None are Python's at the top level, and JSON's inside."""
-    schema = parameters_of(tool)
+    schema = separate_arguments(tool, texts=False)
     parts = []
     for key, inner in (schema.get("properties") or {}).items():
         if types_of(inner, schema) == {"boolean"}:

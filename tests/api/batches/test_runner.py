@@ -172,6 +172,8 @@ def test_only_the_blanks_of_json_stand_around_a_line(tmp_path: Path) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}'
     (tmp_path / "in").write_bytes(b"\t" + line + b" \r\n\n")
     assert len(read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")[0]) == 1
+    [marked], _ = read_lines(io.BytesIO(b"\xef\xbb\xbf" + line + b"\n"), "/v1/embeddings")
+    assert (marked.start, marked.length) == (3, len(line) + 1)
     (tmp_path / "in").write_bytes(b"\v" + line)  # a reader of JSON knows no vertical tabs
     lines, [problem] = read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")
     assert (lines, problem.code) == ([], "invalid_json_line")

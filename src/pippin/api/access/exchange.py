@@ -42,9 +42,8 @@ class Exchange:
     manages: bool = False  # may manage the server: an administrator, or anyone where management is open
     may_use_tools: bool = False  # may be given the operator's MCP tools, through any API
     cache_salt: str = ""  # keeps the caller's prefix cache apart from those of others; empty if it is shared
-    polls: bool = (
-        False  # a probe, or what a page of this server reads: logged at level DEBUG where it is answered
-    )
+    polls: bool = False
+    """Whether this is a probe, or a page of this server reads: logged at level DEBUG where it is answered."""
     background: bool = False  # a line of a batch: yields to all others, and is not counted against limits
     anonymous: bool = False  # keys are required and none was shown: reveal as little as possible
     status: int | None = None

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.batches.store import Line, Problem, Used
+from pippin.api.http.codings import BYTE_ORDER_MARK
 from pippin.core.decoding import from_json
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
@@ -172,10 +173,12 @@ def request_of(text: bytes) -> tuple[str, bytes]:
 
 
 def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """The lines of a file that are not blank: the start, the length and the stripped bytes of each."""
+    """The lines of a file that are not blank: the start, the length and the stripped bytes of each. A byte-order mark
+    is no part of the first."""
     start = 0
     for raw in file:
-        text = raw.strip(BLANKS)
+        line = raw if start else raw.removeprefix(BYTE_ORDER_MARK)
+        text = line.strip(BLANKS)
         if text:
-            yield start, len(raw), text
+            yield start + len(raw) - len(line), len(line), text
         start += len(raw)

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
 from pippin.output.grammars import (
     Grammar,
     is_text,
-    parameters_of,
+    separate_arguments,
     sequence,
     string,
     text_value,
@@ -77,7 +78,7 @@ class GemmaCalls(ToolFormat):
         grammar = Grammar(special, self.openers)
         options = []
         for tool in tools:
-            schema = parameters_of(tool)
+            schema = separate_arguments(tool)
             required_keys = schema.get("required") or ()
             parts = [
                 (self._argument(grammar, key, inner, schema), key in required_keys)
@@ -87,9 +88,9 @@ class GemmaCalls(ToolFormat):
             options.append(f'{head} {sequence(grammar, parts, ",")} "}}" {grammar.mark(self.closers[0])}')
         return grammar.source(self.openers[0], grammar.either(options), required=required, repeat=parallel)
 
-    def _argument(self, grammar: Grammar, key: str, schema: object, root: dict[str, object]) -> str:
+    def _argument(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
         if is_text(schema, root):
-            value = f"{grammar.mark(self.fence)} {text_value(grammar, schema, self.fence)}"
+            value = f"{grammar.mark(self.fence)} {text_value(grammar, schema, root, self.fence)}"
         else:
             value = grammar.json(with_definitions(schema, root))
         return grammar.rule(f"{string(key + ':')} {value}")

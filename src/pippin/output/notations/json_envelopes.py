@@ -1,6 +1,8 @@
 """Calls as JSON between two markers: an array of objects, or objects one after the other."""
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
@@ -8,7 +10,17 @@ from pippin.output.grammars import Grammar, json_calls, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_call, read_calls
 from pippin.output.stream import Reading
-from pippin.output.tool_format import SpecialToken, ToolFormat
+from pippin.output.tool_format import SpecialToken, ToolFormat, Write
+
+
+def writes_array(begin: str, end: str = "") -> Write:
+    """Writes a call as an array between two markers."""
+
+    def write(name: str, arguments: dict[str, Any]) -> str:
+        call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"{begin}[{call}]{end}"
+
+    return write
 
 
 @dataclass(frozen=True, kw_only=True)

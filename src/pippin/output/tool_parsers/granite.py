@@ -1,16 +1,7 @@
 """`<|tool_call|>[{"name": "f", "arguments": {...}}]`: Granite 3."""
 
-import json
-from typing import Any
-
-from pippin.output.notations.json_envelopes import JsonEnvelope
+from pippin.output.notations.json_envelopes import JsonEnvelope, writes_array
 from pippin.output.tool_format import History
-
-
-def write(name: str, arguments: dict[str, Any]) -> str:
-    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return f"<|tool_call|>[{call}]"
-
 
 FORMAT = JsonEnvelope(
     name="granite",
@@ -18,7 +9,7 @@ FORMAT = JsonEnvelope(
     openers=("<|tool_call|>", "<tool_call>"),
     closers=("</tool_call>",),
     closed=False,
-    history=History(write=write),
+    history=History(write=writes_array("<|tool_call|>")),
     signs=(("<|tool_call|>",),),
     priority=40,
 )

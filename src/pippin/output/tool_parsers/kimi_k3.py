@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, parameters_of, string, text_value, with_definitions
+from pippin.output.grammars import ANY, Grammar, separate_arguments, string, text_value, with_definitions
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.invoke_calls import InvokeCalls
 from pippin.output.notations.parameters import Tags
@@ -48,7 +48,7 @@ class KimiK3Calls(InvokeCalls):
 
 def _arguments(grammar: Grammar, tool: Tool) -> str:
     """One element for each argument, with an attribute for the type of the value."""
-    root = parameters_of(tool)
+    root = separate_arguments(tool)
     required = root.get("required") or ()
     parts = []
     for key, schema in (root.get("properties") or {}).items():
@@ -67,7 +67,7 @@ def _argument(grammar: Grammar, key: str, kind: str, schema: Any, root: dict[str
     open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
     head = f"{open_} {string(f'argument key={quoted(key)} type={quoted(kind)}')} {separator}"
     if kind == "string":
-        value = text_value(grammar, schema, CLOSE)
+        value = text_value(grammar, schema, root, CLOSE)
     else:
         typed = with_definitions({"allOf": [{"type": kind}, schema]}, root)
         value = f"{grammar.json(typed)} {close}"

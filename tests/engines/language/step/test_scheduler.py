@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
@@ -258,7 +258,6 @@ def test_a_lone_sequence_gives_way_while_another_prompt_is_computed() -> None:
     assert queue.victim() is grown
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(

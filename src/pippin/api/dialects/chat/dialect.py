@@ -12,6 +12,7 @@ from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_o
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
+    MostTokens,
     ResponseFormat,
     Verbosity,
     output_format_of,
@@ -369,7 +370,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation so far.", extra_json_schema={"minItems": 1}),
     ]
     max_completion_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000_000)] | None,
+        MostTokens | None,
         Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
     ] = None
     tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
@@ -473,8 +474,9 @@ def _check(fields: ChatRequest) -> None:
         raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    if fields.max_tokens == 0:
-        raise invalid("max_tokens", "must be at least 1.")
+    for name in ("max_tokens", "max_completion_tokens"):
+        if getattr(fields, name) == 0:
+            raise invalid(name, "must be at least 1.")
     if (
         fields.continue_final_message
         and fields.messages

@@ -222,7 +222,7 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings),
+            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings + prompt.warnings),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
@@ -325,11 +325,15 @@ class LanguagePreparer:
 
         try:
             return compiled(offered)
-        except ServerError:
+        except ServerError as error:
             enforceable = tuple(map(self._grammars.enforceable, offered)) if constrained else offered
             if enforceable == offered:
                 raise
-        return compiled(enforceable)
+            refusal = error
+        try:
+            return compiled(enforceable)
+        except ServerError:
+            raise refusal from None  # it names a place in the client's own schema
 
     def open_renderer(self, media: TextOnly) -> PromptRenderer:
         """A renderer of prompts with these media. Raises `ServerError("load_failed")` for a broken chat template."""
