@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
-from pippin.catalog.info import is_full
+from pippin.catalog.info import RECURRENT, is_full
 from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
-from pippin.config.options.model import ModelOptions, machines_of
+from pippin.config.options.model import ModelOptions, cache_bits, machines_of
 from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, find_header
@@ -39,8 +39,6 @@ KERNEL_DECODERS: Final = frozenset(
 conditions."""
 KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
-WITH_WINDOWS: Final = frozenset({"gemma3_text", "gpt_oss", "llama", "mistral"})
-"""Those of `KERNEL_DECODERS` of which some layers may attend to the last tokens alone."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 UNPACKED: Final = ("F8_E4M3", "I8", "U8")
@@ -96,21 +94,29 @@ def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "lang
     return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
 
 
-def context_bytes(config: Json, tokens: int, value_bytes: int) -> int | None:
-    """Bytes of the keys and values of one sequence; None for an architecture that is not in `KERNEL_DECODERS`: its
-    layers may keep something else."""
+def context_bytes(config: Json, tokens: int, value_bytes: int, options: ModelOptions) -> int | None:
+    """Bytes of the keys and values of one sequence, as config.json tells them; `value_bytes` is the size of a number
+    that is not quantised. None where it does not tell its heads. The state of recurrent layers, of a constant size, is
+    not counted."""
     text = table(config.get("text_config")) or config
-    name, heads = text.get("model_type"), whole(text.get("num_attention_heads"))
-    layers, hidden = whole(text.get("num_hidden_layers")), whole(text.get("hidden_size"))
-    if name not in KERNEL_DECODERS or heads is None or layers is None or hidden is None:
+    heads, hidden = whole(text.get("num_attention_heads")), whole(text.get("hidden_size"))
+    layers = whole(text.get("num_hidden_layers"))
+    if heads is None or hidden is None or layers is None:
         return None
-    window = whole(text.get("sliding_window")) if name in WITH_WINDOWS else None
-    full = layers if window is None else sum(is_full(text, place) for place in range(layers))
-    if window is not None and text.keys().isdisjoint(("layer_types", "sliding_window_pattern")):
-        return None  # which layers have it is the library's to say
-    remembered = full * tokens + (layers - full) * min(tokens, window or tokens)
-    head = whole(text.get("head_dim")) or hidden // heads
-    return remembered * 2 * (whole(text.get("num_key_value_heads")) or heads) * head * value_bytes
+    full = 0 if text.get("model_type") in RECURRENT else sum(is_full(text, place) for place in range(layers))
+    window = whole(text.get("sliding_window"))
+    in_windows = 0 if window is None else (layers - full) * min(tokens, window)
+    if "kv_lora_rank" in text:
+        latent = sum(
+            whole(text.get(name)) or 0 for name in ("kv_lora_rank", "qk_rope_head_dim", "index_head_dim")
+        )
+        return (full * tokens + in_windows) * latent * value_bytes
+    numbers = (whole(text.get("num_key_value_heads")) or heads) * (
+        whole(text.get("head_dim")) or hidden // heads
+    )
+    packed = 2 * value_bytes / options.kv_group_size  # the scale and offset of a group
+    widths = [value_bytes if bits is None else bits / 8 + packed for bits in cache_bits(options)]
+    return int(full * tokens * numbers * sum(widths)) + in_windows * numbers * 2 * value_bytes
 
 
 def weight_bytes(folder: Path, value_bytes: int | None) -> int:
