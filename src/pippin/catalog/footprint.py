@@ -107,9 +107,9 @@ def context_bytes(config: Json, tokens: int, value_bytes: int, options: ModelOpt
     window = whole(text.get("sliding_window"))
     in_windows = 0 if window is None else (layers - full) * min(tokens, window)
     if "kv_lora_rank" in text:
-        latent = sum(
-            whole(text.get(name)) or 0 for name in ("kv_lora_rank", "qk_rope_head_dim", "index_head_dim")
-        )
+        # An index keeps its vectors beside the latent ones, in a cache of keys and values.
+        named = ("kv_lora_rank", "qk_rope_head_dim", "index_head_dim", "index_head_dim")
+        latent = sum(whole(text.get(name)) or 0 for name in named)
         return (full * tokens + in_windows) * latent * value_bytes
     numbers = (whole(text.get("num_key_value_heads")) or heads) * (
         whole(text.get("head_dim")) or hidden // heads
