@@ -84,7 +84,7 @@ def bodies(path: str) -> Iterator[Place]:
 
 def test_all_rooms_of_the_api_are_here() -> None:
     assert {name.split("/")[2] for name in ROUTES} >= {
-        "chat", "completions", "responses", "messages", "embeddings", "rerank", "score", "images", "audio",
+        "chat", "completions", "responses", "messages", "embeddings", "rerank", "images", "audio",
         "models", "mcp", "tokenize", "detokenize", "apply-template", "conversations",
     }  # fmt: skip
     assert set(IN_PARTS) <= set(ROUTES)
