@@ -65,7 +65,7 @@ TOOLS = ["add", "environment", "sleep", "fail", "long", "die"]
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("mcp") / "mcp.json"
     servers = {
-        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 4, "allowed_tools": TOOLS},
+        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 8, "allowed_tools": TOOLS},
         "broken": {"command": "/nonexistent"},
     }
     path.write_text(json.dumps({"mcpServers": servers, "max_tool_calls": 3}))
@@ -81,7 +81,7 @@ def address(tmp_path_factory: pytest.TempPathFactory, config: str) -> Iterator[s
 
 def until_connected(address: str) -> None:
     deadline = time.monotonic() + 60
-    while not httpx.get(f"{address}/v1/mcp/tools").json()["count"]:
+    while not httpx.get(f"{address}/v1/mcp/tools", timeout=30).json()["count"]:
         assert time.monotonic() < deadline, "the MCP server did not connect"
         time.sleep(0.05)
 
