@@ -29,7 +29,7 @@ from tests.engines.language.prompt.histories import (
     result,
     says,
 )
-from tests.output.families import FAMILIES, Family, Renderer
+from tests.output.families import FAMILIES, Family, renderer_of
 
 STRICT = (
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
@@ -50,7 +50,7 @@ class Template:
     """A fetched template, and the forms that its conversations need."""
 
     def __init__(self, family: Family) -> None:
-        self._renderer = Renderer(family)
+        self._renderer = renderer_of(family)
         self.forms = Forms(self.render)
 
     def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool) -> str:
