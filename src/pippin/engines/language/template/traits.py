@@ -46,31 +46,36 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
 
     def text(words: str) -> Any:
-        return [{"type": "text", "text": words}] if content == "parts" else words
+        return _in_parts(words) if content == "parts" else words
+
+    def render(messages: Messages, variables: dict[str, Any]) -> str | None:
+        samples = [{**thoughts, **each} if each["role"] == "assistant" else each for each in messages]
+        return _try(template, samples, variables)
 
     def says(messages: Messages, *words: str, **variables: Any) -> bool:
-        rendered = _try(template, messages, variables)
+        rendered = render(messages, variables)
         return rendered is not None and all(word in rendered for word in words)
 
     def in_order(messages: Messages, *words: str) -> bool:
-        places = [(_try(template, messages, {}) or "").find(word) for word in words]
+        places = [(render(messages, {}) or "").find(word) for word in words]
         return places == sorted(places) and places[0] >= 0
 
-    content: Literal["text", "parts"] = "text"
-    if not says([_user("QXA")], "QXA"):
-        content = "parts"
-        if not says([_user(text("QXA"))], "QXA"):
-            content = "text"
+    thoughts: dict[str, str] = {}
+    parts = not says([_user("QXA")], "QXA") and says([_user(_in_parts("QXA"))], "QXA")
+    content: Literal["text", "parts"] = "parts" if parts else "text"
     user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
+    fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
+    if not says([user, assistant, other], "QXC"):
+        thoughts = dict.fromkeys(fields, "")
+        thoughts = thoughts if says([user, assistant, other], "QXC") else {}
     system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
     takes_system = says([system, user], "QXS", "QXA")
-    arguments, empty, calls = _call_style(template, history, text)
+    arguments, empty, calls = _call_style(render, history, text)
     offer = _offer(description="QXD")
     call_id = _call_id(history)
     result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
     called = _calling(empty, _arguments(arguments), call_id)
     tools = says([user], "qxtool", "QXD", tools=[offer])
-    fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
     return Traits(
         content=content,
         system=takes_system,
@@ -90,13 +95,12 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         null_types=not tools or says([user], "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
         arguments=arguments,
         empty_content=empty,
-        empty_reasoning=not says([user, assistant, other], "QXC")
-        and says([user, {**assistant, **dict.fromkeys(fields, "")}, other], "QXC"),
+        empty_reasoning=bool(thoughts),
         reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
         **_marks(template.source),
-        turn_end=_turn_end(_try(template, [user, assistant], {})),
+        turn_end=_turn_end(render([user, assistant], {})),
     )
 
 
@@ -133,6 +137,10 @@ def _try(template: ChatTemplate, messages: Messages, variables: dict[str, Any]) 
         return None
 
 
+def _in_parts(words: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": words}]
+
+
 def _user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
@@ -152,7 +160,7 @@ def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
 
 
 def _call_style(
-    template: ChatTemplate, history: History, text: Callable[[str], Any]
+    render: Callable[[Messages, dict[str, Any]], str | None], history: History, text: Callable[[str], Any]
 ) -> tuple[Literal["object", "json"], str | None, bool]:
     """The form of arguments and of empty content with which calls are written correctly, and whether they are at
     all."""
@@ -160,7 +168,7 @@ def _call_style(
     for style in sorted(styles, key=lambda style: style != history.arguments):
         for empty in ("", None):
             messages = [_user(text("QXA")), _calling(empty, _arguments(style), _call_id(history))]
-            rendered = _try(template, messages, {}) or ""
+            rendered = render(messages, {}) or ""
             twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
             if "qxtool" in rendered and "qxkey" in rendered and not twice:
                 return style, empty, True
