@@ -74,6 +74,8 @@ class Proof:
 
     def _has(self, text: str, track: "_Track") -> bool:
         text = text.strip()
+        if self._left < 0:
+            return True
         for _ in range(len(_NOTATIONS)):
             written = _NOTATIONS[track.notation](text)
             place = self._place(written, track.place)
@@ -83,7 +85,7 @@ class Proof:
             self._left -= len(self._prompt) - track.place
             track.notation = (track.notation + 1) % len(_NOTATIONS)
         self._left -= track.place
-        anywhere = self._left < 0 or any(notation(text) in self._prompt for notation in _NOTATIONS)
+        anywhere = any(notation(text) in self._prompt for notation in _NOTATIONS)
         return anywhere or _squeezed(text) in self._squeezed
 
     @cached_property
