@@ -68,14 +68,14 @@ def turn(message: Message, ids: CallIds, arguments: str) -> dict[str, Any]:
 def is_whole(prompt: str, messages: Conversation, *, tools: bool) -> bool:
     """Whether all that is said is in a prompt, in order, and the tools on offer."""
     opening = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
+    systems: list[str] = []
     said: list[str] = []
     results: list[str] = []
     for number, message in enumerate(messages):
         for part in message.parts:
             match part:
                 case Text(text) if number < opening:
-                    if text.strip() not in prompt:
-                        return False
+                    systems.append(text.strip())
                 case Text(text):
                     said.append(text.strip())
                 case ToolCall(_, name, arguments):
@@ -83,15 +83,16 @@ def is_whole(prompt: str, messages: Conversation, *, tools: bool) -> bool:
                 case ToolResult(_, parts):
                     results += [inner.text for inner in parts if isinstance(inner, Text)]
     offered = ("A key.", "Does beta.") if tools else ()
-    return in_order(prompt, said) and in_order(prompt, results) and all(word in prompt for word in offered)
+    ordered = all(in_order(prompt, words) for words in (systems, said, results))
+    return ordered and all(word in prompt for word in offered)
 
 
 def in_order(prompt: str, words: list[str]) -> bool:
     place = 0
     for word in words:
         places = [prompt.find(each, place) for each in (word, json.dumps(word)[1:-1])]
-        place = max(places)
-        if place < 0:
+        place = max(places) + len(word)
+        if max(places) < 0:
             return False
     return True
 
