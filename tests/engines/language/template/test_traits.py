@@ -95,11 +95,8 @@ def test_types_that_may_be_null_are_simplified_where_the_template_loops_over_the
 
 
 def test_tools_that_a_template_writes_beside_the_system_alone_come_with_an_empty_one() -> None:
-    offers = (
-        "{% for m in messages %}{% if m.role == 'system' %}{{ tools | tojson }}{% endif %}{% endfor %}"
-        + TURNS
-        + END
-    )
+    offer = "{% if tools and messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}"
+    offers = offer + TURNS + END
     assert "look" in rendered(offers, ASKED, tools=(LOOK,))
     assert rendered(offers, ASKED, tools=(LOOK,)).count("[system]") == 1
     _, found = converter(offers)
