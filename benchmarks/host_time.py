@@ -6,7 +6,7 @@ A model of so many narrow layers, for which Python builds the same graph as for 
 engine's thread, so that neither waiting counts nor what other threads compute. The device is made up: it begins a pass
 when it is queued and the pass before it is done, and takes the given milliseconds for each. *waits* is how long it had
 nothing to do in each step. Not counted: what `mx.async_eval` takes, since a GPU encodes there and a CPU computes, and
-the worker's messages to the server. *bare* is the same for mlx-lm's model alone: a call with its own caches, and argmax.
+the worker's messages to the server. *bare* is the same for mlx-lm's model alone: its own caches, and argmax.
 """
 
 import argparse
