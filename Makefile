@@ -21,6 +21,11 @@ EXTRAS ?=
 # compiles all that it imports again, which takes longer than most tests do.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Kernels compile while packages are installed and the demo model is fetched.
+ifeq ($(MAKECMDGOALS),serve)
+MAKEFLAGS += --jobs=3
+endif
+
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
 # A low temperature suits so small a model; the limit ends what it would repeat.
@@ -165,7 +170,7 @@ $(TO_TEST): $(UV) $(LOCK)
 # Where there is no C compiler, Pippin runs without them, and their tests are skipped.
 $(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
 	@echo "Compiling the kernels for CPUs (once) ..."
-	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
+	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) --here || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
 	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
 	@touch $@
 

@@ -1,6 +1,7 @@
 """What a format's grammar admits, its own reader reads as valid calls."""
 
 import json
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -59,6 +60,12 @@ KINDS = ("text", "special")
 SCHEMAS = {tool.name: tool.parameters or {"type": "object"} for tool in TOOLS}
 
 
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.long)], ids=str
+)
+
+
+@cache
 def walks_of(name: str, kind: str) -> Walks:
     """With the format's markers as plain text, or as the special tokens that its family has for them."""
     return Walks(special_tokens(tool_format(name).markers) if kind == "special" else ())
@@ -76,12 +83,13 @@ def assert_valid(calls: list[tuple[str, Any]]) -> None:
         jsonschema.validate(arguments, SCHEMAS[name])
 
 
+@SEEDS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_walk_through_a_required_grammar_is_valid_calls(name: str, kind: str) -> None:
+def test_a_walk_through_a_required_grammar_is_valid_calls(name: str, kind: str, seeds: range) -> None:
     walks = walks_of(name, kind)
     source = tool_format(name).grammar(TOOLS, required=True, parallel=True, special=walks.special)
-    texts = [walks.walk(source, f"{name} {seed}") for seed in range(4)]
+    texts = [walks.walk(source, f"{name} {seed}") for seed in seeds]
     walked = [calls_in(name, text) for text in texts if text]  # a walk may find no end within its limit
     assert walked
     for calls in walked:
@@ -100,14 +108,15 @@ def test_a_named_grammar_calls_that_tool_once(name: str, kind: str) -> None:
         assert_valid(calls)
 
 
+@SEEDS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_call_in_the_text_of_a_strict_grammar_is_valid(name: str, kind: str) -> None:
+def test_a_call_in_the_text_of_a_strict_grammar_is_valid(name: str, kind: str, seeds: range) -> None:
     found = tool_format(name)
     walks = walks_of(name, kind)
     source = found.grammar((ORDER,), required=False, parallel=True, special=walks.special)
     liked = (*found.openers, *found.leading, "order", "look", " ", "{")
-    for seed in range(6):
+    for seed in seeds:
         text = walks.walk(source, f"{name} {seed}", liked=liked, limit=1500)
         assert_valid(calls_in(name, text, alone=False))
 

@@ -20,7 +20,7 @@ from pippin.output.calls import Calls
 from pippin.output.channels import Channels
 from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_message_call
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
 from pippin.output.tool_format import ToolFormat
 

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from pippin.api.batches import runner as rooms
-from pippin.api.batches.folder import LEFT_OVER, Folder
-from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import read_lines
-from pippin.api.batches.runner import BatchRunner
-from pippin.api.batches.store import Batch, BatchStore, Counts, Line, Used
+from pippin.api.batches.runner import BatchRunner, Reply
+from pippin.api.batches.store import LEFT_OVER, Batch, BatchStore, Counts, Folder, Line, Used
 from pippin.core.errors import ServerError
 
 Asked = Callable[[Batch, bytes], Awaitable[Reply]]

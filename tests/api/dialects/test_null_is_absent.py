@@ -52,7 +52,7 @@ READ_LATER: Final = {
     "pippin.api.dialects.messages.tools",
     "pippin.api.dialects.responses.items",
     "pippin.api.dialects.responses.tools",
-    "pippin.api.dialects.ollama.messages",
+    "pippin.api.dialects.ollama.dialect",
 }
 
 

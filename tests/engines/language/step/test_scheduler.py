@@ -356,7 +356,6 @@ def settle(queue: Scheduler) -> None:
             return
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 5)), min_size=1, max_size=30))
 def test_nobody_waits_without_a_place_while_another_has_several(plan: list[tuple[str, int]]) -> None:
     queue = scheduler(memory=10**9)
