@@ -66,7 +66,7 @@ def row(architecture: str, folder: Path) -> str:
             worst = max([worst, *found])
         faults = _faults(model, measured) if architecture in JUDGED else NONE
     together = "no" if plain.shape is None else "yes" if plain.rewinds else "yes, without taking back"
-    return f"{together} | {failed} of {PATTERNS} | {worst:.5f} | {faults}"
+    return f"{together} | {failed} of {PATTERNS} | {worst:.0e} | {faults}"
 
 
 def _faults(model: Any, measured: Measured) -> str:
