@@ -35,8 +35,8 @@ def test_a_model_that_mlx_audio_has_no_code_for_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("kind", "missing", "command"),
     [
-        ("embeddings", "mlx_vlm.embedding_loader", 'pip install "pippin[embeddings]"'),
-        ("reranking", "mlx_vlm.reranker_loader", 'pip install "pippin[embeddings]"'),
+        ("embeddings", "mlx_vlm.models.bert", 'pip install "pippin[embeddings]"'),
+        ("reranking", "mlx_vlm.models.bert", 'pip install "pippin[embeddings]"'),
         ("transcription", "mlx_audio", 'pip install "pippin[audio]"'),
         ("transcription", "av", 'pip install "pippin[audio]"'),
         ("speech", "mlx_audio", 'pip install "pippin[audio]"'),

@@ -37,16 +37,17 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
     # Imported here, within `own_file_limit`, because all of these import mlx-lm.
     from mlx_lm.utils import load_model
 
-    from pippin.engines.embeddings import ENCODERS, load_encoder_of
+    from pippin.engines.language.model.encoders import attends_both_ways, encoder_of, is_encoder
     from pippin.engines.language.upstream.stored import classes_in
     from pippin.engines.language.vision import checkpoint
-    from pippin.engines.reranking import is_classifier, load_classifier
+    from pippin.engines.reranking import is_classifier
 
     config = object_in(folder / "config.json")
-    if kind == "reranking" and is_classifier(config):
-        return partial(load_classifier, folder), way_of_encoder
-    if kind == "embeddings" and config.get("model_type") in ENCODERS:
-        return partial(load_encoder_of, folder, config), way_of_encoder
+    if kind in ("embeddings", "reranking") and is_encoder(config):
+        classifies = kind == "reranking" and is_classifier(config)
+        return partial(encoder_of, folder, config, classifies=classifies), way_of_encoder
+    if kind in ("embeddings", "reranking") and attends_both_ways(config):
+        return nn.Module, lambda _: Way("float32", "its tokens attend to those behind them")
     if is_repacked(folder):
         return nn.Module, lambda _: Way("float32", "its experts lie on the disk, which mlx-vlm computes")
     if checkpoint.is_vision(folder):
