@@ -53,12 +53,12 @@ def main() -> None:
 
 def loaded(folder: Path, threads: int, activations: Literal["float32", "int8"]) -> Any:
     from pippin.engines.device import configure, decide, find_facts
-    from pippin.engines.language.model.weights import KernelUse, load_weights
+    from pippin.engines.language.model.weights import load_weights
 
     plan = decide(find_facts(), ModelOptions(cpu_activations=activations))
     configure(plan)
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    model, _ = load_weights(info, plan, lambda *_: None, use=KernelUse(threads=threads))
+    model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
     return model
 
 

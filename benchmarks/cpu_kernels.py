@@ -108,12 +108,12 @@ def on_mlx(folder: Path, threads: int, options: ModelOptions) -> Run:
 
     from pippin.engines.device import configure, decide, find_facts
     from pippin.engines.language.model.head import Head
-    from pippin.engines.language.model.weights import KernelUse, load_weights
+    from pippin.engines.language.model.weights import load_weights
 
     plan = decide(find_facts(), options)
     configure(plan)
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    model, _ = load_weights(info, plan, lambda *_: None, use=KernelUse(threads=threads))
+    model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
     head = Head(model, model(mx.array([[1]])).shape[-1])
 
     def run(streams: int, before: int, steps: int) -> None:

@@ -4,8 +4,7 @@
     python -m benchmarks.speculation --model FOLDER --parts [--draft FOLDER | --mtp]
 
 Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
-options. Work: `edit` has the model write a piece of code again with a name changed; `again` asks for the same in other
-words, of an engine that answered `edit` in other conversations and remembers them; `predicted` is `edit` with the new
+options. Work: `edit` has the model write a piece of code again with a name changed; `predicted` is `edit` with the new
 code given as OpenAI's `prediction`, to the engine without options; `prose` has it tell a story, where there is little
 to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
 ratio by the clock and by CPU time, the share of proposals accepted, tokens that a step gave a sequence, and how many
@@ -38,7 +37,7 @@ from pippin.engines.cpu.blas import accelerate_blas
 if TYPE_CHECKING:
     from pippin.engines.language.step.sequences import Sequence
 
-Work = Literal["edit", "again", "predicted", "prose"]
+Work = Literal["edit", "predicted", "prose"]
 
 CODE = """class Account{number}:
     def __init__(self, owner, balance=0):
@@ -62,7 +61,6 @@ CODE = """class Account{number}:
         other.deposit(amount)
 """
 EDIT = "Rename `amount` to `value` in this code, and write the whole code again:\n\n```python\n{code}```"
-AGAIN = "In this code `amount` is to be called `value`. Write all of it with the new name:\n\n```python\n{code}```"
 PROSE = "Write a long story about the mountain number {number}, its people and their winters."
 
 
@@ -70,8 +68,7 @@ def words_of(work: Work, number: int) -> str:
     """What the user asks for."""
     if work == "prose":
         return PROSE.format(number=number)
-    asked = AGAIN if work == "again" else EDIT
-    return asked.format(code=CODE.replace("{number}", str(number)))
+    return EDIT.format(code=CODE.replace("{number}", str(number)))
 
 
 def request_of(work: Work, number: int, tokens: int) -> GenerationRequest:
@@ -125,13 +122,6 @@ class Subject:
                 draft._replace(tokens=[token ^ 1 for token in draft.tokens]) for draft in propose(wanted)
             ],
         )
-
-    def remember(self, sequences: int, tokens: int) -> None:
-        """Have the answers to `edit` in the prefix cache, and nothing else."""
-        counted = self.proposed, self.accepted, self.steps, self.given
-        self.engine.clear_cache(prefixes_only=True, disk=False)
-        self.run("edit", sequences, tokens)
-        self.proposed, self.accepted, self.steps, self.given = counted
 
     def texts(self, work: Work, count: int, tokens: int) -> list[tuple[list[int], list[int]]]:
         """Prompts with the answers to them."""
@@ -263,7 +253,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--work", nargs="+", default=["edit", "again", "predicted", "prose"])
+    parser.add_argument("--work", nargs="+", default=["edit", "predicted", "prose"])
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--proposed", type=int, default=8)
@@ -290,24 +280,19 @@ def main() -> None:
     plain = Subject(given.model, kernels)
     with_options = Subject(given.model, kernels, num_draft_tokens=given.proposed, **proposals)
     predicting = Subject(given.model, kernels, num_draft_tokens=given.proposed)
-    remembering = Subject(
-        given.model, kernels, num_draft_tokens=given.proposed, prompt_lookup=True, prefix_cache=True
-    )
     if given.wrong:
         with_options.draft_wrongly()
     print(
         "work       sequences  plain  with  ratio   cpu  proposed  accepted  a step  same answers", flush=True
     )
     for work in given.work:
-        subject = {"predicted": predicting, "again": remembering}.get(work, with_options)
+        subject = predicting if work == "predicted" else with_options
         for sequences in given.sequences:
             subject.proposed = subject.accepted = subject.steps = 0
             subject.given = 0.0
             rounds, same = [], 0
             for _ in range(given.rounds):
                 without, expected = plain.run(work, sequences, given.tokens)
-                if work == "again":
-                    subject.remember(sequences, given.tokens)
                 speed, answers = subject.run(work, sequences, given.tokens)
                 rounds.append((without, speed))
                 same += sum(map(list.__eq__, sorted(expected), sorted(answers)))

@@ -1,16 +1,16 @@
 """What speculation brings a server over a minute and more, under clients that each ask again when they are answered.
 
     python -m benchmarks.speculation_minutes --model FOLDER [--draft HEAD] [--clients 1 2 4 8] [--seconds 60]
-        [--turns 2] [--work edit again prose mixed] [-- OPTIONS OF BOTH SERVERS]
+        [--turns 2] [--work edit prose mixed] [-- OPTIONS OF BOTH SERVERS]
 
 Two servers of the same model, one of which speculates (by prompt lookup, or with `--draft` by a head), have turns in
 which all clients ask one of them, while the other rests; `--seconds` is how long each is asked in all. Requests begin
 and end whenever they do, so that slots are filled again. `edit` has the model write a piece of code again with a name
-changed, each time another piece; `again` asks for that and then for the same in other words; `prose` for a story;
-`mixed` for one after the other. Shown are the tokens of a second, by the clock and of the CPU time of the model's
-process, of which the latter tells on a busy machine, too; the least ratio of CPU time in a turn; by how much the turns
-without proposals differ among themselves, the fastest over the slowest, which is the noise in that ratio; and what
-became of proposals. 0.97 is what `step/speculation/pace.py` promises of a minute.
+changed, each time another piece; `prose` for a story; `mixed` for one after the other. Shown are the tokens of a
+second, by the clock and of the CPU time of the model's process, of which the latter tells on a busy machine, too; the
+least ratio of CPU time in a turn; by how much the turns without proposals differ among themselves, the fastest over the
+slowest, which is the noise in that ratio; and what became of proposals. 0.97 is what `step/speculation/pace.py`
+promises of a minute.
 """
 
 import argparse
@@ -34,12 +34,11 @@ from benchmarks.speculation import Work, words_of
 
 PROPOSED = "8"
 
-Traffic = Literal["edit", "again", "prose", "mixed"]
+Traffic = Literal["edit", "prose", "mixed"]
 WORKS: dict[Traffic, tuple[Work, ...]] = {
     "edit": ("edit",),
-    "again": ("edit", "again"),
     "prose": ("prose",),
-    "mixed": ("edit", "prose", "again"),
+    "mixed": ("edit", "prose"),
 }
 """What is asked for of each piece of code, one after the other."""
 
@@ -177,7 +176,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--work", nargs="+", choices=list(WORKS), default=["edit", "again", "prose"])
+    parser.add_argument("--work", nargs="+", choices=list(WORKS), default=["edit", "prose"])
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--turns", type=int, default=2)

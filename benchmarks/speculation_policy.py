@@ -1,6 +1,6 @@
 """What the policy of proposals makes of a machine whose costs are known: no clock, so neighbours change nothing.
 
-    python -m benchmarks.speculation_policy --model FOLDER [--work edit again prose] [--sequences 1 2 4 8] [--rounds 3]
+    python -m benchmarks.speculation_policy --model FOLDER [--work edit prose] [--sequences 1 2 4 8] [--rounds 3]
     python -m benchmarks.speculation_policy --model FOLDER --measure [--rounds 15]
 
 The model's own answers are made once. Then `step/speculation` goes through them, with its own lookup and pace, on a
@@ -27,9 +27,8 @@ from typing import Any, cast
 from benchmarks.speculation import Subject, Work
 from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.device import WITH_VNNI
+from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.step.sequences import Running, Sequence
-from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.pace import Pace, StepTimes
 from pippin.engines.language.step.speculation.proposers import NOTHING, Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
@@ -68,7 +67,6 @@ VECTORS = {
 }
 """By the number of sequences, what `--measure` computes for them."""
 
-NOW = Instant(0.0, 0.0)
 Text = tuple[list[int], list[int]]
 
 
@@ -108,25 +106,12 @@ class Written:
         return right
 
 
-@dataclass
-class Told(StepClock):
-    """Knows what the step took."""
-
-    taken: float = 0.0
-
-    def now(self) -> Instant:
-        return NOW
-
-    def seconds(self, kind: tuple[int, int], began: Instant) -> float:
-        return self.taken
-
-
 class ToldPace(Pace):
     """Knows what passes cost."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(most, costs=WITH_VNNI)
-        self.times = ToldTimes(costs=WITH_VNNI)
+        super().__init__(most, costs=PRODUCT_COSTS)
+        self.times = ToldTimes(costs=PRODUCT_COSTS)
 
     def lengths(self, chances: Many[float], available: Many[int]) -> list[int]:
         self._trial, self._budget, self._since_plain = 1, 0.0, 0
@@ -156,11 +141,11 @@ class Machine:
     proposed: int
     told: bool = False
     draw: Random = field(default_factory=lambda: Random(1))
-    clock: Told = field(default_factory=Told)
+    taken: float = 0.0  # seconds of the last step
 
     def __post_init__(self) -> None:
-        pace = ToldPace(self.proposed) if self.told else Pace(self.proposed, costs=WITH_VNNI)
-        self.speculation = Speculation(Lookup(in_text=True), pace, most=self.proposed, clock=self.clock)
+        pace = ToldPace(self.proposed) if self.told else Pace(self.proposed, costs=PRODUCT_COSTS)
+        self.speculation = Speculation(Lookup(in_text=True), pace, most=self.proposed)
 
     def run(self, texts: list[Text], tokens: int) -> tuple[float, float]:
         """Until one has so many tokens: times the speed of plain steps, and tokens that a step gave a sequence."""
@@ -174,7 +159,7 @@ class Machine:
         while all(len(each.tokens) - len(each.prompt) < tokens for each in written):
             proposals = self.speculation.proposals(running) if looks else [NOTHING for _ in running]
             got = self._step(written, proposals, looks)
-            taken, given, steps = taken + self.clock.taken, given + got, steps + 1
+            taken, given, steps = taken + self.taken, given + got, steps + 1
             looks = self.speculation.wanted(running)
         for each in running:
             self.speculation.forget(each.sequence)
@@ -190,8 +175,10 @@ class Machine:
             given += each.go_on(proposal.tokens) + 1
             if checked:
                 self.speculation.judged(cast(Any, each), proposal, each.tokens[before:])
-        self.clock.taken = seconds(count + sum(lengths)) * (1 + self.noise * self.draw.random())
-        self.speculation.learn(NOW, count, Judged(proposals, given) if checked else Judged(), looked=looked)
+        self.taken = seconds(count + sum(lengths)) * (1 + self.noise * self.draw.random())
+        self.speculation.learn(
+            self.taken, count, Judged(proposals, given) if checked else Judged(), looked=looked
+        )
         return given
 
 
@@ -229,7 +216,7 @@ class Measuring(Pace):
 
 def print_costs(folder: Path, proposed: int, rounds: int) -> None:
     subject = Subject(folder, True, num_draft_tokens=proposed, prompt_lookup=True)
-    engine, pace = subject.engine, Measuring(proposed, costs=WITH_VNNI)
+    engine, pace = subject.engine, Measuring(proposed, costs=PRODUCT_COSTS)
     subject.speculation.proposer, subject.speculation.pace = Anything(), pace
     print("sequences  milliseconds of CPU time by vectors", flush=True)
     for sequences, numbers in VECTORS.items():
@@ -257,7 +244,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--work", nargs="+", default=["edit", "again", "prose"])
+    parser.add_argument("--work", nargs="+", default=["edit", "prose"])
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)

@@ -63,12 +63,12 @@ def measure(folder: Path, steps: int, rounds: int) -> tuple[int, float, float, f
     from pippin_kernels import Decoder, Kernels
 
     from pippin.engines.device import configure, decide, find_facts
-    from pippin.engines.language.model.weights import KernelUse, load_weights
+    from pippin.engines.language.model.weights import load_weights
 
     plan = decide(find_facts(), ModelOptions())
     configure(plan)
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    model, _ = load_weights(info, plan, lambda *_: None, use=KernelUse(threads=1))
+    model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=1)
     cache = make_prompt_cache(model)
     token = mx.argmax(model(mx.arange(1, 17)[None], cache=cache)[:, -1:], axis=-1)
     found = []

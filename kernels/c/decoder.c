@@ -35,11 +35,11 @@ static int check_network(const pk_shape *shape, const pk_layer *layer)
 }
 
 /* `input`: numbers that its queries, keys and values are made of. */
-static int check_layer(const pk_shape *shape, const pk_layer *layer, int64_t input)
+static int check_layer(const pk_shape *shape, const pk_layer *layer)
 {
     const int64_t queries = (int64_t)shape->heads * shape->head_dim, keys = (int64_t)shape->kv_heads * shape->head_dim;
-    if (!pk_has_shape(&layer->query, queries, input) || !pk_has_shape(&layer->key, keys, input) ||
-        !pk_has_shape(&layer->value, keys, input) || !pk_has_shape(&layer->output, shape->hidden, queries) ||
+    if (!pk_has_shape(&layer->query, queries, shape->hidden) || !pk_has_shape(&layer->key, keys, shape->hidden) ||
+        !pk_has_shape(&layer->value, keys, shape->hidden) || !pk_has_shape(&layer->output, shape->hidden, queries) ||
         check_network(shape, layer) != PK_OK)
         return PK_REFUSED;
     if (layer->input_norm == NULL || layer->mlp_norm == NULL)
@@ -49,7 +49,7 @@ static int check_layer(const pk_shape *shape, const pk_layer *layer, int64_t inp
     return PK_OK;
 }
 
-static int check_shape(const pk_shape *shape, int side_by_side)
+static int check_shape(const pk_shape *shape)
 {
     if (shape->hidden < 1 || shape->heads < 1 || shape->kv_heads < 1 || shape->layer_count < 1 ||
         shape->rope_count < 0 || shape->head_dim < 1 || shape->head_dim > PK_MOST_DIM ||
@@ -64,7 +64,7 @@ static int check_shape(const pk_shape *shape, int side_by_side)
             shape->ropes[index].dims > shape->head_dim || shape->ropes[index].inverse_frequencies == NULL)
             return pk_refuse("A rotary embedding does not fit the heads.");
     for (int index = 0; index < shape->layer_count; index++)
-        if (check_layer(shape, &shape->layers[index], shape->hidden * (side_by_side && index == 0 ? 2 : 1)) != PK_OK)
+        if (check_layer(shape, &shape->layers[index]) != PK_OK)
             return PK_REFUSED;
     return PK_OK;
 }
@@ -103,9 +103,9 @@ static int take_shape(pk_decoder *decoder, const pk_shape *shape)
     return PK_OK;
 }
 
-pk_decoder *pk_decoder_make(pk_context *context, const pk_shape *shape, int side_by_side)
+pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape)
 {
-    if (check_shape(shape, side_by_side) != PK_OK)
+    if (check_shape(shape) != PK_OK)
         return NULL;
     pk_decoder *decoder = calloc(1, sizeof *decoder);
     if (decoder == NULL) {
@@ -113,14 +113,11 @@ pk_decoder *pk_decoder_make(pk_context *context, const pk_shape *shape, int side
         return NULL;
     }
     decoder->context = context;
-    decoder->side_by_side = side_by_side;
     if (take_shape(decoder, shape) == PK_OK)
         return decoder;
     pk_decoder_close(decoder);
     return NULL;
 }
-
-pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape) { return pk_decoder_make(context, shape, 0); }
 
 void pk_decoder_close(pk_decoder *decoder)
 {
@@ -203,12 +200,12 @@ static int lay_out(step *step)
     const pk_shape *shape = &decoder->shape;
     const int64_t queries = (int64_t)shape->heads * shape->head_dim, keys = (int64_t)shape->kv_heads * shape->head_dim;
     const int64_t turns = (int64_t)shape->rope_count * (shape->head_dim / 2);
-    const int64_t mixed = decoder->mixes ? shape->hidden : 0, joined = decoder->side_by_side ? 2 * shape->hidden : 0;
+    const int64_t mixed = decoder->mixes ? shape->hidden : 0;
     const int64_t sizes[] = {shape->hidden, shape->hidden,   queries,         keys,               keys, queries,
-                             decoder->widest, decoder->widest, decoder->most_rank, mixed, joined, turns, turns};
+                             decoder->widest, decoder->widest, decoder->most_rank, mixed, turns, turns};
     float **places[] = {&step->at.hidden,   &step->at.normed, &step->at.queries, &step->at.keys,
                         &step->at.values,   &step->at.attended, &step->at.gate,  &step->at.up,
-                        &step->at.low,      &step->at.mixed, &step->at.joined,   &step->at.cosines, &step->at.sines};
+                        &step->at.low,      &step->at.mixed, &step->at.cosines, &step->at.sines};
     enum { STATES = sizeof sizes / sizeof *sizes };
     int64_t total = 0;
     for (int index = 0; index < STATES; index++)
@@ -467,18 +464,15 @@ static int run_attention(step *step)
     const pk_layer *layer = step->layer;
     pk_context *context = step->decoder->context;
     states *at = &step->at;
-    const int joined = step->decoder->side_by_side && step->index == 0;
-    const float *input = joined ? at->joined : at->normed;
-    if (!joined)
-        pk_step_norm(step, layer->input_norm, at->hidden, at->normed);
+    pk_step_norm(step, layer->input_norm, at->hidden, at->normed);
     pk_products products = {.matrices = {&layer->query, &layer->key, &layer->value},
                             .outs = {at->queries, at->keys, at->values},
                             .out_strides = {layer->query.rows, layer->key.rows, layer->value.rows},
                             .count = 3};
-    if (pk_multiply(context, &products, input, layer->query.columns, step->tokens) != PK_OK)
+    if (pk_multiply(context, &products, at->normed, layer->query.columns, step->tokens) != PK_OK)
         return PK_REFUSED;
     for (int projection = PK_QUERY; projection <= PK_VALUE; projection++)
-        if (adapt(step, projection, input, products.outs[projection]) != PK_OK)
+        if (adapt(step, projection, at->normed, products.outs[projection]) != PK_OK)
             return PK_REFUSED;
     for_tokens(step, heads_chunk);
     const pk_heads heads = {shape->heads, shape->kv_heads, shape->head_dim, shape->attention_scale,

@@ -7,7 +7,6 @@
 /* What the tokens of a step have at each stage, [tokens, size] each. */
 typedef struct states {
     float *hidden, *normed, *queries, *keys, *values, *attended, *gate, *up, *low, *mixed;
-    float *joined;            /* [tokens, 2 hidden]: what the first layer looks at, where that is `side_by_side` */
     float *cosines, *sines; /* [ropes, tokens, head_dim / 2] */
 } states;
 
@@ -34,7 +33,6 @@ struct pk_decoder {
     int64_t memory_size;
     float *tables; /* of the tokens and pieces of a step */
     int64_t tables_size;
-    int side_by_side; /* the first layer's attention looks at two vectors for each token: see `pk_drafting` */
 };
 
 /* One step */
@@ -57,9 +55,6 @@ typedef struct step {
 
 /* Whether a matrix is sound and has this shape; else why not is told. */
 int pk_has_shape(const pk_matrix *matrix, int64_t rows, int64_t columns);
-
-/* A decoder with a copy of the shape, whose first layer's queries, keys and values may take vectors `side_by_side`. */
-pk_decoder *pk_decoder_make(pk_context *context, const pk_shape *shape, int side_by_side);
 
 /* Check what is `given`, find room for its tokens, and where each of them stands; `windows` [layers]. */
 int pk_step_begin(step *step, int layers, const int32_t *windows);

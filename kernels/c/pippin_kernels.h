@@ -204,31 +204,6 @@ PK_API int pk_decoder_run(pk_decoder *decoder, const pk_step *step, const int32_
 /* Run states [tokens, hidden] through one layer, in place. `step->kv` is that layer's alone. */
 PK_API int pk_decoder_layer(pk_decoder *decoder, int layer, const pk_step *step, float *states);
 
-/* What a draft head of EAGLE-3's kind has beside its layers: it starts from states of the model, `reduce` [hidden, state_size]
- * of which (normed by `reduce_norm` [state_size] before, or NULL) are its own, and from the embeddings of the tokens that came
- * after them. Its first layer's queries, keys and values look at both side by side, normed by `token_norm` and `state_norm`
- * [hidden] each, and so have 2 hidden columns; that layer's `input_norm` is not used. What is added to is the state, normed
- * where `normed_residual`. Row i of `head` [words, hidden] stands for token words[i], or for token i where `words` is NULL. */
-typedef struct pk_drafting {
-    pk_matrix reduce, head;
-    const float *reduce_norm, *token_norm, *state_norm;
-    const int32_t *words;
-    int32_t normed_residual;
-} pk_drafting;
-
-typedef struct pk_drafter pk_drafter;
-
-/* The drafter keeps a copy of both and their tables, not of the weights. `shape->embedding` is that of the model's tokens. */
-PK_API pk_drafter *pk_drafter_open(pk_context *context, const pk_shape *shape, const pk_drafting *drafting);
-PK_API void pk_drafter_close(pk_drafter *drafter);
-
-/* Read `tokens`, each with the model's state before it [tokens, state_size], and write their keys and values; then draft
- * `most` tokens behind each sequence's last into `drafts` [sequences, most], each the likeliest one after those before it.
- * All of them but the last leave keys and values too. `own` [tokens, hidden], or NULL, becomes the head's own states of the
- * tokens that were read. */
-PK_API int pk_drafter_run(pk_drafter *drafter, const pk_step *step, const int32_t *tokens, const float *states, float *own,
-                          int64_t most, int32_t *drafts);
-
 /* One layer of an encoder. Norms have their mean subtracted; they are float32 [hidden], and a norm's bias may be NULL.
  * As BERT's:                         h = norm(x + attention(x));  y = norm(h + mlp(h))
  * with `norms_first`, ModernBERT's:  h = x + attention(norm(x));  y = h + mlp(norm(h)), whose `attention_norm` may be NULL

@@ -15,7 +15,6 @@ from pippin_kernels.matrix import Array, Experts, Matrix, address
 from pippin_kernels.structures import (
     ABI,
     CAddition,
-    CDrafting,
     CEncoderShape,
     CExperts,
     CMatrix,
@@ -55,9 +54,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_decoder_capture": (I32, P, P, I32),
     "pk_decoder_run": (I32, P, c.POINTER(CStep), P, P),
     "pk_decoder_layer": (I32, P, I32, c.POINTER(CStep), P),
-    "pk_drafter_open": (P, P, c.POINTER(CShape), c.POINTER(CDrafting)),
-    "pk_drafter_close": (None, P),
-    "pk_drafter_run": (I32, P, c.POINTER(CStep), P, P, P, I64, P),
     "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),
     "pk_encoder_close": (None, P),
     "pk_encoder_run": (I32, P, P, I64, P),

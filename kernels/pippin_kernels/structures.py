@@ -66,14 +66,6 @@ class CShape(c.Structure):
     ]
 
 
-class CDrafting(c.Structure):
-    _fields_ = [
-        *((name, CMatrix) for name in ("reduce", "head")),
-        *((name, c.c_void_p) for name in ("reduce_norm", "token_norm", "state_norm", "words")),
-        ("normed_residual", c.c_int32),
-    ]
-
-
 class CAddition(c.Structure):
     _fields_ = [("down", CMatrix), ("up", CMatrix)]
 

@@ -426,114 +426,6 @@ static void try_decoder(int64_t sequences, int64_t count, int steps)
     free(first);
 }
 
-enum { STATE = 64, DRAFTS = 3 };
-
-/* Reads in two turns, each of which drafts, in memory that has room for no token more; then what is to be refused. */
-static void run_drafter(pk_drafter *drafter, int64_t sequences, int64_t count, const float *states, float *own)
-{
-    const int64_t capacity = 2 * count + DRAFTS - 1, all = sequences * count;
-    pk_kv *kv = malloc((size_t)sequences * sizeof *kv);
-    int64_t *starts = calloc((size_t)sequences, 8), *counts = malloc((size_t)sequences * 8);
-    int32_t *tokens = malloc((size_t)all * 4), *drafts = malloc((size_t)(sequences * DRAFTS) * 4);
-    for (int64_t sequence = 0; sequence < sequences; sequence++) {
-        kv[sequence] = kv_of(0, capacity, count);
-        counts[sequence] = count;
-    }
-    for (int64_t token = 0; token < all; token++)
-        tokens[token] = (int32_t)(token * 7 % WORDS);
-    pk_step step = {.starts = starts, .counts = counts, .kv = kv, .sequences = sequences};
-    for (int turn = 0; turn < 2; turn++) {
-        failures += pk_drafter_run(drafter, &step, tokens, states, own, DRAFTS, drafts) != PK_OK;
-        for (int64_t index = 0; index < sequences * DRAFTS; index++)
-            failures += drafts[index] < 0 || drafts[index] >= WORDS;
-        for (int64_t sequence = 0; turn == 0 && sequence < sequences; sequence++)
-            starts[sequence] += count;
-    }
-    failures += pk_drafter_run(drafter, &step, tokens, states, NULL, 0, NULL) != PK_OK; /* only reads */
-    starts[0] += 1;
-    failures += pk_drafter_run(drafter, &step, tokens, states, NULL, DRAFTS, drafts) != PK_REFUSED;
-    starts[0] -= 1;
-    tokens[all - 1] = WORDS;
-    failures += pk_drafter_run(drafter, &step, tokens, states, NULL, DRAFTS, drafts) != PK_REFUSED;
-    for (int64_t sequence = 0; sequence < sequences; sequence++)
-        release_kv(&kv[sequence]);
-    void *memory[] = {kv, starts, counts, tokens, drafts};
-    for (size_t index = 0; index < sizeof memory / sizeof *memory; index++)
-        free(memory[index]);
-}
-
-static void try_drafter(int64_t sequences, int64_t count)
-{
-    float *norms = filled(HIDDEN, PK_F32), *reduce_norm = filled(STATE, PK_F32), frequencies[DIM / 2];
-    for (int pair = 0; pair < DIM / 2; pair++)
-        frequencies[pair] = powf(10000.0f, -(float)pair / (DIM / 2));
-    pk_rope rope = {frequencies, DIM, 0, 1.0f, 1.0f};
-    int32_t *words = malloc((WORDS / 2) * sizeof *words);
-    for (int row = 0; row < WORDS / 2; row++)
-        words[row] = 2 * row;
-    pk_layer layer = {.query = matrix_of(HEADS * DIM, 2 * HIDDEN, 4, 32, PK_F16),
-                      .key = matrix_of(KV_HEADS * DIM, 2 * HIDDEN, 4, 32, PK_F16),
-                      .value = matrix_of(KV_HEADS * DIM, 2 * HIDDEN, 8, 32, PK_F32),
-                      .output = matrix_of(HIDDEN, HEADS * DIM, 4, 32, PK_BF16),
-                      .gate = matrix_of(INNER, HIDDEN, 4, 32, PK_F32),
-                      .up = matrix_of(INNER, HIDDEN, 4, 32, PK_F32),
-                      .down = matrix_of(HIDDEN, INNER, 4, 32, PK_F32),
-                      .input_norm = norms,
-                      .mlp_norm = norms};
-    pk_shape shape = {.embedding = matrix_of(WORDS, HIDDEN, 2, 32, PK_F32),
-                      .final_norm = norms,
-                      .layers = &layer,
-                      .ropes = &rope,
-                      .layer_count = 1,
-                      .rope_count = 1,
-                      .hidden = HIDDEN,
-                      .heads = HEADS,
-                      .kv_heads = KV_HEADS,
-                      .head_dim = DIM,
-                      .norm_eps = 1e-5f,
-                      .attention_scale = 0.2f,
-                      .embedding_scale = 1.0f,
-                      .residual_scale = 1.0f};
-    pk_drafting drafting = {.reduce = matrix_of(HIDDEN, STATE, 8, 32, PK_F32),
-                            .head = matrix_of(WORDS / 2, HIDDEN, 4, 32, PK_F32),
-                            .reduce_norm = reduce_norm,
-                            .token_norm = norms,
-                            .state_norm = norms,
-                            .words = words};
-    const int64_t size = sequences * count * HIDDEN;
-    float *first = NULL, *states = filled(sequences * count * STATE, PK_F32);
-    for (int set = 0; set < sets; set++) {
-        float *own = malloc((size_t)size * 4);
-        pk_drafter *drafter = pk_drafter_open(contexts[set], &shape, &drafting);
-        if (drafter == NULL) {
-            fprintf(stderr, "refused: %s\n", pk_refusal());
-            failures++;
-        } else
-            run_drafter(drafter, sequences, count, states, own);
-        pk_drafter_close(drafter);
-        if (first == NULL)
-            first = own;
-        else {
-            compare("a draft head", pk_used(contexts[set]), first, own, size);
-            free(own);
-        }
-    }
-    words[3] = WORDS;
-    failures += pk_drafter_open(contexts[0], &shape, &drafting) != NULL;
-    words[3] = 0;
-    drafting.state_norm = NULL;
-    failures += pk_drafter_open(contexts[0], &shape, &drafting) != NULL;
-    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value,     &layer.output,    &layer.gate,
-                        &layer.up,    &layer.down, &shape.embedding, &drafting.reduce, &drafting.head};
-    for (int index = 0; index < 10; index++)
-        release(all[index]);
-    free(norms);
-    free(reduce_norm);
-    free(words);
-    free(states);
-    free(first);
-}
-
 int main(void)
 {
     const char *name;
@@ -575,8 +467,6 @@ int main(void)
     try_decoder(3, 1, 12);
     try_decoder(3, 5, 4);
     try_decoder(2, 40, 2);
-    try_drafter(1, 1);
-    try_drafter(3, 5);
     for (int set = 0; set < sets; set++)
         pk_close(contexts[set]);
     printf("%d instruction sets, %d failures\n", sets, failures);

@@ -94,8 +94,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 
 `wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a typed or spoken conversation over one
 connection. `?intent=transcription` opens a session that only transcribes. The beta of
-this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and SIP are not supported;
-`POST /v1/realtime/calls` says so.
+this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SIP and
+`/v1/realtime/client_secrets` are not supported.
 
 | A client sends | and receives |
 |---|---|
@@ -136,16 +136,8 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and
   happens.
 - **Reasoning** is not sent, because the API has no event for it; it counts as output. No event returns sound:
   a retrieved item has its transcript.
-- **Under `--compat mlx-vlm`** the address behaves as mlx-vlm's does: `session.update` with `model`, `system_prompt`,
-  `seed` and `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
-  `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second)
-  and `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no
-  `audio_codes`.
-- **Keys** are sent as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. For browsers create
-  a secret that expires: `POST /v1/realtime/client_secrets` with `expires_after.seconds` (10 to 7,200; 600 if not set)
-  and the `session` that its connections begin with. The secret is valid only for `/v1/realtime`, has the models, kinds
-  and limits of the key that asked for it, and ends with that key. An open connection continues when its secret
-  expires, but not when the key is withdrawn.
+- **Keys** are sent as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. Give browsers a
+  key whose `endpoints` are `[/v1/realtime]`, with limits of its own. A withdrawn key also ends what it has opened.
 
 ## Files and batches
 
@@ -153,13 +145,11 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC and
 |---|---|
 | `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
 | `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | batches of OpenAI's API |
-| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | batches of Anthropic's API |
 
 - **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
   of one key.
-- **Batches** are for Chat Completions, Completions, Responses and Embeddings, with at most 50,000 lines, or for
-  Messages, with at most 100,000. A file with a line that is not a request fails as a whole, and the batch names the
-  lines. Streams are refused.
+- **Batches** are for Chat Completions, Completions, Responses and Embeddings, with at most 50,000 lines. A file
+  with a line that is not a request fails as a whole, and the batch names the lines. Streams are refused.
 - A batch yields to every other request ([operating.md](operating.md#batches)), continues after a restart, and answers
   each line once. A line that the server could not answer is tried again; other errors are its answer.
 
@@ -346,9 +336,7 @@ def descriptions(contract: Contract[Any]) -> dict[str, str]:
 
 
 def _description(hint: Any) -> str:
-    if get_origin(hint) is not Annotated:
-        return ""
-    _, *extras = get_args(hint)
-    return next(
-        (meta.description for meta in extras if isinstance(meta, msgspec.Meta) and meta.description), ""
-    )
+    """What the annotation of a type says, or of one of the types of a union."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    own = [each.description for each in extras if isinstance(each, msgspec.Meta) and each.description]
+    return next(iter(own), "") or next(filter(None, map(_description, get_args(hint))), "")

@@ -139,10 +139,7 @@ class FakeService:
     def states(self) -> list[ModelState]:
         return self.pool.states()
 
-    def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
-        return None
-
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> FakeRun:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
         self.model(model)
         await asyncio.sleep(self.slow)
         if self.failure is not None:

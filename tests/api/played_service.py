@@ -83,7 +83,7 @@ class PlayedService:
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         return self.model(name)
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> PlayedRun:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> PlayedRun:
         name = self.model(model).id
         run = PlayedRun(id)
         match task:

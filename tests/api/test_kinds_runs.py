@@ -38,7 +38,7 @@ def test_a_client_that_hangs_up_cancels_its_run(path: str, body: bytes) -> None:
 class Played(FakeService):
     """Plays its events to tasks of every kind."""
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> FakeRun:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
         accepted, *others = self.events
         assert isinstance(accepted, Accepted)
         run = FakeRun(id, task, accepted, Mailbox(0, lambda: None))

@@ -193,6 +193,9 @@ def test_status_has_the_fields_that_vllm_mlx_documents() -> None:
         "prompt_tps", "metal", "cache", "mtp", "requests", "model_manager",
     }  # fmt: skip
     assert documented <= set(body)
+    assert {(each["status"], each["loaded"]) for each in body["model_manager"]["models"]} == {
+        ("loaded", True)
+    }
     assert (body["num_running"], body["steps_executed"]) == (1, 7)
     assert ask("GET", "/v1/queue/stats").json()["queue_stats"]["running"] == 1
     cache = ask("GET", "/cache/stats").json()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pippin.catalog import Catalog, CatalogRoots
+from pippin.catalog import Catalog, CatalogRoots, hub_child
 from pippin.catalog.download import Download, Fetched, Refused, download
-from pippin.catalog.hub_child import Fetch, is_wanted
+from pippin.catalog.hub_child import Fetch
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
@@ -84,7 +84,7 @@ def test_a_model_is_fetched_without_code_and_pickles(hub: FakeHub, tmp_path: Pat
     ],
 )
 def test_only_what_a_model_needs_is_wanted(name: str, wanted: bool) -> None:
-    assert is_wanted(name) is wanted
+    assert bool(hub_child.wanted([name])) is wanted
 
 
 def test_a_broken_download_goes_on_where_it_ended(hub: FakeHub, tmp_path: Path) -> None:

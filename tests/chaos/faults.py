@@ -131,7 +131,7 @@ async def send_rubbish(stage: Stage) -> None:
             [
                 *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"),
                 *("/api/chat", "/api/generate", "/api/v0/chat/completions"),
-                *("/v1/batches", "/v1/messages/batches", "/v1/files"),
+                *("/v1/batches", "/v1/files"),
             ]
         )
         began = time.monotonic()

@@ -159,7 +159,6 @@ async def manage(tenants: Tenants, http: httpx.AsyncClient) -> None:
         await send(tenants, http, "PATCH", "/v1/settings", json=change, may=False)
     await send(tenants, http, "POST", "/unload", json={}, may=False)
     await send(tenants, http, "DELETE", "/v1/cache", may=False)
-    await send(tenants, http, "GET", "/v1/security", may=False)
 
 
 async def stop_others(tenants: Tenants, http: httpx.AsyncClient) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -31,7 +30,7 @@ def test_a_model_is_converted_and_the_next_command_is_told(
     assert main(["convert", str(home / "tiny"), "--bits", "8", "--group-size", "32"]) == 0
     said = capsys.readouterr().out
     assert "tiny-8bit is made of tiny" in said
-    assert "Perplexity on a small text: " in said
+    assert "pippin verify tiny-8bit --against tiny" in said
     assert "pippin run tiny-8bit" in said
     assert main(["list", "--json"]) == 0
     [made] = json.loads(capsys.readouterr().out)
@@ -91,17 +90,10 @@ def test_a_process_that_dies_is_told_with_its_last_words(
     assert "ended with status 1: " in capsys.readouterr().err
 
 
-@pytest.mark.long
 @pytest.mark.model
-def test_eight_bits_of_a_real_model_cost_next_to_nothing(
-    home: Path, demo_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_rounding_is_told(home: Path, demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(demo_model), "--bits", "8", "--name", "demo"]) == 0
-    said = capsys.readouterr()
-    assert "is rounded a second time" in said.err
-    [line] = [line for line in said.out.splitlines() if line.startswith("Perplexity")]
-    before, after = map(float, re.findall(r"(\d+\.\d+) (?:before|after)", line))
-    assert after == pytest.approx(before, rel=0.02)
+    assert "is rounded a second time" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pippin.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +96,7 @@ def _processor_seconds(home: Path, *words: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload", "cache"]
+    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload"]
 )
 def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str) -> None:
     program = (
@@ -155,7 +158,7 @@ def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
         assert done.returncode == 1
         assert (
             done.stderr == "pippin: No server answers at http://127.0.0.1:9 (ConnectError). "
-            "Start one: pippin serve\n"
+            "`pippin logs` shows what happened. Start one: pippin serve\n"
         )
     assert (
         pippin(home, "stop").stderr == "pippin: No server of this user runs here. Start one: pippin serve\n"
@@ -207,3 +210,15 @@ def test_a_server_imports_no_model_library(home: Path) -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_help_of_serve_shows_twelve_options_and_all_where_they_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main(["serve", flag])
+        shown[flag] = re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert len(shown["--help"]) == 13, "twelve, and --help-all"
+    assert len(shown["--help-all"]) > 100

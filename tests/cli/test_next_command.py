@@ -42,10 +42,6 @@ launch --port x
 list --nothing
 load x --server {NOBODY}
 logs
-mcp login
-mcp login b --mcp-config mcp.json
-mcp login a --mcp-config mcp.json
-mcp login a --mcp-config none.json
 open --server {NOBODY}
 ps --server {NOBODY}
 pull

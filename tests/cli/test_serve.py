@@ -114,19 +114,6 @@ def test_all_that_is_written_beside_the_greeting_is_json_where_that_is_asked_for
     assert any(line.startswith("Loading slow") for line in lines), lines
 
 
-def test_the_caches_of_the_running_server_are_shown_and_cleared(home: Terminal, running: Serving) -> None:
-    kept = home.home / "kept" / ("0" * 24) / ("0" * 40 + ".safetensors")
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"1")
-    assert home.run("cache", "show").stdout.splitlines()[1].split()[0] == "scripted"
-    assert home.run("cache", "clear").stdout == f"{running.address} has cleared scripted.\n"
-    assert home.run("cache", "clear", "--memory").stdout == f"{running.address} has cleared scripted.\n"
-    assert home.run("unload").returncode == 0
-    assert "no model is in memory" in home.run("cache", "clear").stdout
-    assert kept.exists(), "no server and no configuration speaks of this folder"
-    assert home.run("cache", "clear", "--cache-dir", "kept").stdout == "kept: 1 files (1 B) are deleted.\n"
-
-
 def test_it_starts_without_a_model(terminal: Terminal) -> None:
     with terminal.serving() as serving:
         assert httpx.get(f"{serving.address}/health").json()["status"] == "healthy"

@@ -10,29 +10,29 @@ from pathlib import Path
 import pytest
 
 from pippin.cli.verbs import service
-from pippin.cli.verbs.service import LAUNCHD, SYSTEMD
+from pippin.cli.verbs.service import Launchd, Systemd
 from pippin.config.errors import ConfigError
 
 COMMAND = ["/usr/bin/python3", "-m", "pippin", "serve", "a model", "--alias", "x=100%$HOME"]
 
 
 def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() -> None:
-    agent = plistlib.loads(LAUNCHD.text(COMMAND, Path("/Users/me"), {"HF_HOME": "/x"}).encode())
+    agent = plistlib.loads(Launchd().text(COMMAND, Path("/Users/me"), {"HF_HOME": "/x"}).encode())
     assert agent["ProgramArguments"] == COMMAND
     assert agent["EnvironmentVariables"] == {"HF_HOME": "/x"}
     assert agent["RunAtLoad"] is True
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
     assert agent["StandardErrorPath"] == "/Users/me/Library/Logs/pippin.log"
-    assert LAUNCHD.path(Path("/Users/me")).name == "dev.pippin.server.plist"
+    assert Launchd().path(Path("/Users/me")).name == "dev.pippin.server.plist"
 
 
 def test_the_systemd_unit_quotes_what_systemd_would_expand() -> None:
-    unit = SYSTEMD.text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models", "X": "50%$x"})
+    unit = Systemd().text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models", "X": "50%$x"})
     assert 'ExecStart=/usr/bin/python3 -m pippin serve "a model" --alias x=100%%$$HOME\n' in unit
     assert 'Environment="HF_HOME=/my models"\nEnvironment=X=50%%$x\n' in unit
     assert "Restart=on-failure\n" in unit
     assert "RestartPreventExitStatus=2\n" in unit
-    assert SYSTEMD.path(Path("/home/me")) == Path("/home/me/.config/systemd/user/pippin.service")
+    assert Systemd().path(Path("/home/me")) == Path("/home/me/.config/systemd/user/pippin.service")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not on this machine")
@@ -42,7 +42,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     unit = tmp_path / "pippin.service"
-    unit.write_text(SYSTEMD.text([str(program), *COMMAND[1:]], tmp_path, {"HF_HOME": "/my models/100%$x"}))
+    unit.write_text(Systemd().text([str(program), *COMMAND[1:]], tmp_path, {"HF_HOME": "/my models/100%$x"}))
     found = subprocess.run(
         ["systemd-analyze", "verify", "--user", str(unit)],
         capture_output=True,
@@ -60,10 +60,10 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pippin.yaml").write_text("")
-    assert service.run(["install", "--dry-run", "--port", "8123", "model", "--config=pippin.yaml"]) == 0
+    assert service.run(["install", "--dry-run", "--port", "8123", "org/model", "--config=pippin.yaml"]) == 0
     shown = capsys.readouterr().out
     assert str(tmp_path / ".config/systemd/user/pippin.service") in shown
-    assert f"pippin serve --port 8123 model --config={tmp_path}/pippin.yaml" in shown
+    assert f"pippin serve --port 8123 org/model --config={tmp_path}/pippin.yaml" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["pippin.yaml"]
 
 
@@ -73,6 +73,8 @@ def test_arguments_are_checked_before_anything_is_installed(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="--prot: no such flag"):
         service.run(["install", "--prot", "8123"])
+    with pytest.raises(ConfigError, match="The model 'nothere' does not exist here"):
+        service.run(["install", "nothere"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,11 +94,11 @@ def test_install_status_and_uninstall_call_the_manager(
     monkeypatch.setattr("sys.platform", "linux")
     unit = home / ".config/systemd/user/pippin.service"
     assert service.run(["status"]) == 1
-    assert service.run(["install", "model", "--api-key", "secret"]) == 0
+    assert service.run(["install", "org/model", "--api-key", "secret"]) == 0
     assert unit.stat().st_mode & 0o077 == 0
     assert service.run(["status"]) == 0
-    assert service.run(["install", "another"]) == 0
-    assert "serve another" in unit.read_text()
+    assert service.run(["install", "org/another"]) == 0
+    assert "serve org/another" in unit.read_text()
     assert service.run(["uninstall"]) == 0
     assert not unit.exists()
     assert service.run(["uninstall"]) == 0
@@ -122,8 +124,8 @@ def test_launchd_is_called_in_the_users_own_domain(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setattr("sys.platform", "darwin")
-    agent = LAUNCHD.path(tmp_path)
-    for words in (["install", "model"], ["status"], ["install", "another"], ["uninstall"]):
+    agent = Launchd().path(tmp_path)
+    for words in (["install", "org/model"], ["status"], ["install", "org/another"], ["uninstall"]):
         assert service.run(words) == 0
         assert agent.exists() is (words != ["uninstall"])
     domain = f"gui/{os.getuid()}"
@@ -138,7 +140,7 @@ def test_a_key_is_in_no_command_line_of_the_service(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(service, "manager", lambda: SYSTEMD)
+    monkeypatch.setattr(service, "manager", lambda: Systemd())
     assert service.run(["install", "--dry-run", "scripted", *words, "--port", "8123"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (command,) = (line for line in lines if line.startswith("ExecStart="))
@@ -149,7 +151,7 @@ def test_a_key_is_in_no_command_line_of_the_service(
 
 
 def test_a_worker_that_the_kernel_ended_does_not_stop_the_service() -> None:
-    assert "OOMPolicy=continue\n" in SYSTEMD.text(["pippin"], Path("/home/me"), {})
+    assert "OOMPolicy=continue\n" in Systemd().text(["pippin"], Path("/home/me"), {})
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
@@ -176,7 +178,7 @@ def test_no_folder_of_models_becomes_a_setting_of_the_service(monkeypatch: pytes
 )
 def test_a_name_stays_one_word_of_the_services_command_line(name: str) -> None:
     """As systemd reads it: quotes and backslashes as in C, `%%` and `$$` for one of each."""
-    unit = SYSTEMD.text(["/usr/bin/python3", "--served-model-name", name], Path("/home/me"), {})
+    unit = Systemd().text(["/usr/bin/python3", "--served-model-name", name], Path("/home/me"), {})
     (line,) = (line for line in unit.split("\n") if line.startswith("ExecStart="))
     words = shlex.split(line.removeprefix("ExecStart="))
     assert [word.replace("%%", "%").replace("$$", "$") for word in words] == [
@@ -184,5 +186,5 @@ def test_a_name_stays_one_word_of_the_services_command_line(name: str) -> None:
         "--served-model-name",
         name,
     ]
-    agent = plistlib.loads(LAUNCHD.text(["/x", name], Path("/Users/me"), {}).encode())
+    agent = plistlib.loads(Launchd().text(["/x", name], Path("/Users/me"), {}).encode())
     assert agent["ProgramArguments"] == ["/x", name]

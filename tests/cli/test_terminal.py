@@ -4,13 +4,15 @@ import io
 import logging
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from pippin.catalog import Catalog, CatalogRoots
 from pippin.cli import greeting, terminal
 from pippin.cli.greeting import curl_line
 from pippin.cli.logs import JsonFormatter, LogStream, TextFormatter
-from pippin.config.options.server import ServerOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 
 
 def test_columns_are_as_wide_as_they_need() -> None:
@@ -92,10 +94,32 @@ def test_the_greeting_names_what_is_to_be_downloaded_and_asks_each_kind_for_what
 ) -> None:
     output = Writes()
     monkeypatch.setattr(sys, "stdout", output)
-    models = [greeting.Served("org/ears", "transcription", here=False), greeting.Served("m", "language")]
+    models = [
+        greeting.Served("org/ears", "transcription", "not downloaded yet"),
+        greeting.Served("m", "language"),
+    ]
     greeting.greet(ServerOptions(), "http://127.0.0.1:1", models, models[1])
     assert "Model: org/ears (not downloaded yet), m\n" in output.seen[0]
     assert "curl http://127.0.0.1:1/v1/audio/transcriptions -F model=org/ears" in output.seen[0]
+    assert "The page: http://127.0.0.1:1/    In a terminal: pippin run\n" in output.seen[0]
+
+
+def test_a_server_without_any_model_offers_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Writes()
+    monkeypatch.setattr(sys, "stdout", output)
+    greeting.greet(ServerOptions(memory_budget_gb=64, page=False), "http://127.0.0.1:1", [], None)
+    assert "No model is here. One that fits: pippin pull mlx-community/" in output.seen[0]
+    assert "curl" not in output.seen[0]
+    assert "The page" not in output.seen[0]
+
+
+def test_a_broken_folder_is_damaged_and_not_to_be_downloaded(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/config.json").write_text("{")
+    options = ServerOptions(models=(ModelEntry(path=str(tmp_path / "broken")), ModelEntry(path="org/other")))
+    catalog = Catalog(options, CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports"))
+    faults = [each.fault for each in greeting.served_models(options, catalog)]
+    assert faults == ["damaged", "not downloaded yet"]
 
 
 def test_what_is_said_is_one_write_that_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The four replaced servers: their documented names, and what they do here."""
 
 import contextlib
+import importlib
 import json
 import re
 from pathlib import Path
@@ -379,6 +380,14 @@ def test_sampling_of_a_profile_stands_beside_the_options_that_rank_above_the_che
     assert resolved("--compat=vllm-mlx").server.model_defaults.fallbacks == Sampling(
         temperature=0.7, top_p=0.9
     )
+
+
+def test_mlx_vlm_samples_as_its_own_code_does_where_the_checkpoint_is_silent() -> None:
+    pytest.importorskip("mlx_vlm", reason="mlx-vlm is not installed")
+    common = importlib.import_module("mlx_vlm.generate.common")
+    fallbacks = resolved("--compat=mlx-vlm").server.model_defaults.fallbacks
+    assert fallbacks == Sampling(temperature=common.DEFAULT_TEMPERATURE)
+    assert (common.DEFAULT_TOP_P, common.DEFAULT_TOP_K, common.DEFAULT_MIN_P) == (1.0, 0, 0.0)  # no filter
 
 
 def test_profiles_serve_and_download_as_their_servers_did() -> None:

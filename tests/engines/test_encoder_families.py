@@ -4,7 +4,9 @@ tests/oracles/encoders.yaml. Texts are computed together, where transformers has
 `PIPPIN_ORACLE_WRITE=1` writes the verdicts anew, from which docs/engine.md has its table.
 """
 
+import itertools
 import json
+import math
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -68,12 +70,15 @@ def scores(folder: Path, **options: Any) -> npt.NDArray[np.float64]:
     spec = WorkerSpec(info=read_info(folder, kind="reranking"), threads=1, options=options)
     preparer = reranking.open_preparer(spec)
     engine = reranking.open_engine(spec, preparer, no_progress)
-    documents = tuple(RerankDocument((Text(document),), query) for query, document in PAIRS)
-    job = preparer.prepare("one", Rerank(query="x", documents=documents, raw_scores=True))
-    assert not isinstance(job, tuple)
-    [found] = run(engine, job)["one"]
-    assert isinstance(found, Ranked)
-    return np.array(found.scores)
+    logits: list[float] = []
+    for query, pairs in itertools.groupby(PAIRS, key=lambda pair: pair[0]):
+        documents = tuple(RerankDocument((Text(document),)) for _, document in pairs)
+        job = preparer.prepare("one", Rerank(query=query, documents=documents))
+        assert not isinstance(job, tuple)
+        [found] = run(engine, job)["one"]
+        assert isinstance(found, Ranked)
+        logits += [math.log(score / (1 - score)) for score in found.scores]
+    return np.array(logits)
 
 
 def verdict(folder: Path, answer: Callable[..., Any]) -> str:

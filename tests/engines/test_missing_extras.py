@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pippin.config.errors import install_command
 from pippin.core.conversation import Image, Inline, Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind, WorkerSpec
@@ -35,12 +36,12 @@ def test_a_model_that_mlx_audio_has_no_code_for_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("kind", "missing", "command"),
     [
-        ("embeddings", "mlx_vlm.models.bert", 'pip install "pippin[embeddings]"'),
-        ("reranking", "mlx_vlm.models.bert", 'pip install "pippin[embeddings]"'),
-        ("transcription", "mlx_audio", 'pip install "pippin[audio]"'),
-        ("transcription", "av", 'pip install "pippin[audio]"'),
-        ("speech", "mlx_audio", 'pip install "pippin[audio]"'),
-        ("speech", "av", 'pip install "pippin[audio]"'),
+        ("embeddings", "mlx_vlm.models.bert", install_command("embeddings")),
+        ("reranking", "mlx_vlm.models.bert", install_command("embeddings")),
+        ("transcription", "mlx_audio", install_command("audio")),
+        ("transcription", "av", install_command("audio")),
+        ("speech", "mlx_audio", install_command("audio")),
+        ("speech", "av", install_command("audio")),
     ],
 )
 def test_a_model_whose_extra_is_missing_does_not_load(
@@ -77,9 +78,9 @@ def test_a_picture_for_a_model_that_could_see_it_is_refused_with_the_command(
     monkeypatch.setitem(sys.modules, "mlx_vlm", None)
     spec = WorkerSpec(info=ModelInfo(id="llava", kind="language", path=str(folder)))
     preparer = open_preparer(spec)
-    assert 'pip install "pippin[vision]"' in caplog.text
+    assert install_command("vision") in caplog.text
     shown = Message("user", (Text("Look:"), Image(Inline(picture(8, 8)))))
     with pytest.raises(ServerError) as caught:
         preparer.prepare("a", Generate(GenerationRequest(model="llava", messages=(shown,))))
     assert caught.value.report.param == "messages[0].content[1]"
-    assert 'pip install "pippin[vision]"' in caught.value.report.message
+    assert install_command("vision") in caught.value.report.message

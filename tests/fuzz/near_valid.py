@@ -85,10 +85,6 @@ RIGHT: Final = (
         known=("expires_after[anchor]", "expires_after[seconds]"),
     ),
     Right(
-        "/v1/messages/batches",
-        {"requests": [{"custom_id": "1", "params": MESSAGE}]},
-    ),
-    Right(
         "/api/chat", {**CHAT, "stream": False}, known=("options", "tools", "format", "think", "keep_alive")
     ),
     Right(
@@ -139,24 +135,12 @@ RIGHT: Final = (
         known=("top_n", "return_documents", "instruction", "truncate"),
     ),
     Right(
-        "/v1/score",
-        {"model": MODEL, "text_1": "a", "text_2": ["a", "b"]},
-        known=("instruction", "use_activation", "truncate"),
-    ),
-    Right(
         "/v1/tokenize",
         {"model": MODEL, "prompt": "a b"},
         known=("messages", "add_special_tokens", "return_token_strs"),
     ),
     Right("/v1/detokenize", {"model": MODEL, "tokens": [1, 2]}),
     Right("/v1/apply-template", CHAT, known=("tools", "chat_template_kwargs")),
-    Right(
-        "/v1/realtime/client_secrets",
-        {
-            "session": {"type": "realtime", "model": MODEL},
-            "expires_after": {"anchor": "created_at", "seconds": 60},
-        },
-    ),
     Right(
         "/v1/conversations",
         {"items": [{"type": "message", "role": "user", "content": "a"}], "metadata": {"a": "b"}},

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import io
-import json
 import struct
 import tempfile
 import wave
@@ -17,8 +16,7 @@ import jinja2
 import msgspec
 
 from pippin.api.access.keys import read_key_file
-from pippin.api.batches import anthropic, openai
-from pippin.api.batches.openai import OpenAIResults, read_lines
+from pippin.api.batches.openai import read_lines, request_of, result
 from pippin.api.batches.store import Line
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
@@ -155,9 +153,9 @@ def realtime_events(data: bytes) -> None:
 
 
 def batch_lines(data: bytes) -> None:
-    """A file of requests in OpenAI's form, or a body in Anthropic's: what is taken can be asked and answered."""
+    """A file of requests: what is taken can be asked and answered."""
     answered = Line(0, "x", 0, 0, 200, "request", data)
-    msgspec.json.decode(OpenAIResults().result(answered))
+    msgspec.json.decode(result(answered))
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -165,14 +163,8 @@ def batch_lines(data: bytes) -> None:
         lines, problems = read_lines(file, "/v1/embeddings")
         assert bool(lines) != bool(problems)
         for line in lines:
-            path, _ = openai.request_of(data[line.start : line.start + line.length])
+            path, _ = request_of(data[line.start : line.start + line.length])
             assert path == "/v1/embeddings"
-    with contextlib.suppress(ServerError):
-        given = decode_json(data, anthropic.GivenBatch).requests
-        anthropic.check_requests(given)
-        for text, each in zip(anthropic.file_of(given), given, strict=True):
-            anthropic.request_of(text)
-            assert json.loads(text)["custom_id"] == each.custom_id
 
 
 def output_parsers(data: bytes) -> None:

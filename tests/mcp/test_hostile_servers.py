@@ -11,10 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import psutil
-import pytest
 
 from pippin.config.mcp_file import McpServer
-from pippin.mcp.browser import NotGranted, granted_of
 from pippin.mcp.connection import LONGEST_NAME
 from tests.mcp.test_servers import servers, until
 
@@ -155,12 +153,3 @@ def test_tools_whose_names_cannot_be_shown_are_left_out() -> None:
 
     with hostile(names=("fine", "x" * (LONGEST_NAME + 1), "two\nlines", "\x1b[2J")) as far:
         assert asyncio.run(main()) == ["fine"]
-
-
-def test_a_refusal_is_shown_without_what_would_move_the_cursor() -> None:
-    said = "%1b%5b2JAll%20is%20well" + "!" * 1000
-    with pytest.raises(NotGranted) as caught:
-        granted_of(f"http://127.0.0.1/callback?error=denied&error_description={said}")
-    message = str(caught.value)
-    assert message.startswith("Access was not granted: [2JAll is well!")
-    assert len(message) < 300

@@ -85,6 +85,10 @@ def test_variables_are_put_in(tmp_path: Path) -> None:
         ({"servers": {"x": {"url": "file:///etc/passwd"}}}, "http"),
         ({"servers": {"x": {"command": "x", "transport": "stdoi"}}}, "Did you mean `stdio`"),
         (
+            {"servers": {"x": {"url": "https://x/mcp", "oauth": {"client_id": "x"}}}},
+            "oauth is not supported: let another program log in",
+        ),
+        (
             {"servers": {"x": {"command": "x", "skip_security_validation": True}}},
             "skip_security_validation is not supported: leave it out",
         ),

@@ -351,7 +351,6 @@ QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]
 
 
 @pytest.mark.parametrize("reasoning", [name for name, _ in REASONING])
-@settings(deadline=None, max_examples=60)
 @given(text=QUOTING, cuts=st.data())
 def test_under_a_grammar_an_answer_may_hold_any_marker(
     reasoning: str, text: str, cuts: st.DataObject
@@ -373,7 +372,6 @@ def test_under_a_grammar_an_answer_may_hold_any_marker(
     assert fold(read(reader, [wire[:cut], wire[cut:]]))[-1] == ("text", text)
 
 
-@settings(deadline=None, max_examples=100)
 @given(text=QUOTING)
 def test_without_tokens_for_its_markers_no_answer_of_a_grammar_is_reasoning(text: str) -> None:
     reader = reader_of(None, "qwen3", markup=Markup(grammar="answer"))
@@ -414,6 +412,15 @@ def test_markup_talked_about_in_reasoning_stays_reasoning() -> None:
 
 def test_a_stray_end_of_reasoning_at_the_start_is_dropped_and_later_is_text() -> None:
     assert parts("</think>\nHi </think> you") == (("text", "Hi </think> you"),)
+
+
+@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "glm4"])
+@pytest.mark.parametrize("between", ["", "\n", "</think>\n\n"])
+def test_an_end_of_reasoning_that_is_written_again_before_the_answer_is_markup(
+    reasoning: str, between: str
+) -> None:
+    said = f"<think>Hm.</think>{between}</think>Hi."
+    assert parts(said, reasoning=reasoning) == (("reasoning", "Hm."), ("text", "Hi."))
 
 
 def test_empty_reasoning_is_no_part() -> None:

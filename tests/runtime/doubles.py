@@ -190,8 +190,8 @@ class Stage:
             self.options, self.catalog, self.catalog.footprint, memory, self.launcher, self.clock
         )
 
-    def lease(self, name: str) -> "asyncio.Task[Any]":
-        return asyncio.create_task(self.pool.lease(self.catalog.resolve(name)))
+    def lease(self, name: str, account: str = "") -> "asyncio.Task[Any]":
+        return asyncio.create_task(self.pool.lease(self.catalog.resolve(name), account))
 
     async def use(self, name: str) -> None:
         """Load a model and let go of it."""

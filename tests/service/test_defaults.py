@@ -3,10 +3,11 @@
 import pytest
 
 from pippin.config.options.model import ModelOptions
+from pippin.config.sampling_defaults import Setting, explain_sampling
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
-from pippin.service.service import Setting, explain_sampling, merge_sampling, with_defaults, with_manner
+from pippin.service.service import merge_sampling, with_defaults, with_manner
 
 CHECKPOINT = ModelInfo(id="m", kind="language", sampling=Sampling(temperature=0.6, top_k=20, top_p=0.95))
 
@@ -60,6 +61,11 @@ def test_more_new_tokens_than_allowed_are_refused_by_name() -> None:
     with pytest.raises(ServerError) as refused:
         with_defaults(request, ModelOptions(max_request_tokens=50), CHECKPOINT)
     assert refused.value.report.param == "max_tokens"
+
+
+def test_a_length_that_an_api_makes_its_clients_name_is_cut_to_the_limit() -> None:
+    request = GenerationRequest(model="m", prompt="x", max_tokens=64_000, cut_max_tokens=True)
+    assert with_defaults(request, ModelOptions(max_request_tokens=50), CHECKPOINT).max_tokens == 50
 
 
 def test_thinking_and_overflow_are_the_models_where_the_request_says_nothing() -> None:

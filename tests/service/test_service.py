@@ -9,11 +9,10 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Failed, Finished, PartDelta
-from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate
 from pippin.service import Service
 from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
@@ -89,7 +88,7 @@ def test_default_without_any_model_says_what_to_do() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"n": 17}, "n"), ({"n": 0}, "n"), ({"best_of": 17}, "best_of"), ({"n": 3, "best_of": 2}, "best_of")],
+    [({"n": 17}, "n"), ({"n": 0}, "n")],
 )
 def test_counts_of_choices_are_limited(fields: dict[str, int], param: str) -> None:
     async def scene() -> None:
@@ -240,32 +239,6 @@ def test_the_same_id_runs_only_once_at_a_time(tmp_path: Path) -> None:
             assert await answer(service, chat("Hi"), id="r") == "a b c"
 
     play(scene)
-
-
-def test_best_of_keeps_the_choices_of_highest_mean_logprob(tmp_path: Path) -> None:
-    async def scene() -> None:
-        script = write_script(tmp_path, {"any_of": ["alpha", "beta", "gamma", "delta"]})
-        async with scripted_service(scripted(script=script)) as service:
-            task = chat("Hi", n=2, best_of=8, sampling=Sampling(seed=3))
-            async with await service.start(task, model="default", id="r") as run:
-                best = await run.collect()
-            task = chat("Hi", n=8, logprobs=0, sampling=Sampling(seed=3))
-            async with await service.start(task, model="default", id="r") as run:
-                every = await run.collect()
-        means = []
-        for choice in every.choices:
-            tokens = choice.tokens("text")
-            means.append((sum(token.logprob or 0 for token in tokens) / len(tokens), choice.text("text")))
-        means.sort(key=lambda each: -each[0])
-        assert [choice.text("text") for choice in best.choices] == [text for _, text in means[:2]]
-        assert best.choices[0].tokens("text") == ()
-        assert completion_tokens(best) == completion_tokens(every), "those left out were computed too"
-
-    play(scene)
-
-
-def completion_tokens(answer: Completion) -> int:
-    return sum(choice.finished.usage.completion_tokens for choice in answer.choices if choice.finished)
 
 
 def long_conversation(policy: str | None) -> Generate:

@@ -29,8 +29,7 @@ from pippin.core.link import (
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task, Tokenize
-from pippin.engines.base import Emission, NeedsWeightsError
-from pippin.engines.waiting import check_wanted
+from pippin.engines.base import Emission, NeedsWeightsError, check_wanted
 from pippin.worker import loop
 from pippin.worker.loop import Preparation, StepLoop, WorkerLink
 

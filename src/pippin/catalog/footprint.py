@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
+from pippin.catalog.info import is_full
 from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, machines_of
 from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.core.safetensors import StoredArray, read_header
+from pippin.core.safetensors import StoredArray, find_header
 
 AutoDtype = Literal["stored", "float32"]
 """The result of `dtype: auto`: "float32" on a CPU, where weights are dequantised, else "stored"."""
@@ -41,6 +42,8 @@ KERNEL_DECODERS: Final = frozenset(
 conditions."""
 KERNEL_ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
+WITH_WINDOWS: Final = frozenset({"gemma3_text", "gpt_oss", "llama", "mistral"})
+"""Those of `KERNEL_DECODERS` of which some layers may attend to the last tokens alone."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 UNPACKED: Final = ("F8_E4M3", "I8", "U8")
@@ -97,6 +100,23 @@ def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "lang
     elif kind == "reranking":
         known = known or name in KERNEL_ENCODERS
     return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
+
+
+def context_bytes(config: Json, tokens: int, value_bytes: int) -> int | None:
+    """Bytes of the keys and values of one sequence; None for an architecture that is not in `KERNEL_DECODERS`: its
+    layers may keep something else."""
+    text = table(config.get("text_config")) or config
+    name, heads = text.get("model_type"), whole(text.get("num_attention_heads"))
+    layers, hidden = whole(text.get("num_hidden_layers")), whole(text.get("hidden_size"))
+    if name not in KERNEL_DECODERS or heads is None or layers is None or hidden is None:
+        return None
+    window = whole(text.get("sliding_window")) if name in WITH_WINDOWS else None
+    full = layers if window is None else sum(is_full(text, place) for place in range(layers))
+    if window is not None and text.keys().isdisjoint(("layer_types", "sliding_window_pattern")):
+        return None  # which layers have it is the library's to say
+    remembered = full * tokens + (layers - full) * min(tokens, window or tokens)
+    head = whole(text.get("head_dim")) or hidden // heads
+    return remembered * 2 * (whole(text.get("num_key_value_heads")) or heads) * head * value_bytes
 
 
 def weight_bytes(folder: Path, value_bytes: int | None) -> int:
@@ -178,16 +198,5 @@ def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
     """The weight arrays that a load reads."""
     for pattern in ("*.safetensors",) if is_repacked(folder) else ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
-            yield from _arrays(path).items()
-
-
-def _arrays(path: Path) -> dict[str, StoredArray]:
-    """The arrays in a weight file's header; none if the file cannot be read."""
-    try:
-        if not path.is_file():  # opening a pipe would block
-            return {}
-        with path.open("rb") as file:
-            header = read_header(file)
-    except OSError:
-        return {}
-    return {} if header is None else header.arrays
+            header = find_header(path)
+            yield from header.arrays.items() if header is not None else ()

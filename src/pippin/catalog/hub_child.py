@@ -5,12 +5,11 @@ Reports its progress and outcome on standard output, one JSON object a line (`Li
 
 import errno
 import fcntl
-import fnmatch
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 from huggingface_hub import constants, get_token
+from huggingface_hub.utils import filter_repo_objects
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
 from pippin.catalog.folder_files import table, whole
@@ -180,19 +180,13 @@ def _sizes(description: dict[str, Any], files_wanted: tuple[str, ...]) -> dict[s
     siblings = description.get("siblings")
     files = [table(item) for item in siblings] if isinstance(siblings, list) else []
     named = {str(file.get("rfilename")): whole(file.get("size")) or 0 for file in files}
-    return {name: size for name, size in named.items() if _is_one(name, files_wanted) and safe_name(name)}
+    return {name: named[name] for name in wanted(named, files_wanted) if safe_name(name)}
 
 
-def _is_one(name: str, files_wanted: tuple[str, ...]) -> bool:
-    if not files_wanted:
-        return is_wanted(name)
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in files_wanted)
-
-
-def is_wanted(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED) and not any(
-        fnmatch.fnmatchcase(name, pattern) for pattern in UNWANTED
-    )
+def wanted(names: Iterable[str], patterns: tuple[str, ...] = ()) -> list[str]:
+    """The names that match one of these patterns, or by default those of files that a model needs."""
+    unwanted = () if patterns else UNWANTED
+    return list(filter_repo_objects(names, allow_patterns=patterns or WANTED, ignore_patterns=unwanted))
 
 
 def say(line: Line) -> None:

@@ -214,10 +214,11 @@ def full_attention_layers(config: dict[str, Any]) -> tuple[tuple[int, ...], int]
     # Attention that selects tokens by an index has none that could be packed: it splits its latent vectors.
     if family in RECURRENT or family in WITH_SINKS or "index_topk" in text:
         return (), count
-    return tuple(place for place in range(count) if _is_full(text, place)), count
+    return tuple(place for place in range(count) if is_full(text, place)), count
 
 
-def _is_full(config: dict[str, Any], place: int) -> bool:
+def is_full(config: dict[str, Any], place: int) -> bool:
+    """Whether a layer attends to all tokens."""
     match config:
         case {"layer_types": [*types]} if place < len(types):
             return types[place] in FULL

@@ -11,6 +11,12 @@ from pippin.config.settings import GivenFlag
 
 WIDTH: Final = 100
 
+USUAL: Final = (
+    *("config", "compat", "host", "port", "api_keys", "model_dirs"),
+    *("memory_budget_gb", "idle_timeout", "context_length", "max_tokens", "kv_bits", "mcp_config"),
+)
+"""The options that `pippin serve --help` shows."""
+
 FOREIGN = (
     "The flags of mlx_vlm.server, MLX Server, mlx-openai-server and vllm-mlx are understood too: "
     "see docs/migrating.md. Every option is also a variable (PIPPIN_PORT) and a key of the YAML file (port)."
@@ -58,6 +64,24 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 
+class ShortHelp(argparse.Action):
+    """Shows the options that matter most; `--help-all` shows all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: object,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        usual = {options()[name].flag for name in USUAL}
+        for action in parser._actions:
+            if action.dest == "given" and usual.isdisjoint(action.option_strings):
+                action.help = argparse.SUPPRESS
+        parser.print_help()
+        parser.exit()
+
+
 class Collect(argparse.Action):
     """Keeps flags as they were given, in order, for `config` to read."""
 
@@ -81,8 +105,10 @@ class Collect(argparse.Action):
 def option_parser(program: str, description: str) -> Parser:
     """A parser of every option's flag, and of the replaced servers' flags, which are not in the help."""
     usage = f"{program} [MODEL ...] [options]"  # listing all options would fill the screen
-    parser = Parser(prog=program, usage=usage, description=description, epilog=FOREIGN)
+    parser = Parser(prog=program, usage=usage, description=description, epilog=FOREIGN, add_help=False)
     parser.set_defaults(given=[])
+    parser.add_argument("-h", "--help", nargs=0, action=ShortHelp, help="show the options that matter most")
+    parser.add_argument("--help-all", action="help", help="show all options")
     parser.add_argument(
         "models",
         metavar=POSITIONAL,

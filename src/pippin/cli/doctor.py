@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pippin import __version__
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.running import address, ask, is_there, running_servers
 from pippin.cli.terminal import size
 from pippin.config import environment
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings, Sources
-from pippin.core.errors import ServerError
 
 SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
 BUSY: Final = 0.3  # share of the processors used by other programs
@@ -51,7 +51,7 @@ def products(report: dict[str, Any]) -> Finding:
         )
     if report["blas"] or report["system"] != "Linux" or "cpu" not in report["device"].lower():
         return Finding("warning", f"{found}: little, of a machine that is not busy")
-    return Finding("warning", f"{found}: no accelerated BLAS; pip install 'pippin[cpu]'")
+    return Finding("warning", f"{found}: no accelerated BLAS; {install_command('cpu')}")
 
 
 def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
@@ -153,34 +153,12 @@ FOREIGN: Final = "https://pippin-doctor.invalid"
 """The origin of a web page that no operator allows."""
 
 
-def check_security() -> Iterator[Finding]:
-    """Findings about the configuration. Flags that a running server was started with are reported by that server."""
-    from pippin.api.access.posture import security_findings  # not needed in every run
-
-    try:
-        options = load(Sources()).server
-    except ConfigError as error:
-        yield Finding("problem", str(error))
-        return
-    for found in security_findings(options):
-        yield Finding(found.state, f"Configuration: {found.text}")
-
-
-def check_running_security(parsed: Namespace) -> Iterator[Finding]:
-    """The server's own findings, which it tells administrators, and its answers to strangers."""
+def check_security(parsed: Namespace) -> Iterator[Finding]:
+    """What a running server answers to strangers."""
     if not is_there(parsed):
         yield Finding("ok", "No server runs here; name one with --server.")
         return
-    base = address(parsed)
-    try:
-        told = ask(parsed, "GET", "/v1/security")["findings"]
-    except ServerError as error:
-        yield Finding(
-            "warning", f"{base} does not tell of itself ({error}) Show an administrator's --api-key."
-        )
-    else:
-        yield from (Finding(each["state"], f"{base}: {each['text']}") for each in told)
-    yield from _probes(base, is_keyed=bool(parsed.api_key or environment.client_key()))
+    yield from _probes(address(parsed), is_keyed=bool(parsed.api_key or environment.client_key()))
 
 
 def _probes(base: str, *, is_keyed: bool) -> Iterator[Finding]:
@@ -218,19 +196,26 @@ def check_python() -> Iterator[Finding]:
     yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
 
 
-def check_arrays() -> Iterator[Finding]:
-    """Imports MLX in a child process, because a broken MLX may crash its process."""
+def arrays() -> dict[str, Any]:
+    """The output of `pippin.engines.device`, or why there is none as `error`. MLX is imported in a child process,
+    because a broken MLX may crash its process."""
     command = [sys.executable, "-m", "pippin.engines.device"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        yield Finding("problem", f"MLX did not import within {SECONDS} seconds.")
-        return
+        return {"error": f"MLX did not import within {SECONDS} seconds."}
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("problem", f"MLX does not import ({last}). On Linux: pip install 'pippin[cpu]'")
+        return {"error": f"MLX does not import ({last}). On Linux: {install_command('cpu')}"}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def check_arrays() -> Iterator[Finding]:
+    report = arrays()
+    if "error" in report:
+        yield Finding("problem", report["error"])
         return
-    report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
     yield products(report)
     yield from metal_kernels(report)
@@ -311,6 +296,24 @@ def _settings() -> Settings:
         return load(Sources())
     except ConfigError:
         return Settings(server=ServerOptions())
+
+
+def report(parsed: Namespace) -> dict[str, Any]:
+    """What to send with a question: this machine as MLX sees it, what is wrong with it, and how near the batches of
+    loaded models are to single sequences. There are no paths, keys or texts in it."""
+    models: list[dict[str, Any]] = []
+    if is_there(parsed):
+        listed = ask(parsed, "GET", "/v1/models")["data"]
+        told = [ask(parsed, "GET", f"/v1/models/{each['id']}") for each in listed if each["loaded"]]
+        models = [{"id": each["id"], **each["metadata"], "agreement": each.get("agreement")} for each in told]
+    return {
+        "pippin": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "mlx": arrays(),
+        "findings": [each.text for each in check_mac() if each.state != "ok"],
+        "models": models,
+    }
 
 
 CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pippin
 from pippin.cli.terminal import Progress, progress, say, size
+from pippin.config.accelerator import accelerator
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 
@@ -58,11 +59,11 @@ class Served(NamedTuple):
 
     name: str
     kind: str
-    here: bool = True  # False if it is not downloaded yet
+    fault: str = ""  # why it cannot answer yet
 
 
 def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
-    """The models that the operator named; models that are not downloaded yet keep the given name."""
+    """The models that the operator named; those that are not here keep the given name."""
     models = []
     for entry in options.models:
         if not entry.listed:
@@ -70,26 +71,43 @@ def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
         try:
             info = catalog.resolve(entry.called)
             models.append(Served(info.id, info.kind))
-        except ServerError:
-            models.append(Served(entry.called, entry.kind or "language", here=False))
+        except ServerError as error:
+            fault = "damaged" if error.report.kind == "load_failed" else "not downloaded yet"
+            models.append(Served(entry.called, entry.kind or "language", fault))
     return models
 
 
-def example_of(catalog: "Catalog") -> Served:
-    """A model to try if the operator named none: preferably one that chats."""
+def example_of(catalog: "Catalog") -> Served | None:
+    """A model to try if the operator named none: preferably one that chats. None if no model is here."""
     found = [Served(info.id, info.kind) for info in catalog.models()]
     chatting = [each for each in found if each.kind in ("language", "scripted")]
-    return next(iter(chatting or found), Served("MODEL", "language"))
+    return next(iter(chatting or found), None)
 
 
-def greet(options: ServerOptions, address: str, models: Sequence[Served], example: Served) -> None:
+def greet(options: ServerOptions, address: str, models: Sequence[Served], example: Served | None) -> None:
     """Print the first lines when the server answers. `example` is the model to try if none is named."""
-    names = [each.name if each.here else f"{each.name} (not downloaded yet)" for each in models]
-    named = f"Model: {', '.join(names)}" if models else NO_MODEL
-    key = bool(options.api_keys or options.api_key_file)
+    names = [f"{each.name} ({each.fault})" if each.fault else each.name for each in models]
+    lines = [f"Pippin {pippin.__version__} serves at {address}"]
+    lines.append(f"Model: {', '.join(names)}" if models else NO_MODEL)
+    page = f"The page: {reachable(address)}/    " if options.page else ""
+    lines.append(f"{page}In a terminal: pippin run")
     tried = models[0] if models else example
-    line = curl_line(address, tried.name, key=key, kind=tried.kind)
-    say(f"Pippin {pippin.__version__} serves at {address}\n{named}\nTry it:\n  {line}")
+    if tried is None:
+        lines.append(_advice(options))
+    else:
+        key = bool(options.api_keys or options.api_key_file)
+        lines.append(f"Try it:\n  {curl_line(address, tried.name, key=key, kind=tried.kind)}")
+    say("\n".join(lines))
+
+
+def _advice(options: ServerOptions) -> str:
+    """A model that fits this machine, where none is here."""
+    from pippin.cli.fitting.fit import budget_of
+    from pippin.cli.fitting.recommend import pick, recommended
+
+    fitting = pick(recommended(), "chat", budget_of(options), on_cpu=accelerator() == "cpu")
+    fetch = f"One that fits: pippin pull {fitting[0].id}" if fitting else "`pippin search tiny` may find one."
+    return f"No model is here. {fetch}"
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pippin.config import environment
 from pippin.config.load import load
 from pippin.config.settings import Settings, Sources
 from pippin.core.decoding import json_decoder
-from pippin.core.errands import Step
+from pippin.core.errands import ErrandFailed, Step
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 
@@ -45,11 +45,8 @@ def roots() -> "CatalogRoots":
 Done = TypeVar("Done", bound=Struct)
 
 
-def run_errand(
-    process: str, spec: WorkerSpec, asked: Struct, messages: Any, done: type[Done], tell: Progress
-) -> Done:
-    """What the process tells last. `messages` are all that it may tell: steps, a refusal with its `message`, and
-    `done`. Raises `ServerError`."""
+def run_errand(process: str, spec: WorkerSpec, asked: Struct, done: type[Done], tell: Progress) -> Done:
+    """What the process tells last, after its steps. Raises `ServerError`, also with the reason that it gives."""
     command = [sys.executable, "-m", process]
     told: Any = None
     with (
@@ -61,7 +58,7 @@ def run_errand(
         try:
             running.stdin.write(msgspec.json.encode(spec) + b"\n" + msgspec.json.encode(asked) + b"\n")
             running.stdin.close()
-            decoder = json_decoder(messages)
+            decoder = json_decoder(Step | done | ErrandFailed)
             for line in running.stdout:
                 told = decoder.decode(line)
                 if not isinstance(told, Step):
@@ -75,7 +72,7 @@ def run_errand(
         said = log.read().decode(errors="replace").strip().splitlines()
     if isinstance(told, done):
         return told
-    if told is not None and not isinstance(told, Step):
+    if isinstance(told, ErrandFailed):
         raise ServerError("load_failed", told.message)
     last = said[-1] if said else "it was killed: perhaps memory ran out"
     raise ServerError("load_failed", f"The process ended with status {running.returncode}: {last}")

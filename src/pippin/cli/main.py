@@ -36,8 +36,6 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "ps": ("ps", "List the models in memory of the running server"),
     "load": ("load", "Load a model into the running server"),
     "unload": ("unload", "Unload a model from the running server"),
-    "cache": ("cache", "Show or clear the prefix caches, in memory and on disk"),
-    "mcp": ("mcp_servers", "Log in at MCP servers that ask for it"),
     "stop": ("stop", "Stop the running server"),
     "logs": ("logs", "Show the log of the running server"),
     "open": ("open_page", "Open the running server's page in a browser"),

@@ -8,6 +8,8 @@ import stat
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,13 +19,15 @@ from msgspec import Struct
 from pippin.cli.arguments import Parser
 from pippin.config import environment
 from pippin.core.decoding import from_json
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorKind, ServerError
 
 if TYPE_CHECKING:
     import httpx
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8000"
 LOAD_SECONDS: Final = 3600.0  # loading may include a download
+KINDS: Final[dict[int, ErrorKind]] = {401: "authentication", 404: "model_not_found"}
+"""What statuses of an answer mean."""
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
@@ -116,29 +120,52 @@ def is_there(parsed: Namespace) -> bool:
     return bool(parsed.server or environment.server_address() or running_servers())
 
 
-def server_process(parsed: Namespace) -> int | None:
-    """The server's process id, if the server runs on this machine and has announced itself."""
-    base = address(parsed)
-    return next((server.pid for server in running_servers() if server.address == base), None)
+@dataclass(frozen=True)
+class Client:
+    """A server's address and the API key for it."""
+
+    address: str
+    key: str | None = None
+
+    @cached_property
+    def http(self) -> "httpx.Client":
+        """One for all requests: each would read the certificates of this machine."""
+        import httpx
+
+        return httpx.Client(
+            base_url=self.address,
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            timeout=LOAD_SECONDS,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            trust_env=False,
+        )
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """The server's answer. Raises `ServerError` with the server's message if it refuses."""
+        with self.away():
+            response = self.http.request(method, path, json=body)
+        if response.is_error:
+            raise ServerError(KINDS.get(response.status_code, "internal"), refusal(response))
+        return response.json() if response.content else None
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Says in a sentence that no server answers."""
+        import httpx
+
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise ServerError(
+                "not_found",
+                f"No server answers at {self.address} ({type(error).__name__}). `pippin logs` shows what happened. "
+                "Start one: pippin serve",
+            ) from None
 
 
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
     """The server's answer to one request. Raises `ServerError` with the server's message if it refuses."""
-    import httpx
-
-    base = address(parsed)
-    key = parsed.api_key or environment.client_key()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        with httpx.Client(base_url=base, headers=headers, timeout=LOAD_SECONDS, trust_env=False) as client:
-            response = client.request(method, path, json=body)
-    except httpx.TransportError as error:
-        raise ServerError(
-            "not_found", f"No server answers at {base} ({type(error).__name__}). Start one: pippin serve"
-        ) from None
-    if response.is_error:
-        raise ServerError("authentication" if response.status_code == 401 else "internal", refusal(response))
-    return response.json() if response.content else None
+    return Client(address(parsed), parsed.api_key or environment.client_key()).request(method, path, body)
 
 
 def refusal(response: "httpx.Response") -> str:

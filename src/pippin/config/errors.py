@@ -1,7 +1,14 @@
-"""Configuration errors: one clear line for the person who wrote the configuration."""
+"""What stands in an operator's way: configuration errors, and the command that adds what is not installed."""
 
 import difflib
+import json
+import sys
 from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import distribution, distributions
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
 
 LONGEST_LINE = 500
 
@@ -19,3 +26,41 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     return f" Did you mean `{known[close[0]]}`?" if close else ""
+
+
+CONTAINER: Final = Path("/opt/pippin")
+"""Where Pippin's own container images keep the environment."""
+
+
+@cache
+def install_command(extra: str) -> str:
+    """The command that adds the extra `extra`.
+
+    An environment that `make` made in a clone is the Makefile's, and another one with a clone in it is pip's there. In
+    a container of Pippin's, and in an environment of `uv tool` or pipx, which have no pip, it is the command that makes
+    them. `direct_url.json` (PEP 610) tells what the package was installed from.
+    """
+    prefix = Path(sys.prefix)
+    origin, is_editable = _origin()
+    if is_editable and prefix == Path(unquote(urlsplit(origin).path)) / ".venv":
+        return f"make serve EXTRAS={extra}"
+    if is_editable:
+        return f'pip install -e ".[{extra}]"'
+    if prefix == CONTAINER:
+        kind = ".cuda" if any(distributions(name="mlx-cuda-13")) else ""
+        return f"docker build --build-arg EXTRAS={extra} -f packaging/containers/Dockerfile{kind} -t pippin ."
+    requirement = f"pippin[{extra}]" + (f" @ {origin}" if origin else "")
+    if (prefix / "uv-receipt.toml").is_file():
+        return f'uv tool install --force "{requirement}"'
+    if (prefix / "pipx_metadata.json").is_file():
+        return f'pipx install --force "{requirement}"'
+    return f'pip install "{requirement}"'
+
+
+def _origin() -> tuple[str, bool]:
+    """The address that this package was installed from, empty for an index, and whether it is a folder in place."""
+    found = distribution("pippin").read_text("direct_url.json")
+    if found is None:
+        return "", False
+    told = json.loads(found)
+    return told["url"], told.get("dir_info", {}).get("editable", False)

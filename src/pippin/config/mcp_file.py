@@ -33,30 +33,12 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-Grant = Literal["authorization_code", "client_credentials"]
-OTHER_GRANTS: Final = frozenset({"identity_assertion", "workload_identity"})
-OTHER_KEYS: Final = (
-    "private_key_file",
-    "algorithm",
-    "assertion_file",
-    "id_token_file",
-    "idp_token_endpoint",
-    "idp_client_id",
-)
-"""Grants and keys of `oauth` for logins by a private key, a company's identity provider, or a platform's signature."""
-
-
-class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How Pippin authorises itself at a server: with a grant from a person (`authorization_code`), or as itself
-    (`client_credentials`)."""
-
-    grant: Grant = "authorization_code"
-    client_id: str | None = None  # None: Pippin registers itself
-    client_secret: str | None = None
-    client_metadata_url: str | None = None  # an address that replaces registration
-    issuer: str | None = None  # of the authorization server; the secret is sent to no other
-    scope: str | None = None
-    redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # for the login's redirect; 0: any
+NOT_SUPPORTED: Final = {
+    "skip_security_validation": "leave it out, as no list of commands is kept here",
+    "oauth": "let another program log in (command `npx`, args `mcp-remote` and the server's address), or put a token "
+    "into `headers`",
+}
+"""Keys of an entry that other programs have, and what to do instead."""
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
@@ -70,7 +52,6 @@ class McpServer(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    oauth: OAuth | None = None
     timeout: float = 30.0  # seconds per call
     greeting_timeout: float = 30.0  # seconds to start and list tools; package runners download first
     allowed_tools: tuple[str, ...] | None = None  # None: only tools that look something up
@@ -97,7 +78,6 @@ class _Entry(Struct, kw_only=True, forbid_unknown_fields=True):
     server_url: str | None = field(default=None, name="serverUrl")
     http_url: str | None = field(default=None, name="httpUrl")
     headers: dict[str, str] = field(default_factory=dict)
-    oauth: OAuth | None = None
     enabled: bool = True
     disabled: bool = False
     timeout: Seconds | None = None
@@ -160,12 +140,9 @@ def _server(
         raise ConfigError(
             f"{where}: a server's name must be 1 to 32 letters, digits, underscores and dashes."
         )
-    if isinstance(given, Mapping) and "skip_security_validation" in given:
-        raise ConfigError(
-            f"{where}: skip_security_validation is not supported: leave it out, as no list of commands is kept here."
-        )
-    if isinstance(given, Mapping) and isinstance(given.get("oauth"), Mapping):
-        _check_login(given["oauth"], where)
+    for key, instead in NOT_SUPPORTED.items():
+        if isinstance(given, Mapping) and key in given:
+            raise ConfigError(f"{where}: {key} is not supported: {instead}.")
     try:
         entry = convert(_expanded(given, variables, where), _Entry)
     except msgspec.ValidationError as error:
@@ -178,8 +155,6 @@ def _server(
         _check_command(entry, where)
     elif not url.startswith(("http://", "https://")):
         raise ConfigError(f"{where}: url must begin with http:// or https://.")
-    if entry.oauth is not None:
-        _check_oauth(entry.oauth, entry, transport, where)
     return McpServer(
         name=name,
         transport=transport,
@@ -189,7 +164,6 @@ def _server(
         cwd=entry.cwd,
         url=url,
         headers=entry.headers,
-        oauth=entry.oauth,
         timeout=entry.timeout or default_timeout,
         allowed_tools=entry.include_tools if entry.allowed_tools is None else entry.allowed_tools,
         denied_tools=entry.denied_tools + entry.exclude_tools,
@@ -204,31 +178,6 @@ def _transport(entry: _Entry, url: str, where: str) -> Transport:
     if given not in TRANSPORTS:
         raise ConfigError(f"{where}: there is no transport `{given}`.{nearest(given, TRANSPORTS)}")
     return TRANSPORTS[given]
-
-
-def _check_login(oauth: Mapping[str, Any], where: str) -> None:
-    """Refuse logins other than by a person's grant and by a client's secret."""
-    named = [f"`{key}`" for key in OTHER_KEYS if key in oauth]
-    if oauth.get("grant") in OTHER_GRANTS:
-        named.insert(0, f"the grant {oauth['grant']}")
-    if named:
-        raise ConfigError(
-            f"{where}: {named[0]} of oauth is not supported: register a client with a secret and use the grant "
-            "client_credentials, or let another program obtain the token and put it into `headers`."
-        )
-
-
-def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) -> None:
-    if transport == "stdio":
-        raise ConfigError(
-            f"{where}: oauth is for servers at an address; a program is given its secrets in `env`."
-        )
-    if any(name.lower() == "authorization" for name in entry.headers):
-        raise ConfigError(f"{where}: oauth and the header `authorization` exclude each other; leave one out.")
-    if oauth.grant == "client_credentials" and not all((oauth.client_id, oauth.issuer, oauth.client_secret)):
-        raise ConfigError(
-            f"{where}: the grant client_credentials needs `client_id`, `issuer` and `client_secret`."
-        )
 
 
 def _check_command(entry: _Entry, where: str) -> None:

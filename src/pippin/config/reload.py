@@ -11,7 +11,6 @@ from pippin.config.compat.terms import translate
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.load import load
 from pippin.config.options.declaration import options
-from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry
 from pippin.config.settings import Note, Origin, Settings
 from pippin.config.values import convert
@@ -84,25 +83,16 @@ def _entry_with(settings: Settings, number: int, values: Mapping[str, Any]) -> M
 
 def _adopt(old: Settings, new: Settings) -> Reloaded:
     """The old settings, updated with the hot differences."""
-    changed: list[str] = []
-    restart: list[str] = []
-    server: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    for option in options().values():
-        if option.scope == "start":
-            continue
-        before, after = (_value(settings, option.name, option.scope) for settings in (old, new))
-        if before == after:
-            continue
-        (changed if option.hot else restart).append(option.name)
-        if option.hot:
-            (server if option.scope == "server" else defaults)[option.name] = after
+    server = _differences(old.server, new.server)
+    defaults = _differences(old.server.model_defaults, new.server.model_defaults)
+    names = [name for name in options() if name in server or name in defaults]
+    changed = [name for name in names if options()[name].hot]
     models, of_entries, entries_restart = _adopt_entries(old.server.models, new.server.models)
     adopted = msgspec.structs.replace(
         old.server,
-        **server,
+        **_hot(server),
         models=models,
-        model_defaults=msgspec.structs.replace(old.server.model_defaults, **defaults),
+        model_defaults=msgspec.structs.replace(old.server.model_defaults, **_hot(defaults)),
     )
     provenance = dict(old.provenance)
     for name in changed:
@@ -110,13 +100,8 @@ def _adopt(old: Settings, new: Settings) -> Reloaded:
     return Reloaded(
         settings=msgspec.structs.replace(old, server=adopted, provenance=provenance),
         changed=tuple(changed + of_entries),
-        needs_restart=tuple(restart + entries_restart),
+        needs_restart=tuple([name for name in names if name not in changed] + entries_restart),
     )
-
-
-def _value(settings: Settings, name: str, scope: str) -> Any:
-    holder = settings.server if scope == "server" else settings.server.model_defaults
-    return msgspec.structs.asdict(holder)[name]
 
 
 def _adopt_entries(
@@ -132,7 +117,7 @@ def _adopt_entries(
     restart: list[str] = []
     for number, (before, after) in enumerate(zip(old, new, strict=True)):
         differ = _differences(before.options, after.options)
-        hot = {name: value for name, value in differ.items() if options()[name].hot}
+        hot = _hot(differ)
         changed += [f"models[{number}].{name}" for name in hot]
         restart += [f"models[{number}].{name}" for name in differ if name not in hot]
         adopted.append(
@@ -141,6 +126,11 @@ def _adopt_entries(
     return tuple(adopted), changed, restart
 
 
-def _differences(before: ModelOptions, after: ModelOptions) -> dict[str, Any]:
+def _differences(before: Struct, after: Struct) -> dict[str, Any]:
+    """The options that differ, with their new values."""
     old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(after)
-    return {name: value for name, value in new.items() if old[name] != value}
+    return {name: value for name, value in new.items() if name in options() and old[name] != value}
+
+
+def _hot(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if options()[name].hot}

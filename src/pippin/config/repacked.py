@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from pippin.core.safetensors import read_header
+from pippin.core.safetensors import find_header
 
 INDEX: Final = "offload_index.json"
 RESIDENT: Final = "resident-*.safetensors"
@@ -48,17 +48,9 @@ def expert_paths(folder: Path) -> list[Path]:
 
 def expert_files(folder: Path) -> ExpertFiles:
     """Sizes of the experts, from the headers of their files; unreadable files count nothing."""
-    sizes = [_bytes_of(path) for path in expert_paths(folder)]
+    headers = [header for path in expert_paths(folder) if (header := find_header(path)) is not None]
+    sizes = [header.file_size - header.size for header in headers]
     return ExpertFiles(sum(sizes), max(sizes, default=0))
-
-
-def _bytes_of(path: Path) -> int:
-    try:
-        with path.open("rb") as file:
-            header = read_header(file)
-    except OSError:
-        return 0
-    return 0 if header is None else header.file_size - header.size
 
 
 def expert_memory(files: ExpertFiles, wanted: int | None, there: int) -> ExpertMemory:

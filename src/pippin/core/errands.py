@@ -46,7 +46,6 @@ class Conversion(Struct, frozen=True, kw_only=True):
     target: str
     quantization: Quantization | None  # None: matrices are not quantised
     dtype: Dtype | None  # of unquantised arrays and of scales; None: the checkpoint's own
-    measure: bool  # measure the perplexity before and after
 
 
 class Step(Struct, frozen=True, tag="step"):
@@ -61,15 +60,10 @@ class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
     size: int  # bytes of the weights
     bits_per_weight: float
     draft_arrays: int  # arrays kept from the draft heads
-    before: float | None = None  # perplexity
-    after: float | None = None
 
 
 class ErrandFailed(Struct, frozen=True, tag="failed"):
     message: str
-
-
-Told = Step | Converted | ErrandFailed
 
 
 Severity = Literal["fault", "warning", "note"]
@@ -123,9 +117,6 @@ class Verification(Struct, frozen=True, kw_only=True):
 
     sections: tuple[SectionName, ...] = SECTIONS
     against: str | None = None  # a folder to compare with
-
-
-VerifyTold = Step | Report | ErrandFailed
 
 
 def _counted(count: int, what: str) -> str:

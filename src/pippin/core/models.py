@@ -1,6 +1,6 @@
 """Descriptions and statistics of a model, and what its worker is told at the start."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field, structs
@@ -149,8 +149,7 @@ class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def total(cls, caches: Iterable["CacheStats"]) -> "CacheStats":
         """The sums of several caches."""
-        listed = [structs.asdict(each) for each in caches]
-        return cls(**{name: sum(each[name] for each in listed) for name in cls.__struct_fields__})
+        return cls(**_sums(cls, list(caches)))
 
 
 class ExpertStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,10 +172,8 @@ class ExpertStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def total(cls, stores: Iterable["ExpertStats"]) -> "ExpertStats":
-        listed = list(stores)
-        return cls(
-            **{each.name: sum(getattr(one, each.name) for one in listed) for each in structs.fields(cls)}
-        )
+        """The sums of several stores."""
+        return cls(**_sums(cls, list(stores)))
 
 
 class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,6 +193,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     active_bytes: int = 0  # of the array allocator
     peak_bytes: int = 0
     cached_bytes: int = 0
+    agreement: str = ""  # how near batches are to what sequences give alone, as the trials at the load found
     draft_tokens: int = 0
     accepted_tokens: int = 0
     draft_seconds: float = 0.0  # spent proposing tokens, without the steps that verify them
@@ -211,8 +209,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def total(cls, engines: Iterable["EngineStats"]) -> "EngineStats":
         """The sums of several engines, and the requests of all."""
         listed = list(engines)
-        names = [each.name for each in structs.fields(cls) if each.type in (int, float)]
-        sums = {name: sum(getattr(each, name) for each in listed) for name in names}
+        sums = _sums(cls, listed)
         # Any of the engines may hold a sequence, so the bound is what fits in all of them.
         bounds = [each.longest_sequence for each in listed if each.longest_sequence]
         sums["longest_sequence"] = min(bounds, default=0)
@@ -224,6 +221,12 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
             else None,
             requests=tuple(request for each in listed for request in each.requests),
         )
+
+
+def _sums(kind: type[Struct], listed: Sequence[Struct]) -> dict[str, Any]:
+    """The sum of each field that is a number."""
+    names = [each.name for each in structs.fields(kind) if each.type in (int, float)]
+    return {name: sum(getattr(each, name) for each in listed) for name in names}
 
 
 LoadState = Literal["unloaded", "loading", "loaded", "unloading", "failed"]

@@ -168,9 +168,10 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     include_stop: bool = False  # keep the stop string in the output
     ignore_eos: bool = False
     max_tokens: int | None = None
+    # Where an API makes every client name a length, more than is allowed is cut, not refused.
+    cut_max_tokens: bool = False
     min_tokens: int = 0
     n: int = 1
-    best_of: int | None = None  # run this many choices, keep the `n` of highest mean logprob
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
@@ -184,6 +185,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     adapter: str | None = None
     cache_salt: str | None = None
     priority: int = 0  # higher runs first
+    account: str = ""  # whose places it takes: among requests of one priority, accounts take turns
     timeout: float | None = None  # seconds, from submission
     keep_alive: float | None = None  # seconds the model stays loaded afterwards; < 0: for ever
     names: tuple[FieldName, ...] = ()  # names in the client's API, for refusals

@@ -48,6 +48,17 @@ def read_header(file: BinaryIO) -> Header | None:
         return None
 
 
+def find_header(path: Path) -> Header | None:
+    """The header of a file; None if it is damaged or cannot be read."""
+    try:
+        if not path.is_file():  # opening a pipe would block
+            return None
+        with path.open("rb") as file:
+            return read_header(file)
+    except OSError:
+        return None
+
+
 INDEX: Final = "model.safetensors.index.json"
 
 

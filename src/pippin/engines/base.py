@@ -9,7 +9,9 @@ A kind is a module `pippin.engines.<kind>` with two functions:
 Both raise `ServerError("load_failed", ...)` with a sentence that says what to do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from pippin.core.errors import ServerError
@@ -26,6 +28,10 @@ Emission = tuple[str, Event]
 
 class NeedsWeightsError(Exception):
     """Raised by `prepare` for a task that can be prepared only when the weights are loaded. It is asked again then."""
+
+
+class NobodyWaitsError(Exception):
+    """The request was cancelled while it was prepared."""
 
 
 class Job(Protocol):
@@ -103,3 +109,24 @@ class CachelessEngine:
             raise ServerError(
                 "unsupported", f"These options need a restart of the model: {', '.join(fixed)}."
             )
+
+
+_still_wanted: ContextVar[Callable[[], bool] | None] = ContextVar("still_wanted", default=None)
+"""Whether anybody still waits for the work of a thread, so that long work can end when its client has left."""
+
+
+@contextmanager
+def wanted_while(still_wanted: Callable[[], bool]) -> Iterator[None]:
+    """Let `check_wanted` on this thread ask `still_wanted` within this context."""
+    token = _still_wanted.set(still_wanted)
+    try:
+        yield
+    finally:
+        _still_wanted.reset(token)
+
+
+def check_wanted() -> None:
+    """Raises `NobodyWaitsError` if nobody waits any more. Long work calls this now and then."""
+    still_wanted = _still_wanted.get()
+    if still_wanted is not None and not still_wanted():
+        raise NobodyWaitsError

@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.nn as nn
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -53,7 +54,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         try:
             from mlx_vlm.utils import load_processor
         except ImportError as error:
-            message = 'Decision models are mlx-vlm\'s: pip install "pippin[vision]".'
+            message = f"Decision models are mlx-vlm's: {install_command('vision')}"
             raise ServerError("load_failed", message) from error
         progress(0, spec.info.size_bytes, "weights")
         model = reading.load_model(folder)

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import psutil
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
 from pippin.core.errors import ServerError
@@ -59,9 +59,7 @@ REPORT_PAUSE = 0.5  # seconds over which the load of other processes is measured
 # 90,000 tokens of context (mlx issue 3267). Chunks stay whole up to 32,768 tokens of context; not measured by us.
 WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
 
-Costs = tuple[tuple[int, float], ...]
-"""Numbers of vectors, ascending, and the time of a product with so many, as a multiple of that with one."""
-WITH_VNNI: Costs = (
+PRODUCT_COSTS: Final = (
     (1, 1.0),
     (2, 1.1),
     (3, 1.22),
@@ -81,29 +79,10 @@ WITH_VNNI: Costs = (
     (64, 13.6),
     (1024, 214.0),  # in proportion
 )
-"""Of the kernels for CPUs that multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
+"""Numbers of vectors, ascending, and the time of a product of the kernels for CPUs with so many, as a multiple of that
+with one, where they multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
 time, so that costs grow in steps: one more vector costs next to nothing, or much. Measured by
 `benchmarks.speculation_policy --measure`; on other machines the height differs, but hardly the shape."""
-WITH_AVX2: Costs = (
-    (1, 1.0),
-    (2, 1.7),
-    (3, 1.95),
-    (4, 2.4),
-    (6, 3.4),
-    (8, 4.2),
-    (9, 6.0),
-    (12, 6.7),
-    (16, 7.6),
-    (17, 9.1),
-    (24, 11.6),
-    (25, 13.6),
-    (32, 16.0),
-    (36, 17.5),
-    (48, 21.5),
-    (64, 30.2),
-    (1024, 480.0),  # in proportion
-)
-"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
@@ -124,9 +103,8 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     free: int  # the free part of that memory, now
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     most_arrays: int | None = None  # that can be there at once (Metal)
+    largest_array: int | None = None  # bytes (Metal)
     cores: int = 1
-    # One instruction adds up products of int8, as VNNI, AMX and NEON have.
-    multiplies_int8_at_once: bool = False
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True):
@@ -141,16 +119,15 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     # Bytes from which MLX waits for memory, and then refuses it; None leaves MLX's own limit.
     allocation_limit: int | None = None
     most_cached_arrays: int | None = None  # of the prefix cache
+    largest_array: int | None = None  # bytes; None for no bound
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
     overlaps: bool = True  # the device computes while the host goes on
-    shares_cores: bool = False  # it computes on cores that other programs use too
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     activations: CpuActivations = "float32"  # what the kernels round vectors to
-    product_costs: Costs = WITH_VNNI  # of the kernels' products
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -184,18 +161,17 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         wired_limit=_wired_limit(facts, options, memory_bytes),
         allocation_limit=None if on_cpu else min(facts.working_set, facts.memory),
         most_cached_arrays=None if facts.most_arrays is None else facts.most_arrays // 2,
+        largest_array=facts.largest_array,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         # On a CPU, MLX's queue takes a few operations and then blocks the caller.
         overlaps=not on_cpu,
-        shares_cores=on_cpu,
         writes_in_place=on_cpu,
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
         kernels=on_cpu and _wants_kernels(options),
         activations=options.cpu_activations if on_cpu else "float32",
-        product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
         sorts_slowly=on_cpu,
     )
 
@@ -248,8 +224,11 @@ class MemoryShares(Struct, frozen=True, kw_only=True):
     prefixes: int
 
 
-def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> MemoryShares:
-    """Divide the memory that the weights leave. Raises `ServerError("load_failed")` when they leave none."""
+def share_memory(
+    plan: DevicePlan, options: ModelOptions, weight_bytes: int, most: int | None = None
+) -> MemoryShares:
+    """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
+    `ServerError("load_failed")` when the weights leave none."""
     free = plan.memory_limit - weight_bytes
     if free <= 0:
         raise weights_too_large(weight_bytes, plan.memory_limit)
@@ -258,7 +237,8 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
         wanted = options.cache_memory_mb
         prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
         prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
-    return MemoryShares(sequences=max(free - prefixes, free // 8), prefixes=prefixes)
+    sequences = max(free - prefixes, free // 8)
+    return MemoryShares(sequences=sequences if most is None else min(sequences, most), prefixes=prefixes)
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
@@ -284,19 +264,19 @@ def find_facts() -> DeviceFacts:
     """Ask MLX and the system what the device is. Imports mlx: an accelerated BLAS must have been loaded before."""
     import mlx.core as mx
 
-    from pippin.engines.cpu import kernels
-
     memory = psutil.virtual_memory()
     system = platform.system()
     accelerator: Accelerator = "cpu"
     total, free, working_set = memory.total, memory.available, memory.total
     most_arrays: int | None = None
+    largest_array: int | None = None
     if mx.default_device().type == mx.DeviceType.gpu:
         info = mx.device_info()
         accelerator = "metal" if system == "Darwin" else "cuda"
         if accelerator == "metal":
             working_set = int(info.get("max_recommended_working_set_size", total))
             most_arrays = int(info["resource_limit"]) if "resource_limit" in info else None
+            largest_array = int(info["max_buffer_length"]) if "max_buffer_length" in info else None
         else:
             total = int(info.get("total_memory", info.get("memory_size", total)))
             free = int(info.get("free_memory", total))
@@ -308,8 +288,8 @@ def find_facts() -> DeviceFacts:
         free=free,
         working_set=working_set,
         most_arrays=most_arrays,
+        largest_array=largest_array,
         cores=os.cpu_count() or 1,
-        multiplies_int8_at_once=accelerator == "cpu" and kernels.multiplies_int8_at_once(),
     )
 
 
@@ -423,6 +403,7 @@ def report() -> dict[str, object]:
         "busy": busy,
         "architecture": mx.device_info().get("architecture"),
         "nax_kernels": has_nax_kernels(Path(mx.__file__).parent),
+        "facts": to_builtins(find_facts()),
     }
 
 

@@ -17,6 +17,7 @@ import mlx.nn as nn
 import msgspec
 import numpy as np
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
@@ -47,7 +48,7 @@ from pippin.engines.language.model.encoders import (
     hidden_states,
     is_encoder,
 )
-from pippin.engines.language.model.weights import KernelUse, load_weights, refuse_unreadable
+from pippin.engines.language.model.weights import load_weights, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -362,7 +363,7 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
     except ImportError as error:
         raise ServerError(
             "load_failed",
-            'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
+            f"Models that embed text need mlx-vlm, which reads them: {install_command('embeddings')}",
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ServerError("load_failed", f"{preparer.info.id} can't be loaded: {error}") from error
@@ -390,7 +391,7 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         plan,
         progress,
         body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code),
-        use=None if both else KernelUse(threads=preparer.threads),
+        kernel_threads=None if both else preparer.threads,
     )
     seen = _conversation_states(preparer, model)  # before the head is removed
     states_of = hidden_states(info.id, model, config)

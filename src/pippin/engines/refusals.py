@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,6 @@ def missing_package(error: ImportError) -> ServerError:
             "load_failed", f"This model needs a Python package that is not installed: {error}."
         )
     package = names[-1].partition(".")[0]
-    way = 'pip install "pippin[kokoro]"' if package in PHONEMES else f"pip install {package}"
-    message = f"This model needs the Python package {package!r}, which is not installed: {way}."
+    way = install_command("kokoro") if package in PHONEMES else f"pip install {package}"
+    message = f"This model needs the Python package {package!r}, which is not installed: {way}"
     return ServerError("load_failed", message)

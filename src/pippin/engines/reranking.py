@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.decoding import convert
@@ -44,7 +45,7 @@ from pippin.engines.language.model.encoders import (
     hidden_states,
     is_encoder,
 )
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights, refuse_unreadable
+from pippin.engines.language.model.weights import Reading, load_weights, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
@@ -109,7 +110,7 @@ class RerankingPreparer:
         tokens = sum(len(sequence.tokens) for sequence in sequences)
 
         def answer(logits: Floats) -> Event:
-            scores = logits[:, 0] if task.raw_scores else 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
+            scores = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
             return Ranked(tuple(float(score) for score in scores), tokens)
 
         return EncodingJob(id, Accepted(tokens), sequences, answer)
@@ -136,8 +137,7 @@ class RerankingPreparer:
     def _seen(self, conversations: ConversationPreparer, task: Rerank, index: int) -> EncoderInput:
         """The pair as a question to a vision model, in the words and order of mlx-vlm's `_vl_messages`."""
         document = task.documents[index]
-        written = document.query or task.query
-        query = (*task.query_media, *((Text(written),) if written else ()))
+        query = (*task.query_media, *((Text(task.query),) if task.query else ()))
         asked: tuple[Part, ...] = (
             Text(f"<Instruct>: {task.instruction or SEEN_INSTRUCTION}"),
             Text("<Query>:"),
@@ -153,7 +153,7 @@ class RerankingPreparer:
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
         text = plain_text(document, param)
         try:
-            sequence, length = build(document.query or task.query, text, truncating=truncating)
+            sequence, length = build(task.query, text, truncating=truncating)
         except TooLong as error:
             raise self._too_long(f"{param} and the query have {error.least} tokens or more", param) from None
         if length > self.tokenizer.limit and not truncating:
@@ -279,7 +279,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
         model = load_encoder(load, preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
-            "load_failed", 'Rerankers need mlx-vlm: pip install "pippin[embeddings]".'
+            "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ServerError(
@@ -309,8 +309,8 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         tokens, reading = _yes_and_no(preparer), Reading()
     plan = decide(find_facts(), preparer.options)
     configure(plan)
-    use = None if attends_both_ways(config) else KernelUse(threads=preparer.threads)
-    model, _ = load_weights(preparer.info, plan, progress, reading, use=use)
+    threads = None if attends_both_ways(config) else preparer.threads
+    model, _ = load_weights(preparer.info, plan, progress, reading, kernel_threads=threads)
     if preparer.conversations is not None:
         preparer.conversations.loaded(model)
         preparer.info = preparer.conversations.described(preparer.info)

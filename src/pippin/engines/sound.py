@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.tasks import SpeechFormat
 
@@ -60,7 +61,7 @@ def require_extra() -> None:
     if missing:
         needed = " and ".join(missing)
         raise ServerError(
-            "load_failed", f'Models that hear or speak need {needed}: pip install "pippin[audio]".'
+            "load_failed", f"Models that hear or speak need {needed}: {install_command('audio')}"
         )
 
 

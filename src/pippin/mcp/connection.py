@@ -5,16 +5,12 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from pippin import __version__
 from pippin.config.mcp_file import McpServer
-from pippin.mcp.browser import NotGranted
-
-if TYPE_CHECKING:
-    from pippin.mcp.authorization import Person
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +24,9 @@ MOST_TOOLS: Final = 256
 LONGEST_NAME: Final = 128
 """Most characters in a tool's name, as the protocol specifies; tools with longer names are left out."""
 LOGIN: Final = (
-    "it asks for a login (OAuth). Log in once with `pippin mcp login {name}`, or give it a token in `headers`, or a "
-    "client's secret in `oauth`."
+    "it asks for a login (OAuth). Give it a token in `headers`, or start it by a program that logs in: command `npx`, "
+    "args `mcp-remote` and its address."
 )
-NOT_KNOWN: Final = (
-    "its authorization server did not accept the client in `oauth`; check its id, secret and `issuer`."
-)
-MORE_RIGHTS: Final = "its server wants a login with more rights: `pippin mcp login {name}`"
 LONGEST_DESCRIPTION: Final = 4096
 
 State = Literal["connecting", "connected", "failed", "stopped"]
@@ -54,10 +46,8 @@ class CallFailed(Exception):
 
 
 class Connection:
-    def __init__(self, server: McpServer, person: "Person | None" = None) -> None:
-        """`person` grants access in a browser if the server asks for that; None: nobody can."""
+    def __init__(self, server: McpServer) -> None:
         self.server = server
-        self._person = person
         self.state: State = "connecting"
         self.error: str | None = None
         self.tools: tuple[RemoteTool, ...] = ()
@@ -100,12 +90,9 @@ class Connection:
             message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
             raise CallFailed(message) from None
         except Exception as error:
-            # The library raises no closed set of errors: from the protocol, HTTP, its streams, pydantic and OAuth, and
-            # a RuntimeError for a result that does not match its schema. In each case the call produced no result. The
+            # The library raises no closed set of errors: from the protocol, HTTP, its streams and pydantic, and a
+            # RuntimeError for a result that does not match its schema. In each case the call produced no result. The
             # model must learn that, and nothing else may fail because of it.
-            if self._login_wanted:
-                needed = MORE_RIGHTS.format(name=self.server.name)
-                raise CallFailed(f"The tool {tool!r} can't be called: {needed}.") from error
             log.warning(
                 "MCP server %s: calling %s failed (%s).", self.server.name, tool, type(error).__name__
             )
@@ -154,19 +141,17 @@ class Connection:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Connect once, for the duration of this context. Raises whatever the library does; `reason` explains it."""
+        """Connect once, for the duration of this context. Raises whatever the library does."""
         import mcp_types
 
         import mcp
-        from pippin.mcp.elicitation import Answers
 
         self._lost.clear()
         self._ended.clear()
         info = mcp_types.Implementation(name="pippin", version=__version__)
         self._login_wanted = False
         async with self._transport() as transport:
-            answers = Answers(self.server)
-            client = mcp.Client(transport, client_info=info, cache=None, elicitation_callback=answers)
+            client = mcp.Client(transport, client_info=info, cache=None)
             try:
                 async with asyncio.timeout(self.server.greeting_timeout):
                     await client.__aenter__()
@@ -206,10 +191,8 @@ class Connection:
             with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230 - the null device doesn't block
                 yield stdio_client(parameters, errlog=nowhere)
             return
-        from pippin.mcp.authorization import provider_of
         from pippin.mcp.bounds import bounded_client
 
-        auth = await asyncio.to_thread(provider_of, server, self._person, self._needs_login)
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
@@ -217,37 +200,23 @@ class Connection:
                 server.url,
                 headers=dict(server.headers),
                 timeout=server.timeout,
-                auth=auth,
                 httpx_client_factory=bounded_client,
             )
         else:
             from mcp.client.streamable_http import streamable_http_client
 
-            async with bounded_client(headers=dict(server.headers), auth=auth) as http:
-                if auth is None:
-                    hooks = (*http.event_hooks.get("response", ()), self._see_status)
-                    http.event_hooks = {**http.event_hooks, "response": list(hooks)}
+            async with bounded_client(headers=dict(server.headers)) as http:
+                hooks = (*http.event_hooks.get("response", ()), self._see_status)
+                http.event_hooks = {**http.event_hooks, "response": list(hooks)}
                 yield streamable_http_client(server.url, http_client=http)
 
     async def _see_status(self, answer: Any) -> None:
         """Check each HTTP answer, because the library turns all failures into one error without the status."""
         if answer.status_code == 401:
-            self._needs_login()
-
-    def _needs_login(self) -> None:
-        self._login_wanted = True
-
-    def reason(self, error: Exception) -> str:
-        """Why a connection failed, with the remedy if there is one for the operator."""
-        if not (self._login_wanted or asks_for_login(error)):
-            return reason_of(error)
-        oauth = self.server.oauth
-        if oauth is not None and oauth.grant == "client_credentials":
-            return NOT_KNOWN
-        return LOGIN.format(name=self.server.name)
+            self._login_wanted = True
 
     def _fail(self, error: Exception) -> None:
-        reason = self.reason(error)
+        reason = LOGIN if self._login_wanted or asks_for_login(error) else reason_of(error)
         if reason != self.error:  # log it once, not at every attempt
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
@@ -292,9 +261,6 @@ def reason_of(error: BaseException) -> str:
     """The innermost reason of a failed connection, in a few words without addresses or arguments."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    for each in _behind(error):
-        if isinstance(each, NotGranted):
-            return str(each)
     match error:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
             return "the library is missing; install pippin[mcp]."
@@ -310,17 +276,10 @@ def reason_of(error: BaseException) -> str:
 
 def asks_for_login(error: BaseException) -> bool:
     """Whether a failed connection needs a login: its causes include an HTTP 401, which the transports' libraries wrap
-    in classes of their own, or the authorization failed for good."""
-    if _has(error, "OAuthFlowError", "LoginNeeded"):
-        return True
+    in classes of their own."""
     return any(
         getattr(getattr(each, "response", None), "status_code", None) == 401 for each in _behind(error)
     )
-
-
-def _has(error: BaseException, *names: str) -> bool:
-    """Whether an error of one of these classes is among the causes. Matched by name, to avoid importing the library."""
-    return any(base.__name__ in names for each in _behind(error) for base in type(each).__mro__)
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:

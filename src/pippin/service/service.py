@@ -6,70 +6,35 @@ back at the end. `Service` starts runs, and ends them all on shutdown.
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
+from pippin.config.sampling_defaults import explain_sampling
 from pippin.core.completion import Completion
-from pippin.core.decoding import from_json
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
     Event,
     Failed,
-    Finished,
-    PartDelta,
-    PartEnded,
-    PartStarted,
-    Usage,
     merged,
 )
 from pippin.core.models import HubModel, ImageDefaults, ModelInfo, ModelKind, ModelState
-from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
-from pippin.service.awake import Awake, keeping_awake
 from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
-
-
-LARGEST: Final = 32 * 1024 * 1024  # bytes of a file
-PATHS: Final = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file")
-
-
-def tokenizer_settings(folder: Path) -> dict[str, Any] | None:
-    """The settings in `tokenizer_config.json` without paths, plus the chat template if it has a file of its own; None
-    if there is nothing to read."""
-    try:
-        settings = from_json(_read(folder / "tokenizer_config.json"), dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    for name in PATHS:
-        settings.pop(name, None)
-    template = folder / "chat_template.jinja"
-    if template.is_file():
-        settings["chat_template"] = _read(template).decode("utf-8", "replace")
-    return settings
-
-
-def _read(path: Path) -> bytes:
-    if not path.is_file() or path.stat().st_size > LARGEST:
-        raise OSError(f"{path.name} can't be read")
-    return path.read_bytes()
 
 
 DEFAULT: Final = "default"
@@ -176,51 +141,6 @@ class Names:
         return found[0] if len(found) == 1 else None
 
 
-Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
-
-PIPPIN: Final = Sampling(temperature=1.0)
-"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
-
-OPTION_OF: Final = {
-    each.name: each.public_name
-    for each in PARAMETERS
-    if each.public_name in {field.name for field in msgspec.structs.fields(ModelOptions)}
-}
-"""The options with which operators set sampling defaults, by parameter name."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A value and who set it, as `pippin show` prints it."""
-
-    name: str
-    value: Any
-    origin: Origin
-
-
-def explain_sampling(
-    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
-) -> list[Setting]:
-    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
-    defaults."""
-    settings = []
-    for name in Sampling.__struct_fields__:
-        option = getattr(options, OPTION_OF[name]) if name in OPTION_OF else None
-        inherited = name in OPTION_OF and option == getattr(server, OPTION_OF[name])
-        candidates: tuple[tuple[Any, Origin], ...] = (
-            (getattr(request, name), "request"),
-            (option, "server option" if inherited else "model option"),
-            (getattr(info.sampling, name), "checkpoint"),
-            (getattr(options.fallbacks, name), "profile"),
-            (getattr(PIPPIN, name), "Pippin"),
-        )
-        for value, origin in candidates:
-            if value is not None:
-                settings.append(Setting(name, value, origin))
-                break
-    return settings
-
-
 def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) -> Sampling:
     settings = explain_sampling(request, options, options, info)
     return Sampling(**{setting.name: setting.value for setting in settings})
@@ -245,14 +165,16 @@ def with_manner(request: GenerationRequest, options: ModelOptions) -> Generation
 def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
     """The request as the engine gets it. Raises `ServerError` if it asks for more new tokens than are allowed."""
     most = options.max_request_tokens
-    if most is not None and request.max_tokens is not None and request.max_tokens > most:
-        message = f"max_tokens is {request.max_tokens}, but this server allows at most {most}."
+    asked = request.max_tokens
+    if most is not None and asked is not None and asked > most and not request.cut_max_tokens:
+        message = f"max_tokens is {asked}, but this server allows at most {most}."
         raise ServerError("invalid_request", message, "max_tokens")
-    limits = [limit for limit in (options.max_tokens, most) if limit is not None]
+    wished = options.max_tokens if asked is None else asked
+    limits = [limit for limit in (wished, most) if limit is not None]
     return msgspec.structs.replace(
         with_manner(request, options),
         sampling=merge_sampling(request.sampling, options, info),
-        max_tokens=request.max_tokens if request.max_tokens is not None else min(limits, default=None),
+        max_tokens=min(limits, default=None),
     )
 
 
@@ -261,7 +183,7 @@ def completed(task: Task, options: ModelOptions, info: ModelInfo) -> Task:
     `ServerError`."""
     match task:
         case Generate(request):
-            return Generate(widened(with_defaults(request, options, info)))
+            return Generate(with_defaults(request, options, info))
         case CountTokens(request):
             return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
         case RenderTemplate(request):
@@ -295,7 +217,7 @@ class AnyRun(Protocol):
 class Starter(Protocol):
     """Anything that starts tasks as `Service.start` does."""
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun: ...
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
 
 
 class Run:
@@ -312,7 +234,6 @@ class Run:
         self._lease = lease
         self._mailbox: Mailbox
         self._request = request
-        self._best_of = request if request is not None and (request.best_of or 1) > request.n else None
         self._on_close = on_close
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -331,8 +252,6 @@ class Run:
 
     async def take(self) -> list[Event]:
         """All events since the last call, waiting for at least one; empty after the end."""
-        if self._best_of is not None:
-            return best_choices(await self._take_all(), self._best_of)
         return await self._mailbox.take()
 
     def hold_back(self) -> None:
@@ -343,8 +262,7 @@ class Run:
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
         completion = Completion(accepted=self.accepted)
-        events = await self._take_all()
-        for event in best_choices(events, self._best_of) if self._best_of else events:
+        for event in await self._take_all():
             completion.add(event)
         return completion
 
@@ -410,70 +328,6 @@ class Run:
         return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
 
 
-def widened(request: GenerationRequest) -> GenerationRequest:
-    """The request that the engine runs: all candidates, with the logprobs that rank them."""
-    if request.best_of is None or request.best_of <= request.n:
-        return msgspec.structs.replace(request, best_of=None)
-    logprobs = 0 if request.logprobs is None else request.logprobs
-    return msgspec.structs.replace(request, n=request.best_of, best_of=None, logprobs=logprobs)
-
-
-def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]:
-    """The events of the `request.n` best candidates, best first. All other events stay in front.
-
-    Every candidate was computed and counts: the usage of those left out is added to the best one's.
-    """
-    means = _mean_logprobs(events)
-    ranking = sorted(means, key=lambda choice: (-means[choice], choice))[: request.n]
-    number = {choice: rank for rank, choice in enumerate(ranking)}
-    kept: dict[int, list[Event]] = {rank: [] for rank in range(len(ranking))}
-    rest: list[Event] = []
-    left_out = [event.usage for event in events if isinstance(event, Finished) and event.choice not in number]
-    for event in events:
-        match event:
-            case PartStarted(choice) | PartDelta(choice) | PartEnded(choice) | Finished(choice):
-                if choice in number:
-                    kept[number[choice]].append(_renumbered(event, number[choice], request))
-            case _:
-                rest.append(event)
-    if kept and isinstance(last := kept[0][-1], Finished):
-        kept[0][-1] = msgspec.structs.replace(last, usage=_bearing(last.usage, left_out))
-    return rest + [event for rank in kept for event in kept[rank]]
-
-
-def _bearing(usage: Usage, others: list[Usage]) -> Usage:
-    """The usage plus the completion tokens of `others`; the prompt is the same for all."""
-    every = (usage, *others)
-    return msgspec.structs.replace(
-        usage,
-        completion_tokens=sum(each.completion_tokens for each in every),
-        reasoning_tokens=sum(each.reasoning_tokens for each in every),
-        draft_tokens=sum(each.draft_tokens for each in every),
-        accepted_tokens=sum(each.accepted_tokens for each in every),
-    )
-
-
-def _mean_logprobs(events: list[Event]) -> dict[int, float]:
-    sums: dict[int, float] = defaultdict(float)
-    counts: dict[int, int] = defaultdict(int)
-    for event in events:
-        match event:
-            case PartDelta(choice, _, _, tokens):
-                sums[choice] += sum(token.logprob or 0.0 for token in tokens)
-                counts[choice] += len(tokens)
-            case Finished(choice):
-                counts[choice] += 0  # a candidate even without any text
-    return {choice: sums[choice] / count if count else 0.0 for choice, count in counts.items()}
-
-
-def _renumbered(
-    event: PartStarted | PartDelta | PartEnded | Finished, choice: int, request: GenerationRequest
-) -> Event:
-    if isinstance(event, PartDelta) and request.logprobs is None:
-        event = msgspec.structs.replace(event, tokens=())
-    return msgspec.structs.replace(event, choice=choice)
-
-
 NAMED: Final = 5  # models listed in the refusal of a task for another kind
 LAST_WORDS: Final = 1.0  # seconds for readers to report that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
@@ -504,38 +358,32 @@ class Start:
 class Service:
     """Starts tasks on models of the pool, and ends all in order when the server stops."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        catalog: ModelSource,
-        pool: Pool,
-        awake: Awake | None = None,
-    ) -> None:
-        """`awake` keeps the machine from sleeping; None leaves sleep alone."""
+    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
         self.catalog = catalog
         self.pool = pool
         self._options = options
         self._names = Names(options, catalog, pool)
         self._image_defaults = ImageDefaultsReader()
-        self._awake = awake
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, Start] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
         self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
         self._closing = False
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> Run:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> Run:
         """Start a task; returns once it is accepted, which may take as long as a load.
 
-        `id` must be unique among running requests; `client` identifies the caller in the log. Raises `ServerError` for
-        every failure that deserves a status code.
+        `id` must be unique among running requests; the model's places are shared out among `account`s. Raises
+        `ServerError` for every failure that deserves a status code.
         """
+        if isinstance(task, Generate):
+            task = Generate(msgspec.structs.replace(task.request, account=account))
         seconds = self._time_limit(task)
         begun = asyncio.get_running_loop().time()
         with self._starts(task, id, seconds):
-            log.debug("Request %s of %s for model %r.", id, client or "a client", model)
+            log.debug("Request %s of %s for model %r.", id, account or "a client", model)
             async with asyncio.timeout(seconds):
-                lease = await self._leased(task, model)
+                lease = await self._leased(task, model, account)
                 run = Run(id, lease, task.request if isinstance(task, Generate) else None, self._forget)
                 try:
                     if isinstance(task, Generate) and summarizes(task.request, lease.options):
@@ -575,10 +423,6 @@ class Service:
         Raises `ServerError("model_not_found")`.
         """
         return await self._names.find(name, kind)
-
-    def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
-        """The tokenizer settings in the model's folder; None if there are none. Reads the disk."""
-        return None if info.path is None else tokenizer_settings(Path(info.path))
 
     def image_defaults(self, info: ModelInfo, task: Literal["generate", "edit"]) -> ImageDefaults:
         """The defaults of an image model. Reads the disk without loading a model, and blocks.
@@ -620,8 +464,6 @@ class Service:
             self.end_all()
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
-        if self._awake is not None:
-            await self._awake.close()
 
     async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
@@ -635,8 +477,6 @@ class Service:
         if isinstance(task, Generate):
             self._check_choices(task.request)
         start = self._starting[id] = Start()
-        if self._awake is not None:
-            self._awake.working()
         try:
             yield
         except asyncio.CancelledError:
@@ -650,14 +490,14 @@ class Service:
             del self._starting[id], start
             self._tell()
 
-    async def _leased(self, task: Task, model: str) -> Lease:
+    async def _leased(self, task: Task, model: str, account: str) -> Lease:
         """A lease of the model that is meant. Raises `ServerError`."""
         info = await self._found(model, task.model_kind)
         if not suits(task, info):
             raise wrong_kind(task, info, await asyncio.to_thread(self.models))
         if self.pool.info(info.id) is None:
             await self.complete(info)
-        return await self.pool.lease(info)
+        return await self.pool.lease(info, account)
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
         """Find the model, or download a missing one where that is allowed, once for all callers."""
@@ -691,7 +531,7 @@ class Service:
         request = with_defaults(asked, lease.options, lease.worker.info)
         request = msgspec.structs.replace(request, overflow="error")
         try:
-            await run.begin(Generate(widened(request)))
+            await run.begin(Generate(request))
         except ServerError as error:
             if error.report.kind != "context_length_exceeded":
                 raise
@@ -700,7 +540,7 @@ class Service:
         _, dropped = await with_summary(
             request,
             lambda part: self._ask(lease, part, f"{run.id}.summary"),
-            lambda shorter: run.begin(Generate(widened(shorter))),
+            lambda shorter: run.begin(Generate(shorter)),
         )
         if run.accepted is not None:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
@@ -721,8 +561,6 @@ class Service:
     def _tell(self) -> None:
         self._ended.set()
         self._ended = asyncio.Event()
-        if self._awake is not None and not self.active:
-            self._awake.resting()
 
     async def _until_idle(self, seconds: float) -> bool:
         try:
@@ -741,15 +579,9 @@ class Service:
 
     def _check_choices(self, request: GenerationRequest) -> None:
         most = self._options.max_choices
-        for name, count in (("n", request.n), ("best_of", request.best_of or 1)):
-            if not 1 <= count <= most:
-                message = (
-                    f"`{name}` is {count}; it must be from 1 to {most}, the most that this server gives."
-                )
-                raise ServerError("invalid_request", message, name, code="invalid_value")
-        if request.best_of is not None and request.best_of < request.n:
-            message = f"`best_of` is {request.best_of}; it must not be below `n`, which is {request.n}."
-            raise ServerError("invalid_request", message, "best_of", code="invalid_value")
+        if not 1 <= request.n <= most:
+            message = f"`n` is {request.n}; it must be from 1 to {most}, the most that this server gives."
+            raise ServerError("invalid_request", message, "n", code="invalid_value")
 
     def _time_limit(self, task: Task) -> float | None:
         own = task.request.timeout if isinstance(task, Generate) else None
@@ -759,9 +591,7 @@ class Service:
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
-    awake = keeping_awake(wanted=options.prevent_sleep)
-    pool = Pool(options, catalog, estimate, memory_budget(options))
-    return Service(options, catalog, pool, awake)
+    return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
 
 
 def suits(task: Task, info: ModelInfo) -> bool:

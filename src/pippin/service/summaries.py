@@ -131,6 +131,7 @@ def _transcript_request(
         adapter=request.adapter,
         cache_salt=request.cache_salt,
         priority=request.priority,
+        account=request.account,
     )
 
 

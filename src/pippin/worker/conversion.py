@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from pippin.core.errands import Conversion, Converted, ErrandFailed
+from pippin.core.errands import Conversion, Converted
 from pippin.core.models import WorkerSpec
 from pippin.worker.errand import Tell, run
 
@@ -15,4 +15,4 @@ def convert(spec: WorkerSpec, asked: Conversion, tell: Tell) -> Converted:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Conversion, convert, ErrandFailed))
+    sys.exit(run(Conversion, convert))

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
+from pippin.core.errands import ErrandFailed
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.cpu.blas import accelerate_blas
@@ -25,9 +26,7 @@ Asked = TypeVar("Asked", bound=Struct)
 Tell = Callable[[Struct], None]
 
 
-def run(
-    kind: type[Asked], work: Callable[[WorkerSpec, Asked, Tell], Struct], failed: Callable[[str], Struct]
-) -> int:
+def run(kind: type[Asked], work: Callable[[WorkerSpec, Asked, Tell], Struct]) -> int:
     """Do the errand and return the exit status: 0 done, 1 refused with the reason written."""
     spec = from_json(sys.stdin.buffer.readline(), WorkerSpec)
     asked = from_json(sys.stdin.buffer.readline(), kind)
@@ -47,7 +46,7 @@ def run(
         with own_file_limit():
             tell(work(spec, asked, tell))
     except ServerError as error:
-        tell(failed(error.report.message))
+        tell(ErrandFailed(error.report.message))
         return 1
     except KeyboardInterrupt:  # Ctrl-C reached the parent too, which reports it
         return 1

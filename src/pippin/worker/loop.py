@@ -46,9 +46,17 @@ from pippin.core.link import (
 )
 from pippin.core.models import WorkerSpec
 from pippin.core.traces import trace_of
-from pippin.engines.base import Emission, Engine, Job, NeedsWeightsError, Preparer
+from pippin.engines.base import (
+    Emission,
+    Engine,
+    Job,
+    NeedsWeightsError,
+    NobodyWaitsError,
+    Preparer,
+    check_wanted,
+    wanted_while,
+)
 from pippin.engines.device import give_arrays_back
-from pippin.engines.waiting import NobodyWaitsError, check_wanted, wanted_while
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait

@@ -2,7 +2,7 @@
 
 import sys
 
-from pippin.core.errands import ErrandFailed, Report, Verification
+from pippin.core.errands import Report, Verification
 from pippin.core.models import WorkerSpec
 from pippin.worker.errand import Tell, run
 
@@ -14,4 +14,4 @@ def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Verification, verify, ErrandFailed))
+    sys.exit(run(Verification, verify))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import httpx
@@ -138,10 +139,35 @@ def test_hosts_of_this_machine_and_of_the_operator_are_let_in(host: str) -> None
     assert reply.status_code == 200
 
 
-def test_a_public_address_answers_to_any_host_unless_told() -> None:
-    assert ask("GET", "/v1/models", headers={"host": "x.example"}, host="0.0.0.0").status_code == 200
-    restricted = {"host": "0.0.0.0", "allowed_hosts": ("api.example",)}
-    assert ask("GET", "/v1/models", headers={"host": "x.example"}, **restricted).status_code == 403
+def test_a_public_address_answers_to_any_host_if_keys_guard_it() -> None:
+    keyed = {"host": "0.0.0.0", "api_keys": ("one",)}
+    shown = {"host": "x.example", "x-api-key": "one"}
+    assert ask("GET", "/v1/models", headers=shown, **keyed).status_code == 200
+    restricted = keyed | {"allowed_hosts": ("api.example",)}
+    assert ask("GET", "/v1/models", headers=shown, **restricted).status_code == 403
+
+
+OWN = socket.gethostname().lower()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("192.168.1.20:8000", 200),
+        ("[fe80::1]:8000", 200),
+        ("localhost:8000", 200),
+        (f"{OWN}:8000", 200),
+        (f"{OWN.partition('.')[0]}.local", 200),
+        ("evil.example:8000", 403),
+        (f"{OWN}.evil.example", 403),
+        ("192.168.1.20.evil.example", 403),
+    ],
+)
+def test_without_keys_a_public_address_answers_to_its_own_hosts_alone(host: str, status: int) -> None:
+    assert ask("GET", "/v1/models", headers={"host": host}, host="0.0.0.0").status_code == status
+    named = {"host": "0.0.0.0", "allowed_hosts": (host.partition(":")[0],)}
+    if status == 403:
+        assert ask("GET", "/v1/models", headers={"host": host}, **named).status_code == 200
 
 
 def test_a_public_address_without_a_key_warns_and_closes_management(caplog: pytest.LogCaptureFixture) -> None:

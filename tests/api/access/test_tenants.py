@@ -207,6 +207,50 @@ def test_what_a_key_stored_is_not_read_by_the_key_that_takes_its_place(tmp_path:
     assert ask(server("k-b", "k-a"), "GET", path, "a").json()["metadata"] == {"secret": "x"}
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/api/chat", CHAT | {"stream": False}),
+        ("/v1/responses", {"model": MODEL.id, "input": "Hi"}),
+        ("/v1/messages", CHAT | {"max_tokens": 4}),
+    ],
+)
+@pytest.mark.parametrize("wish", [0, 0.001, "5m", -1])
+def test_how_long_a_model_stays_is_for_administrators(
+    path: str, fields: dict[str, Any], wish: Any, keys: str
+) -> None:
+    body = fields | {"keep_alive": wish}
+    for who, honoured in (("root", True), ("bob", False)):
+        service = FakeService()
+        reply = ask(application(service, api_key_file=keys), "POST", path, who, json=body)
+        assert reply.is_success, reply.text
+        task = service.runs[0].task
+        assert isinstance(task, Generate)
+        assert (task.request.keep_alive is not None) == honoured
+
+
+def test_only_administrators_put_a_request_before_those_of_others(keys: str) -> None:
+    def asked(priority: int, who: str) -> httpx.Response:
+        app = application(FakeService(), api_key_file=keys)
+        return ask(app, "POST", "/v1/chat/completions", who, json=CHAT | {"priority": priority})
+
+    assert asked(-(2**31), "root").is_success
+    assert asked(7, "bob").is_success
+    refused = asked(-1, "bob")
+    assert refused.status_code == 403
+    assert refused.json()["error"]["param"] == "priority"
+
+
+def test_without_keys_on_a_public_address_nobody_decides_for_others() -> None:
+    service = FakeService()
+    app = application(service, host="0.0.0.0")
+    assert ask(app, "POST", "/v1/chat/completions", json=CHAT | {"keep_alive": 0}).is_success
+    assert isinstance(task := service.runs[0].task, Generate)
+    assert task.request.keep_alive is None
+    assert ask(app, "POST", "/v1/chat/completions", json=CHAT | {"priority": -1}).status_code == 403
+
+
 def test_a_salt_follows_the_key_not_its_place() -> None:
     async def salt(key: str, *given: str) -> str | None:
         service = FakeService()

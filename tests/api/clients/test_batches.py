@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import openai
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from pippin.api.access.keys import KeyEntry, read_key_file
 from pippin.api.batches import store
 from tests.api.live_server import MODEL, live_server
-from tests.clients import anthropic_of, openai_of
+from tests.clients import openai_of
 from tests.running_server import running_process, running_server
 
 SCRIPT: dict[str, Any] = {
@@ -42,12 +40,6 @@ def address(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def client(address: str) -> Iterator[OpenAI]:
     with openai_of(address) as made:
-        yield made
-
-
-@pytest.fixture
-def messages(address: str) -> Iterator[Anthropic]:
-    with anthropic_of(address) as made:
         yield made
 
 
@@ -208,24 +200,14 @@ def test_many_small_files_take_their_room_too(client: OpenAI) -> None:
     assert caught.value.status_code == 413
 
 
-def test_answers_of_batches_take_room_until_they_are_deleted(messages: Anthropic) -> None:
-    def ended_of(count: int) -> Any:
-        params: Any = {"model": MODEL, "max_tokens": 3500, "messages": [{"role": "user", "content": "much"}]}
-        lines: Any = [{"custom_id": f"line-{number}", "params": params} for number in range(count)]
-        batch = messages.messages.batches.create(requests=lines)
-        deadline = time.monotonic() + SECONDS
-        while (batch := messages.messages.batches.retrieve(batch.id)).processing_status != "ended":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return batch
-
-    full = ended_of(80)  # 1.2 MB of answers
-    kinds = [each.result for each in messages.messages.batches.results(full.id)]
-    refused = [each.error.error.message for each in kinds if each.type == "errored"]
+def test_answers_of_batches_take_room_until_they_are_deleted(client: OpenAI) -> None:
+    lines = [chat(number, "much", max_tokens=3500) for number in range(80)]  # 1.2 MB of answers
+    full = ended(client, begun(client, *lines))
+    refused = results(client, full.error_file_id)
     assert 0 < len(refused) < 80
-    assert all("--files-mb" in each for each in refused)
-    messages.messages.batches.delete(full.id)
-    assert ended_of(2).request_counts.succeeded == 2
+    assert all("--files-mb" in line["response"]["body"]["error"]["message"] for line in refused)
+    client.files.delete(full.output_file_id)
+    assert ended(client, begun(client, *lines[:2])).request_counts.completed == 2
 
 
 def test_ended_batches_are_kept_without_their_lines_and_not_for_ever(
@@ -247,14 +229,14 @@ def test_ended_batches_are_kept_without_their_lines_and_not_for_ever(
 
 def test_a_key_reaches_by_batches_what_it_reaches_by_itself(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
-    keys.write_text("a: {key: one, endpoints: [/files, /batches, /messages/batches, /embeddings]}\n")
+    keys.write_text("a: {key: one, endpoints: [/files, /batches, /embeddings]}\n")
     options = {"files_dir": str(tmp_path / "files"), "api_key_file": str(keys)}
-    with live_server(tmp_path, SCRIPT, **options) as address, openai_of(address, "one") as client:
-        with pytest.raises(openai.PermissionDeniedError, match="/chat/completions"):
-            begun(client, chat(0))
-        with anthropic_of(address, "one") as messages, pytest.raises(anthropic.PermissionDeniedError):
-            params: Any = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
-            messages.messages.batches.create(requests=[{"custom_id": "a", "params": params}])
+    with (
+        live_server(tmp_path, SCRIPT, **options) as address,
+        openai_of(address, "one") as client,
+        pytest.raises(openai.PermissionDeniedError, match="/chat/completions"),
+    ):
+        begun(client, chat(0))
 
 
 def test_an_endpoint_that_is_withdrawn_while_a_batch_runs_is_closed_to_its_lines(tmp_path: Path) -> None:
@@ -379,47 +361,10 @@ def test_a_batch_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert [line["custom_id"] for line in found] == [f"line-{number}" for number in range(9)]
 
 
-def test_messages_are_answered_in_batches(messages: Anthropic) -> None:
-    def request(number: int, text: str) -> Any:
-        asked = [{"role": "user", "content": f"{text} {number}"}]
-        return {
-            "custom_id": f"line-{number}",
-            "params": {"model": MODEL, "max_tokens": 32, "messages": asked},
-        }
-
-    batch = messages.messages.batches.create(requests=[request(0, "Hello"), request(1, "refuse")])
-    assert batch.processing_status == "in_progress"
-    deadline = time.monotonic() + SECONDS
-    while (batch := messages.messages.batches.retrieve(batch.id)).processing_status != "ended":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert (batch.request_counts.succeeded, batch.request_counts.errored) == (1, 1)
-    first, second = messages.messages.batches.results(batch.id)
-    assert first.custom_id == "line-0"
-    assert first.result.type == "succeeded"
-    assert first.result.message.content[0].text == "Hello 0"  # type: ignore[union-attr]
-    assert second.result.type == "errored"
-    assert second.result.error.error.type == "invalid_request_error"
-    assert [each.id for each in messages.messages.batches.list()] == [batch.id]
-    assert messages.messages.batches.delete(batch.id).type == "message_batch_deleted"
-    with pytest.raises(Exception, match="no batch"):
-        messages.messages.batches.retrieve(batch.id)
-
-
-def test_requests_with_one_name_are_refused(messages: Anthropic) -> None:
-    params: Any = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
-    same: Any = [{"custom_id": "a", "params": params}] * 2
-    with pytest.raises(Exception, match=r"requests\[1\].custom_id"):
-        messages.messages.batches.create(requests=same)
-
-
-@pytest.mark.parametrize("params", [b'{"mess\xc9": []}', b'"text"', b"[" * 5000 + b"]" * 5000])
-def test_requests_that_are_no_objects_are_refused_by_name(address: str, params: bytes) -> None:
-    body = b'{"requests": [{"custom_id": "a", "params": ' + params + b"}]}"
-    headers = {"content-type": "application/json"}
-    reply = httpx.post(f"{address}/v1/messages/batches", content=body, headers=headers)
-    assert reply.status_code == 400, reply.text
-    assert reply.json()["error"]["type"] == "invalid_request_error"
+def test_batches_of_messages_name_the_way_out(address: str) -> None:
+    reply = httpx.post(f"{address}/v1/messages/batches", json={"requests": []})
+    assert reply.status_code == 404
+    assert "/v1/batches" in reply.json()["error"]["message"]
 
 
 def test_a_second_server_on_the_same_folder_says_so(tmp_path: Path) -> None:

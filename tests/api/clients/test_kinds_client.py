@@ -155,7 +155,7 @@ def test_a_texts_object_is_the_text(address: str) -> None:
     assert one["embedding"] == other["embedding"]
 
 
-# Rerank and score
+# Rerank
 
 
 def test_documents_and_queries_may_be_pictures(address: str) -> None:
@@ -213,16 +213,6 @@ def test_rerank_bodies_that_cannot_be_honoured_are_refused_by_name(
 ) -> None:
     reply = post(address, "/v1/rerank", **body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
-
-
-def test_scores_of_one_text_against_many_and_of_pairs(address: str) -> None:
-    many = post(address, "/v1/score", text_1="red fish", text_2=["red fish", "red", "x"]).json()
-    assert [item["score"] for item in many["data"]] == [1.0, 0.5, 0.0]
-    pairs = post(address, "/v1/score", text_1=["red", "blue"], text_2=["red", "red"]).json()
-    assert [item["score"] for item in pairs["data"]] == [1.0, 0.0]
-    raw = post(address, "/v1/score", text_1="red", text_2="red", use_activation=False).json()
-    assert raw["data"][0]["score"] == 5.0
-    assert post(address, "/v1/score", text_1=["a", "b"], text_2=["c"]).status_code == 400
 
 
 # Speech to text
@@ -549,9 +539,3 @@ def test_every_kind_is_counted_by_the_one_observer(address: str) -> None:
     counted = [line for line in metrics.splitlines() if 'kind="embeddings"' in line or "embeddings" in line]
     assert any("stop" in line for line in counted), metrics
     assert not any("cancelled" in line for line in counted)
-
-
-def test_a_model_without_a_tokenizer_of_its_own_says_so(address: str) -> None:
-    reply = httpx.get(f"{address}/tokenizer_info")
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
-    assert httpx.get(f"{address}/tokenizer_info", params={"model": "nobody-has-this"}).status_code == 404

@@ -191,7 +191,7 @@ def test_bookkeeping_fields_are_accepted(name: str) -> None:
         ("n", [1, 16], [0, 1025, -1, 10**9]),
         ("top_logprobs", [], [-1, 21]),
         ("max_tokens", [1, 4096], [0, -2, 1.5, "9", 10**12]),
-        ("max_completion_tokens", [1], [0, -1]),
+        ("max_completion_tokens", [1, -1], [0]),
         ("logit_bias", [{"5": -100}, {}], [{"-5": 1}, {"x": 1}, {"5": 101}, [1]]),
         ("stop", ["a", ["a", "b"], [], None], ["", [""], ["a"] * 33, [1], "x" * 1025]),
         ("stop_token_ids", [[1, 2]], [[-1], [2**31], list(range(65))]),
@@ -534,11 +534,12 @@ def test_scores_of_a_prompt_are_asked_for_with_echo_and_no_new_tokens() -> None:
     refusal(openai_completions.dialect, max_tokens=0)
 
 
-def test_the_best_of_several_is_chosen_but_never_streamed() -> None:
-    [request] = complete(n=2, best_of=4)
-    assert (request.n, request.best_of) == (2, 4)
+def test_as_many_are_sent_as_run() -> None:
+    [request] = complete(n=2, best_of=2)
+    assert request.n == 2
+    refusal(openai_completions.dialect, n=2, best_of=4)
+    refusal(openai_completions.dialect, best_of=2)
     refusal(openai_completions.dialect, n=10**12)
-    refusal(openai_completions.dialect, best_of=2, stream=True)
     refusal(openai_completions.dialect, n=16, prompt=["a"] * 100)
     refusal(openai_completions.dialect, suffix="x", prompt=[1, 2])
 

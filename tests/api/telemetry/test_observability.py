@@ -2,28 +2,20 @@
 
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pippin.api.access import exchange
 from pippin.api.access.exchange import Exchange
 from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges
-from pippin.api.telemetry.observer import TracingObserver, Unobserved
 from pippin.cli.logs import JsonFormatter
 from pippin.config.mcp_file import McpSettings
-from pippin.core.events import Accepted, Finished, PartDelta, PartStarted, Timings, Usage
+from pippin.core.events import Accepted, Finished, PartDelta, PartStarted, Usage
 from pippin.core.models import EngineStats, ModelState
 from pippin.mcp import ToolServers
-from tests.api.fakes import MODEL
 
 ROOT = Path(__file__).parents[3]
 NAME = re.compile(r"\b(?:pippin|vllm_mlx)_[a-z_]+")
@@ -68,31 +60,6 @@ def test_the_dashboard_is_json_with_a_query_in_every_panel() -> None:
     assert all(panel["targets"][0]["expr"] for panel in panels)
 
 
-def test_a_request_is_one_span_with_figures_and_without_words() -> None:
-    memory = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(memory))
-    observer = TracingObserver(Unobserved(), provider.get_tracer("test"))
-    run = observer.request("chat_completions", "m", stream=True)
-    run.accepted([Accepted(7)])
-    run.events([PartStarted(0, 0, "text"), PartDelta(0, 0, "a secret"), PartDelta(0, 0, "more")])
-    run.events([Finished(0, "stop", usage=Usage(completion_tokens=2), timings=Timings(queue=1, prefill=2))])
-    run.closed()
-    failing = observer.request("messages", "m", stream=False)
-    failing.failed("overloaded")
-    failing.closed()
-    first, second = memory.get_finished_spans()
-    assert first.name == "chat_completions m"
-    assert first.attributes is not None
-    assert first.attributes["gen_ai.usage.input_tokens"] == 7
-    assert first.attributes["gen_ai.usage.output_tokens"] == 2
-    assert first.attributes["pippin.prefill_ms"] == 2
-    assert [event.name for event in first.events] == ["accepted", "first token"]
-    assert "secret" not in first.to_json()
-    assert second.attributes is not None
-    assert second.attributes["error.type"] == "overloaded"
-
-
 def line_of(elapsed: float, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
     finished = Exchange(id="abc", path="/v1/chat/completions", status=200)
     finished.started = time.perf_counter() - elapsed
@@ -111,21 +78,29 @@ def test_a_slow_request_is_named_with_where_its_time_went(caplog: pytest.LogCapt
     assert line_of(1, caplog).levelname == "INFO"
 
 
+FROM_THE_PAGE = [(b"sec-fetch-site", b"same-origin")]
+
+
 @pytest.mark.parametrize(
-    ("path", "status", "level"),
+    ("path", "headers", "status", "level"),
     [
-        ("/healthz", 200, "DEBUG"),
-        ("/metrics", 200, "DEBUG"),
-        ("/readyz", 503, "DEBUG"),
-        ("/metrics", 401, "INFO"),
-        ("/v1/models", 200, "INFO"),
+        ("/healthz", [], 200, "DEBUG"),
+        ("/metrics", [], 200, "DEBUG"),
+        ("/readyz", [], 503, "DEBUG"),
+        ("/metrics", [], 401, "INFO"),
+        ("/v1/models", [], 200, "INFO"),
+        ("/v1/models", FROM_THE_PAGE, 200, "DEBUG"),
+        ("/v1/models", FROM_THE_PAGE, 401, "INFO"),
+        ("/page/chat.js", [], 200, "DEBUG"),
+        ("/", [], 200, "DEBUG"),
     ],
 )
-def test_answers_to_probes_are_for_debugging(
-    path: str, status: int, level: str, caplog: pytest.LogCaptureFixture
+def test_answers_to_probes_and_to_the_page_are_for_debugging(
+    path: str, headers: list[tuple[bytes, bytes]], status: int, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    asked = exchange.open_exchange({"type": "http", "method": "GET", "path": path, "headers": headers})
     with caplog.at_level(logging.DEBUG, logger=exchange.__name__):
-        exchange.write_line("GET", Exchange(id="abc", path=path), status)
+        exchange.write_line("GET", asked, status)
     assert caplog.records[-1].levelname == level
 
 
@@ -140,38 +115,3 @@ def test_a_json_line_has_the_requests_id_and_its_facts_as_fields(caplog: pytest.
     assert line["request_id"] == "abc"
     assert (line["status"], line["client"], line["prefill"]) == (200, "alice", 2)
     assert line["level"] == "info"
-
-
-TRACED = """
-import asyncio
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.api.fakes import MODEL, FakeService, application, client_of
-
-memory, provider = InMemorySpanExporter(), TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(memory))
-trace.set_tracer_provider(provider)
-
-async def main():
-    async with client_of(application(FakeService(), api_keys=("a secret",))) as client:
-        for stream in (False, True):
-            body = {"model": MODEL.id, "stream": stream, "messages": [{"role": "user", "content": "a secret"}]}
-            await client.post("/v1/chat/completions", json=body, headers={"x-api-key": "a secret"})
-
-asyncio.run(main())
-for span in memory.get_finished_spans():
-    assert "secret" not in span.to_json()
-    print(span.name, span.attributes["gen_ai.usage.output_tokens"] > 0, span.attributes["pippin.stream"])
-"""
-
-
-def test_where_the_operator_set_up_traces_every_request_is_in_them() -> None:
-    """In a process of its own, because a provider can be set only once."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])}
-    done = subprocess.run(
-        [sys.executable, "-c", TRACED], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    name = f"chat_completions {MODEL.id} True"
-    assert done.stdout.splitlines() == [f"{name} False", f"{name} True"], done.stderr

@@ -3,13 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pippin.catalog import Catalog, default_roots, footprint, read_info
-from pippin.cli.fitting.fit import measure, sequence_memory
+from pippin.catalog.footprint import KERNEL_DECODERS
+from pippin.cli.fitting.fit import Contexts, measure, sequence_memory
 from pippin.cli.fitting.source import Source, read_source
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
+from tests.engines.tiny_models import ARCHITECTURES
 
 LLAMA = {
     "model_type": "llama",
@@ -51,10 +54,8 @@ def test_full_attention_takes_bytes_for_every_token_and_client() -> None:
 
 def test_few_bits_and_windows_take_less() -> None:
     packed = measure(source({**LLAMA, "head_dim": 64}, kv_bits=4), 8192, 1, 2 * GB).contexts
-    wide = measure(source({**LLAMA, "head_dim": 64}), 8192, 1, 2 * GB).contexts
     assert packed is not None
-    assert wide is not None
-    assert packed.context_bytes < wide.context_bytes / 4
+    assert packed.context_bytes < 8192 * 4 * TOKEN / 4
     gemma = {
         **LLAMA,
         "model_type": "gemma3_text",
@@ -67,6 +68,16 @@ def test_few_bits_and_windows_take_less() -> None:
     assert sliding is not None
     layer = 2 * 2 * 16 * 4
     assert sliding.context_bytes == 8192 * layer + 5 * 512 * layer
+
+
+@pytest.mark.parametrize("architecture", sorted(KERNEL_DECODERS & ARCHITECTURES.keys()))
+def test_the_configuration_tells_what_the_models_own_caches_tell(architecture: str) -> None:
+    from pippin.engines.language.kv_cache.estimate import Question, answer
+
+    config = {"model_type": architecture, **ARCHITECTURES[architecture]}
+    fit = measure(source(config), 5000, 3, GB + 10**8)
+    asked = Question(config=config, dtype="float32", context=5000, clients=3, memory=10**8, window=65_536)
+    assert fit.contexts == Contexts(**msgspec.structs.asdict(answer(asked)))
 
 
 def test_an_architecture_that_is_not_known_is_told_without_its_context() -> None:

@@ -1,12 +1,12 @@
-"""The list that `pippin recommend` picks from: its shapes against MLX's own modules, and what is picked."""
+"""The list that `pippin recommend` picks from: its sizes against MLX's own modules, and what is picked."""
 
-import math
 from typing import Any
 
 import pytest
 
+from pippin.catalog.footprint import context_bytes
 from pippin.catalog.names import is_repository
-from pippin.cli.fitting.recommend import CONTEXT, Recommended, pick, recommended
+from pippin.cli.fitting.recommend import Recommended, pick, recommended
 
 LISTED = {each.id.removeprefix("mlx-community/"): each for each in recommended()}
 PUBLISHED = {
@@ -20,6 +20,9 @@ PUBLISHED = {
     "Llama-3.2-1B-Instruct-4bit": 1.24,
     "Qwen3-VL-8B-Instruct-4bit": 8.8,
     "Qwen3-VL-4B-Instruct-4bit": 4.4,
+    "Qwen2.5-Coder-14B-Instruct-4bit": 14.7,
+    "Qwen2.5-Coder-7B-Instruct-4bit": 7.6,
+    "Qwen2.5-Coder-1.5B-Instruct-4bit": 1.54,
     "Qwen3-Embedding-8B-4bit-DWQ": 7.6,
     "Qwen3-Embedding-0.6B-4bit-DWQ": 0.6,
 }
@@ -27,34 +30,25 @@ PUBLISHED = {
 
 
 def config(listed: Recommended) -> dict[str, Any]:
-    """As config.json has it, under the names of transformers."""
-    shape = listed.shape
+    """What mlx-lm's classes need, with what the list says of the decoder."""
     return {
-        "model_type": {"gemma3": "gemma3_text", "qwen3_vl": "qwen3"}.get(
-            listed.architecture, listed.architecture
-        ),
-        "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "intermediate_size": shape.intermediate,
-        "moe_intermediate_size": shape.intermediate,
-        "num_experts": shape.experts,
-        "num_local_experts": shape.experts,
         "num_experts_per_tok": 4,
-        "vocab_size": shape.vocab,
-        "tie_word_embeddings": shape.tables == 1,
-        "sliding_window": shape.window or None,
-        "sliding_window_pattern": 6,
-        "max_position_embeddings": CONTEXT,
+        "max_position_embeddings": 32_768,
+        "num_experts": 0,
+        "moe_intermediate_size": 0,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "rope_traditional": False,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
         "norm_topk_prob": True,
+        **decoder_config(listed),
     }
+
+
+def decoder_config(listed: Recommended) -> dict[str, Any]:
+    found: dict[str, Any] = listed.config.get("text_config") or listed.config
+    return found
 
 
 def decoder(listed: Recommended) -> Any:
@@ -70,9 +64,9 @@ def decoder(listed: Recommended) -> Any:
     def how(path: str, module: Any) -> Any:
         if not hasattr(module, "to_quantized"):
             return False
-        if listed.architecture == "gpt_oss" and "experts" in path:
+        if listed.config["model_type"] == "gpt_oss" and "experts" in path:
             return {"group_size": 32, "bits": 4, "mode": "mxfp4"}
-        return {"group_size": 64, "bits": 8 if listed.architecture == "gpt_oss" else 4}
+        return {"group_size": 64, "bits": 8 if listed.config["model_type"] == "gpt_oss" else 4}
 
     nn.quantize(model, class_predicate=how)
     return model
@@ -85,7 +79,9 @@ def bytes_in(model: Any) -> int:
 
 
 DECODERS = [
-    name for name, each in LISTED.items() if each.purposes[0] != "embed" and each.shape.vision is None
+    name
+    for name, each in LISTED.items()
+    if each.purposes[0] != "embed" and "vision_config" not in each.config
 ]
 
 
@@ -95,52 +91,52 @@ def test_sizes_are_those_of_the_modules_that_mlx_makes(name: str) -> None:
     assert listed.stored == pytest.approx(bytes_in(decoder(listed)), rel=0.005)
 
 
-@pytest.mark.parametrize("name", ["Qwen3-VL-4B-Instruct-4bit", "Qwen3-VL-8B-Instruct-4bit"])
+@pytest.mark.parametrize(
+    "name", ["Qwen3-VL-2B-Instruct-4bit", "Qwen3-VL-4B-Instruct-4bit", "Qwen3-VL-8B-Instruct-4bit"]
+)
 def test_the_tower_for_pictures_is_counted(name: str) -> None:
     from mlx.utils import tree_flatten
     from mlx_vlm.models.qwen3_vl.config import VisionConfig
     from mlx_vlm.models.qwen3_vl.vision import VisionModel
 
-    shape = LISTED[name].shape
-    assert shape.vision is not None
+    listed = LISTED[name]
     vision = VisionConfig(
         model_type="qwen3_vl",
-        depth=shape.vision.layers,
-        hidden_size=shape.vision.hidden,
-        intermediate_size=shape.vision.intermediate,
-        out_hidden_size=shape.hidden,
+        **listed.config["vision_config"],
+        out_hidden_size=decoder_config(listed)["hidden_size"],
         num_heads=16,
         num_position_embeddings=2304,
         deepstack_visual_indexes=[5, 11, 17],
     )
-    counted = sum(array.size for _, array in tree_flatten(VisionModel(vision).parameters()))
-    assert shape.vision.weights == pytest.approx(counted, rel=0.005)
+    tower = sum(array.size for _, array in tree_flatten(VisionModel(vision).parameters()))
+    packed = bytes_in(decoder(listed))
+    assert listed.stored == pytest.approx(packed + 2 * tower, rel=0.005)
+    assert listed.weights == pytest.approx(packed * 8 / 4.5 + tower, rel=0.01)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_as_many_weights_are_counted_as_the_makers_name(name: str) -> None:
-    assert LISTED[name].shape.weights / 1e9 == pytest.approx(PUBLISHED[name], rel=0.02, abs=0.05)
+    assert LISTED[name].weights / 1e9 == pytest.approx(PUBLISHED[name], rel=0.02, abs=0.05)
 
 
 @pytest.mark.parametrize(("name", "billions"), [("4b", 4.3), ("12b", 12.2), ("27b", 27.4)])
 def test_gemma_has_its_embeddings_twice(name: str, billions: float) -> None:
-    shape = LISTED[f"gemma-3-{name}-it-4bit"].shape
-    once = shape.weights - shape.vocab * shape.hidden
-    assert once / 1e9 == pytest.approx(billions, rel=0.01)
+    listed = LISTED[f"gemma-3-{name}-it-4bit"]
+    table = decoder_config(listed)["vocab_size"] * decoder_config(listed)["hidden_size"]
+    assert (listed.weights - table) / 1e9 == pytest.approx(billions, rel=0.01)
 
 
-def test_the_context_is_that_of_the_caches_which_mlx_makes() -> None:
-    """Layers with a window remember that and no more; 2 x keys of 16 bits for each head and token elsewhere."""
-    assert LISTED["Qwen3-8B-4bit"].shape.context_bytes(1000) == 1000 * 36 * 2 * 8 * 128 * 2
-    gemma = LISTED["gemma-3-4b-it-4bit"].shape
-    assert gemma.context_bytes(CONTEXT) == (5 * CONTEXT + 29 * 1024) * 2 * 4 * 256 * 2
+@pytest.mark.parametrize("name", ["gpt-oss-20b-MXFP4-Q8", "gemma-3-27b-it-4bit"])
+def test_windows_are_those_of_the_caches_which_mlx_makes(name: str) -> None:
     from mlx_lm.models.cache import KVCache
 
-    for name in ("gpt-oss-20b-MXFP4-Q8", "gemma-3-27b-it-4bit"):
-        shape = LISTED[name].shape
-        caches = decoder(LISTED[name]).make_cache()
-        assert sum(type(each) is KVCache for each in caches) == shape.full_layers
-        assert {each.max_size for each in caches if type(each) is not KVCache} == {shape.window}
+    told = decoder_config(LISTED[name])
+    caches = decoder(LISTED[name]).make_cache()
+    full = sum(type(each) is KVCache for each in caches)
+    assert {each.max_size for each in caches if type(each) is not KVCache} == {told["sliding_window"]}
+    tokens = full * 8192 + (len(caches) - full) * told["sliding_window"]
+    token = 2 * told["num_key_value_heads"] * told["head_dim"] * 2
+    assert context_bytes(LISTED[name].config, 8192, 2) == tokens * token
 
 
 def test_the_list_that_ships_is_sound() -> None:
@@ -150,6 +146,7 @@ def test_the_list_that_ships_is_sound() -> None:
 
 def test_what_fits_best_comes_first() -> None:
     listed = recommended()
+    assert pick(listed, "code", 8_000_000_000, on_cpu=False)[0].id.endswith("Qwen2.5-Coder-7B-Instruct-4bit")
     best = pick(listed, "code", 24_000_000_000, on_cpu=False)
     assert best[0].id.endswith("Qwen3-Coder-30B-A3B-Instruct-4bit")
     assert all(each.needed(on_cpu=False) <= 8e9 for each in pick(listed, "chat", 8_000_000_000, on_cpu=False))
@@ -159,4 +156,4 @@ def test_what_fits_best_comes_first() -> None:
 
 def test_a_cpu_without_kernels_holds_every_weight_in_float32() -> None:
     vision = LISTED["gemma-3-4b-it-4bit"]
-    assert vision.needed(on_cpu=True) > math.prod((vision.shape.weights, 4))
+    assert vision.needed(on_cpu=True) > 4 * vision.weights

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
@@ -16,17 +17,18 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
-from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.step.decoding import Decoding, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
+from tests.as_on_a_mac.mac import chosen_mac
+from tests.as_on_a_mac.mac import tie as tie_of_halves
 
+MAC = chosen_mac()
 PLAN = DevicePlan(
     run_type="float32",
     dequantize=True,
@@ -35,15 +37,18 @@ PLAN = DevicePlan(
     allocator_cache=1 << 26,
     memory_limit=1 << 30,
 )
-TIE = 1e-3  # logits closer than this may come in either order
+if MAC is not None:
+    small = {"run_type": "bfloat16", "prefill_chunk": 32, "allocator_cache": 1 << 26, "memory_limit": 1 << 30}
+    PLAN = msgspec.structs.replace(MAC.plan, **small)
+TIE = 1e-3  # logits closer than this may come in either order, in float32
 
 
 class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         known = options.adapter_path is None or is_low_rank(options.adapter_path)
-        use = KernelUse(threads=2) if known else None
-        self.model, _ = load_weights(info, plan, lambda *_: None, use=use)
+        threads = 1 if known else None
+        self.model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)
@@ -76,6 +81,7 @@ class Bench:
         tokens = (*prompt, *answer[:-1])
         logits = self.model(mx.array([tokens]), cache=make_prompt_cache(self.model))[0, len(prompt) - 1 :]
         said = mx.take_along_axis(logits, mx.array(answer)[:, None], axis=-1)
+        tie = tie if MAC is None else tie_of_halves(logits)
         if not (logits.max(axis=-1, keepdims=True) - said).max().item() < tie:  # or it is no number
             self._judge_by_steps(prompt, answer, tie)
 
@@ -170,13 +176,5 @@ def judge_others_of_one_that_leaves(
 
 
 def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    """Have the sequences of models run one at a time, but for those of draft models."""
-    in_batches, open_draft_model = probe._find_batches, drafting.open_draft_model
+    """Have the sequences of models run one at a time."""
     patch.setattr(probe, "_find_batches", lambda *_, **__: None)
-
-    def with_draft_in_batches(*given: Any) -> DraftModel:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(probe, "_find_batches", in_batches)
-            return open_draft_model(*given)
-
-    patch.setattr(drafting, "open_draft_model", with_draft_in_batches)

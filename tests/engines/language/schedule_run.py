@@ -25,7 +25,7 @@ from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
@@ -82,7 +82,7 @@ class Subject:
             info,
             msgspec.structs.replace(PLAN, kernels=kernel_threads is not None),
             lambda *_: None,
-            use=None if kernel_threads is None else KernelUse(threads=kernel_threads),
+            kernel_threads=kernel_threads,
         )
         return model
 
@@ -315,7 +315,7 @@ class Run:
         tree = engine.prefixes.tree
         held = 0
         for node in tree:
-            held += bytes_of(node.block or ()) + tree.watched_bytes(node.tokens)
+            held += bytes_of(node.block or ())
             held += 0 if node.snapshot is None else bytes_of(snapshot_arrays(node.snapshot))
         assert held == tree.bytes <= tree.limit
 

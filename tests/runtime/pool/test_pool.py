@@ -472,6 +472,25 @@ def test_a_full_queue_refuses() -> None:
     play(scene)
 
 
+def test_one_caller_leaves_places_for_others_as_soon_as_there_are_some() -> None:
+    async def scene() -> None:
+        options = {"a": ModelOptions(max_num_seqs=2, queue_size=6)}
+        stage = Stage(catalog=StaticCatalog(scripted("a"), options=options))
+        alone = [await stage.lease("a", "greedy") for _ in range(8)]
+        with pytest.raises(ServerError, match="is full; try"):
+            await stage.lease("a", "greedy")
+        with pytest.raises(ServerError, match="is full; try"):
+            await stage.lease("a", "other")
+        for lease in alone[:2]:
+            lease.release()
+        with pytest.raises(ServerError, match=r"full for you: 6 of 8 places are yours") as refused:
+            await stage.lease("a", "greedy")
+        assert refused.value.report.status == 503
+        await asyncio.gather(*(stage.lease("a", name) for name in ("other", "third")))
+
+    play(scene)
+
+
 def test_closing_ends_loads_and_workers_and_refuses_what_comes() -> None:
     async def scene() -> None:
         stage = Stage()

@@ -34,8 +34,12 @@ _CLIENTS_WORDS = re.compile(
 
 GONE: Final = {
     "/generate": "mlx_vlm.server had it before its version 0.3: use /v1/chat/completions.",
+    "/tokenizer_info": "/tokenize and /apply-template show what the tokenizer does.",
+    "/v1/messages/batches": "send such requests to /v1/batches, each to /v1/chat/completions.",
+    "/v1/realtime/calls": "there is no WebRTC and no SIP here: open a WebSocket at /v1/realtime.",
+    "/v1/realtime/client_secrets": "browsers show a key whose `endpoints` are /v1/realtime alone.",
 }
-"""What to use instead of addresses that the replaced servers had once."""
+"""What to use instead of addresses that other APIs have, or that the replaced servers had once."""
 
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 

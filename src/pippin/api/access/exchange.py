@@ -25,7 +25,7 @@ CLIENT_GONE = 499
 SLOW_SECONDS = 60.0
 SCOPE_KEY = "pippin.exchange"
 PROBES = frozenset({"/health", "/v1/health", "/healthz", "/readyz", "/metrics"})
-"""Addresses that programs poll: their answers are logged at level DEBUG."""
+"""Addresses that programs poll."""
 
 
 @dataclass(slots=True)
@@ -42,6 +42,8 @@ class Exchange:
     manages: bool = False  # may manage the server: an administrator, or anyone where management is open
     may_use_tools: bool = False  # may be given the operator's MCP tools, through any API
     cache_salt: str = ""  # keeps the caller's prefix cache apart from those of others; empty if it is shared
+    polls: bool = False
+    """Whether this is a probe, or a page of this server reads: logged at level DEBUG where it is answered."""
     background: bool = False  # a line of a batch: yields to all others, and is not counted against limits
     anonymous: bool = False  # keys are required and none was shown: reveal as little as possible
     status: int | None = None
@@ -100,9 +102,13 @@ def open_exchange(scope: Scope) -> Exchange:
     body, and would repeat whatever host they claim.
     """
     scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
-    given = Headers(scope=scope).get("x-request-id", "")
+    headers = Headers(scope=scope)
+    given = headers.get("x-request-id", "")
     own = _ID.fullmatch(given) is None
-    exchange = Exchange(id=uuid4().hex if own else given, path=scope["path"], own_id=own)
+    path = scope["path"]
+    exchange = Exchange(id=uuid4().hex if own else given, path=path, own_id=own)
+    by_page = path == "/" or path.startswith("/page/") or headers.get("sec-fetch-site") == "same-origin"
+    exchange.polls = path in PROBES or (by_page and scope.get("method") in ("GET", "HEAD"))
     scope[SCOPE_KEY] = exchange
     return exchange
 
@@ -144,15 +150,15 @@ class ExchangeFrame:
             self._finished(scope["method"], exchange.route, status, exchange.elapsed)
 
 
-def _is_answered_probe(path: str, status: int) -> bool:
-    """Whether this is a probe that was answered; 503 from `/readyz`, for not ready yet, is an answer too."""
-    return path in PROBES and (status < 400 or (path, status) == ("/readyz", 503))
+def _is_answered_poll(exchange: Exchange, status: int) -> bool:
+    """Whether this was polled and answered; 503 from `/readyz`, for not ready yet, is an answer too."""
+    return exchange.polls and (status < 400 or (exchange.path, status) == ("/readyz", 503))
 
 
 def write_line(method: str, exchange: Exchange, status: int) -> None:
     """Log the line of an exchange that has ended."""
     slow = exchange.elapsed > SLOW_SECONDS
-    level = logging.DEBUG if _is_answered_probe(exchange.path, status) else logging.INFO
+    level = logging.DEBUG if _is_answered_poll(exchange, status) else logging.INFO
     if slow:
         level = logging.WARNING
     facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts

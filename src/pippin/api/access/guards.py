@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Key, Keyring, KeysInForce, salts_by_owner
@@ -38,7 +38,6 @@ GOING_AWAY: Final = 1001
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-REALTIME: Final = "/realtime"
 EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
@@ -64,6 +63,7 @@ class Policy:
 
     keyring: Keyring
     hosts: frozenset[str] | None  # None: any
+    any_address: bool  # each address of the machine is a host of its own: those that are numbers, not names
     origins: frozenset[str]
     metrics_open: bool
     management_open: bool  # to anyone, as there are no keys
@@ -93,10 +93,12 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
             options.host,
             _management_of(options),
         )
-    hosts = frozenset(host.lower() for host in options.allowed_hosts)
+    named = frozenset(host.lower() for host in options.allowed_hosts)
+    unnamed = not loopback and not named
     return Policy(
         keyring=keyring,
-        hosts=hosts | {options.host.lower()} if loopback else hosts or None,
+        hosts=named | {options.host.lower()} if loopback else named or (None if keyring else own_names()),
+        any_address=unnamed,
         origins=frozenset(options.allowed_origins),
         metrics_open=not options.metrics_auth,
         management_open=not keyring and (loopback or options.allow_unauthenticated),
@@ -107,23 +109,31 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
     )
 
 
-def is_loopback(host: str) -> bool:
-    if host.lower() in LOOPBACK_NAMES:
-        return True
+def own_names() -> frozenset[str]:
+    """The names of this machine, also as multicast DNS has it."""
+    name = socket.gethostname().lower()
+    short = name.partition(".")[0]
+    return frozenset({name, short, f"{short}.local"})
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, if the host is one and no name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    address = address_of(host)
+    return host.lower() in LOOPBACK_NAMES or (address is not None and address.is_loopback)
 
 
 class Guard:
     """Stands in front of the router, and judges by the same path that the router will see."""
 
-    def __init__(
-        self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors, secrets: ClientSecrets
-    ) -> None:
+    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors) -> None:
         self._app = app
-        self._secrets = secrets
         self._keys = keys
         self._policy = policy_of(options, keys.ring)
         self._errors = errors
@@ -183,12 +193,14 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         """Refuse hosts that are not the server's own. Raises `ServerError`.
 
-        A page can make its own name resolve to 127.0.0.1 (DNS rebinding), but can't make the browser hide that name.
+        A page can make its own name resolve to 127.0.0.1 or to an address of the local network (DNS rebinding), but
+        can't make the browser hide that name.
         """
         if self._policy.hosts is None:
             return
         host = host_name(headers.get("host", ""))
-        if host not in self._policy.hosts and not is_loopback(host):
+        is_own = is_loopback(host) or (self._policy.any_address and address_of(host) is not None)
+        if host not in self._policy.hosts and not is_own:
             raise ServerError(
                 "permission", "This server does not answer to that Host; allow it with --allowed-host."
             )
@@ -216,16 +228,11 @@ class Guard:
             return False
         if self._policy.hosts is not None:
             return True
-        known = (
-            self._policy.keyring.find(shown) or self._secrets.find(shown) for shown in shown_keys(headers)
-        )
-        return any(known)
+        return any(self._policy.keyring.find(shown) for shown in shown_keys(headers))
 
     def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool, is_socket: bool) -> None:
         for shown in shown_keys(headers):
             key = self._policy.keyring.find(shown)
-            if key is None and is_socket and bare(exchange.path) == REALTIME:
-                key = self._key_behind(shown)
             if key is not None:
                 exchange.key_now = partial(self._as_it_is_now, key) if is_socket else None
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
@@ -238,16 +245,9 @@ class Guard:
                 "Show a valid API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
             )
 
-    def _key_behind(self, shown: bytes) -> Key | None:
-        """The key that asked for a client secret, without its right to manage."""
-        secret = self._secrets.find(shown)
-        maker = None if secret is None or secret.key is None else self._policy.keyring.of_digest(secret.key)
-        return None if maker is None else replace(maker, is_admin=False)
-
     def _as_it_is_now(self, key: Key) -> Key | None:
         """The current state of a key that opened a connection; None if the key is gone."""
-        now = self._policy.keyring.of_digest(key.digest)
-        return None if now is None else replace(now, is_admin=now.is_admin and key.is_admin)
+        return self._policy.keyring.of_digest(key.digest)
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages

@@ -18,20 +18,9 @@ from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
 from pippin.api.answers.media import MediaResolver
-from pippin.api.dialects.base import (
-    AnyDialect,
-    DecodeContext,
-    Decoded,
-    History,
-    RunInfo,
-    StreamEncoder,
-)
+from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import (
-    LARGE,
-    Presence,
-    read_json_body,
-)
+from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
@@ -96,8 +85,8 @@ class Handler:
         self._service = service
         self._options = options
         self._limits = limits
-        self._media = media
-        self._tools = tools
+        self.media = media
+        self.tools = tools
         self._unknown = UnknownFields()
         self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
@@ -280,7 +269,7 @@ class Handler:
             name=name,
             model=first.model,
             tasks=[Generate(each.request) for each in equipped],
-            starter=self._tools.starter(self._service, equipped) if offers else self._service,
+            starter=self.tools.starter(self._service, equipped) if offers else self._service,
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
@@ -296,30 +285,27 @@ class Handler:
 
     async def _complete(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
         """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
+        named = mcp_servers_of(headers)
         try:
-            equipped = await self._equipped(wanted, headers, exchange)
+            equipped = Equipped(wanted)
+            if named or wanted.toolsets or self.tools.unasked:
+                equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
             resolved = await self._resolved(equipped.request, headers, exchange)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=resolved)
 
-    async def _equipped(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
-        named = mcp_servers_of(headers)
-        if not (named or wanted.toolsets or self._tools.unasked):
-            return Equipped(wanted)
-        return await self._tools.equip(wanted, named, allowed=exchange.may_use_tools)
-
     async def _resolved(
         self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
     ) -> GenerationRequest:
         """The request to run: salted, with its media as bytes, and of lowest priority if it is a line of a batch."""
-        salted = _salted(wanted, headers, exchange)
+        salted = _salted(_within_rights(wanted, exchange), headers, exchange)
         if exchange.background:
             salted = msgspec.structs.replace(salted, priority=BACKGROUND)
         parts = (part for message in salted.messages or () for part in message.parts)
         if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted
-        return await self._media.resolve(salted)
+        return await self.media.resolve(salted)
 
 
 def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
@@ -329,6 +315,22 @@ def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
         return await handler.generate(request, dialect)
 
     return generate
+
+
+def _within_rights(wanted: GenerationRequest, exchange: Exchange) -> GenerationRequest:
+    """The request as its caller may ask it. How long a model stays loaded is decided by who manages the server: the
+    wish of others is held to the operator's idle time. Raises `ServerError` if another's request is to run before
+    those of everybody."""
+    if exchange.manages:
+        return wanted
+    if wanted.priority > 0:
+        raise ServerError(
+            "permission",
+            "Only who manages the server may put a request before those of others (a negative `priority`); leave it "
+            "out, or give a number from 0.",
+            "priority",
+        )
+    return msgspec.structs.replace(wanted, keep_alive=None)
 
 
 def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:

@@ -9,16 +9,16 @@ from typing import IO, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.batches.runner import spans
 from pippin.api.batches.store import Line, Problem, Used
-from pippin.api.dialects.shared.openai import encode_error
+from pippin.api.http.codings import BYTE_ORDER_MARK
 from pippin.core.decoding import from_json
-from pippin.core.errors import ErrorReport
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 MOST_LINES: Final = 50_000
 """OpenAI's limit."""
 MOST_PROBLEMS: Final = 100
+BLANKS: Final = b" \t\r\n"
+"""The whitespace of JSON."""
 
 
 class RequestLine(Struct, kw_only=True):
@@ -48,29 +48,6 @@ class ResultLine(Struct, kw_only=True):
     custom_id: str
     response: ResultBody | None
     error: ResultError | None
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    """Chat, Completions and Embeddings count `prompt_tokens`, Responses `input_tokens`."""
-
-    prompt_tokens: int | None = None
-    input_tokens: int | None = None
-    completion_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-class _Answered(Struct):
-    model: str | None = None
-    usage: _Usage | None = None
 
 
 def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem]]:
@@ -115,47 +92,47 @@ def _problems(text: bytes, endpoint: str, seen: set[str], number: int) -> Iterat
         )
 
 
-class OpenAIResults:
-    """See `Answers`."""
+def is_error(line: Line) -> bool:
+    """Whether the result of a line belongs in the error file."""
+    return line.status is None or not 200 <= line.status < 300
 
-    def is_error(self, line: Line) -> bool:
-        return line.status is None or not 200 <= line.status < 300
 
-    def used(self, line: Line) -> Used:
-        try:
-            told = from_json(line.reply or b"{}", _Answered)
-        except msgspec.DecodeError:  # not written by this version: its tokens are not known
-            return Used()
-        usage = told.usage or _Usage()
-        given = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
-        written = usage.completion_tokens_details or usage.output_tokens_details or _Details()
-        return Used(
-            input=usage.prompt_tokens or usage.input_tokens or 0,
-            cached=given.cached_tokens or 0,
-            output=usage.completion_tokens or usage.output_tokens or 0,
-            reasoning=written.reasoning_tokens or 0,
-            models=frozenset({told.model} if told.model is not None else ()),
+def used(line: Line) -> Used:
+    """The usage that an answer reports: Chat, Completions and Embeddings count `prompt_tokens`, Responses
+    `input_tokens`."""
+    try:
+        told = from_json(line.reply or b"{}", dict[str, Any])
+    except msgspec.DecodeError:  # not written by this version: its tokens are not known
+        return Used()
+    usage = told.get("usage") or {}
+    given = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    written = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
+    return Used(
+        input=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
+        cached=given.get("cached_tokens") or 0,
+        output=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
+        reasoning=written.get("reasoning_tokens") or 0,
+        models=frozenset({told["model"]} if "model" in told else ()),
+    )
+
+
+def result(line: Line) -> bytes:
+    """A line of the result file; `line.status` is None if the line was not answered."""
+    response = error = None
+    if line.status is None:
+        error = ResultError(
+            code="batch_expired", message="This request could not be answered before the batch expired."
         )
-
-    def refusal(self, report: ErrorReport, request: str) -> bytes:
-        return encode_error(report)
-
-    def result(self, line: Line) -> bytes:
-        response = error = None
-        if line.status is None:
-            error = ResultError(
-                code="batch_expired", message="This request could not be answered before the batch expired."
-            )
-        else:
-            response = ResultBody(
-                status_code=line.status,
-                request_id=line.request or "",
-                body=msgspec.Raw(_json(line.reply or b"")),
-            )
-        request = line.request or f"{line.number:032x}"
-        return msgspec.json.encode(
-            ResultLine(id=f"batch_req_{request}", custom_id=line.custom_id, response=response, error=error)
+    else:
+        response = ResultBody(
+            status_code=line.status,
+            request_id=line.request or "",
+            body=msgspec.Raw(_json(line.reply or b"")),
         )
+    request = line.request or f"{line.number:032x}"
+    return msgspec.json.encode(
+        ResultLine(id=f"batch_req_{request}", custom_id=line.custom_id, response=response, error=error)
+    )
 
 
 def _json(body: bytes) -> bytes:
@@ -171,3 +148,15 @@ def request_of(text: bytes) -> tuple[str, bytes]:
     """The path and the body of a line that was read before."""
     line = from_json(text, RequestLine)
     return line.url.rstrip("/"), bytes(line.body)
+
+
+def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
+    """The lines of a file that are not blank: the start, the length and the stripped bytes of each. A byte-order mark
+    is no part of the first."""
+    start = 0
+    for raw in file:
+        line = raw if start else raw.removeprefix(BYTE_ORDER_MARK)
+        text = line.strip(BLANKS)
+        if text:
+            yield start + len(raw) - len(line), len(line), text
+        start += len(raw)

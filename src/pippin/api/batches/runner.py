@@ -5,21 +5,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import IO, Final, Protocol
+from typing import Final
 from uuid import uuid4
 
 from msgspec import Struct, field
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.batches.inside import Reply
+from pippin.api.batches.openai import is_error, result, used
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile, Used
+from pippin.api.dialects.shared.openai import encode_error
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
-BLANKS: Final = b" \t\r\n"
-"""The whitespace of JSON."""
 LOOKED_AHEAD: Final = 64  # lines
 TRIES: Final = 4  # of a line that fails through a fault of the server
 FIRST_WAIT: Final = 0.5  # seconds before a line is tried again
@@ -35,28 +34,18 @@ CAME_TO_NOTHING: Final = (429, 503, 529)  # these pass, so a line is retried wit
 SERVERS_FAULT: Final = 500
 LOAD_FAILED: Final = 424
 
+
+class Reply:
+    """The reply to one request."""
+
+    def __init__(self, request: str) -> None:
+        self.request = request  # the request's id
+        self.status = 500
+        self.body = b""
+
+
 Ask = Callable[[Batch, bytes], Awaitable[Reply]]
 """Answers one line of a batch, given the line as it stands in the file."""
-
-
-class Answers(Protocol):
-    """How the answers of an API are written into its result files."""
-
-    def result(self, line: Line) -> bytes:
-        """A line of the result file; `line.status` is None if the line was not answered."""
-        ...
-
-    def is_error(self, line: Line) -> bool:
-        """Whether that line belongs in the error file."""
-        ...
-
-    def used(self, line: Line) -> Used:
-        """The usage that the answer of a line reports."""
-        ...
-
-    def refusal(self, report: ErrorReport, request: str) -> bytes:
-        """The answer to a line that was not run; `request` is its id."""
-        ...
 
 
 class _Reading(Struct):
@@ -97,14 +86,12 @@ class BatchRunner:
         store: BatchStore,
         ask: Ask,
         others: Callable[[], int],
-        answers: Callable[[Batch], Answers],
         concurrency: int,
     ) -> None:
         """`others` returns the number of running requests that are not lines of batches."""
         self._store = store
         self._ask = ask
         self._others = others
-        self._answers = answers
         self._concurrency = concurrency
         self._reading: dict[str, _Reading] = {}
         self._turns: deque[Batch] = deque()
@@ -247,7 +234,7 @@ class BatchRunner:
                 reading.again(line)
                 return
             # The file was deleted behind our back, or there is no room for the answer.
-            await self._answered(batch, line, self._refused(batch, error))
+            await self._answered(batch, line, _refused(batch, error))
             return
         reply = await self._asked(batch, text)
         if reply.status in CAME_TO_NOTHING:
@@ -266,7 +253,7 @@ class BatchRunner:
             return await self._ask(batch, text)
         except Exception as error:  # of any kind: a line without an answer would be retried forever
             log.error("A line of the batch %s could not be asked.\n%s", batch.id, trace_of(error))
-            return refused(self._answers(batch), INTERNAL)
+            return refused(INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
         """Write the answer of a line, retrying while the database can't be written."""
@@ -287,13 +274,6 @@ class BatchRunner:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A line of the batch %s could not be answered: %r", batch, error)
         self._changed.set()
-
-    def _refused(self, batch: Batch, error: ServerError | OSError) -> Reply:
-        """The reply to a line that can't be read any more, or whose answer could not be stored."""
-        if isinstance(error, ServerError):
-            return refused(self._answers(batch), error.report)
-        message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
-        return refused(self._answers(batch), ErrorReport(kind="not_found", message=message))
 
     def _text(self, batch: Batch, line: Line) -> bytes:
         self._store.check_room(batch.owner)
@@ -322,8 +302,7 @@ class BatchRunner:
             last = "expired"
         if last == "completed":
             await self._enter(batch, "finalizing")
-        if batch.api == "openai":
-            await asyncio.to_thread(self._write_results, batch)
+        await asyncio.to_thread(self._write_results, batch)
         _begin(batch, last)
         await asyncio.to_thread(self._store.end, batch)
         if batch in self._turns:
@@ -332,24 +311,20 @@ class BatchRunner:
         log.info("The batch %s is %s.", batch.id, last)
 
     def _write_results(self, batch: Batch) -> None:
-        answers = self._answers(batch)
         counts = self._store.counts(batch)
         if counts.succeeded and batch.output_file is None:  # it exists if only the other could not be written
             batch.used = Used()
-            wanted = self._results(batch, answers, errors=False)
-            batch.output_file = self._result_file(batch, "output", wanted).id
+            batch.output_file = self._result_file(batch, "output", self._results(batch, errors=False)).id
         if counts.failed or (counts.open and "expired" in batch.times):
-            batch.error_file = self._result_file(
-                batch, "error", self._results(batch, answers, errors=True)
-            ).id
+            batch.error_file = self._result_file(batch, "error", self._results(batch, errors=True)).id
 
-    def _results(self, batch: Batch, answers: Answers, *, errors: bool) -> Iterator[bytes]:
+    def _results(self, batch: Batch, *, errors: bool) -> Iterator[bytes]:
         expired = "expired" in batch.times
         for line in self._store.lines(batch.id):
-            if (line.status is not None or expired) and answers.is_error(line) == errors:
+            if (line.status is not None or expired) and is_error(line) == errors:
                 if batch.used is not None and not errors:
-                    batch.used += answers.used(line)
-                yield answers.result(line) + b"\n"
+                    batch.used += used(line)
+                yield result(line) + b"\n"
 
     def _result_file(self, batch: Batch, what: str, pieces: Iterator[bytes]) -> StoredFile:
         lasts = batch.output_expires_after
@@ -377,22 +352,20 @@ def _begin(batch: Batch, status: Status) -> None:
     batch.times.setdefault(status, int(time.time()))
 
 
-def refused(answers: Answers, report: ErrorReport) -> Reply:
+def refused(report: ErrorReport) -> Reply:
     """The reply to a line that is not run."""
     reply = Reply(uuid4().hex)
-    reply.status, reply.body = report.status, answers.refusal(report, reply.request)
+    reply.status, reply.body = report.status, encode_error(report)
     return reply
+
+
+def _refused(batch: Batch, error: ServerError | OSError) -> Reply:
+    """The reply to a line that can't be read any more, or whose answer could not be stored."""
+    if isinstance(error, ServerError):
+        return refused(error.report)
+    message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
+    return refused(ErrorReport(kind="not_found", message=message))
 
 
 def new_id(prefix: str) -> str:
     return prefix + uuid4().hex
-
-
-def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """The lines of a file that are not blank: the start, the length and the stripped bytes of each."""
-    start = 0
-    for raw in file:
-        text = raw.strip(BLANKS)
-        if text:
-            yield start, len(raw), text
-        start += len(raw)

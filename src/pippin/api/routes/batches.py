@@ -15,7 +15,7 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
 from pippin.api.batches.store import Batch, Counts, Problem, Used
-from pippin.api.dialects.responses.body import Metadata
+from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.stored_responses.response_store import page_of
@@ -205,7 +205,6 @@ class OpenAIBatches:
         batch = Batch(
             id=new_id("batch_"),
             owner=owner,
-            api="openai",
             endpoint=given.endpoint,
             input_file=given.input_file_id,
             created_at=now,
@@ -221,14 +220,11 @@ class OpenAIBatches:
 
     def _found(self, owner: str) -> list[dict[str, Any]]:
         found = self.api.batches.store.batches(owner)
-        return [{"id": each.id, "batch": each} for each in found if each.api == "openai"]
+        return [{"id": each.id, "batch": each} for each in found]
 
     async def _batch(self, request: Request) -> Batch:
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]
-        batch = await asyncio.to_thread(self.api.batches.store.batch, owner, name)
-        if batch.api != "openai":
-            raise ServerError("not_found", "This is a batch of messages; see /v1/messages/batches.", "id")
-        return batch
+        return await asyncio.to_thread(self.api.batches.store.batch, owner, name)
 
     async def _drawn(self, batch: Batch) -> BatchAnswer:
         return drawn(batch, await asyncio.to_thread(self.api.batches.store.counts, batch))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
@@ -136,23 +136,6 @@ async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
     with file:
         while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
-
-
-async def drawn_in_pieces(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines that are slow to encode, encoded in a thread and joined into larger pieces."""
-
-    def some() -> bytes:
-        taken: list[bytes] = []
-        size = 0
-        for line in lines:
-            taken.append(line)
-            size += len(line)
-            if size >= PIECE:
-                break
-        return b"".join(taken)
-
-    while piece := await asyncio.to_thread(some):
-        yield piece
 
 
 def _only(form: Form, name: str) -> str | None:

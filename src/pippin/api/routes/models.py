@@ -21,7 +21,7 @@ from pippin.api.routing import Api, both, json_reply
 from pippin.config.options.start import Compat
 from pippin.config.verified import last_report
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo, ModelState
+from pippin.core.models import EngineStats, ModelInfo, ModelState
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
@@ -46,7 +46,7 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
     can = info.capabilities
     answers, thinks, never = _said(can.chat), _said(can.reasoning), _said(False)
     return {
-        "batch": answers,
+        "batch": never,
         "citations": never,
         "code_execution": never,
         "context_management": never | dict.fromkeys(EDITS, never),
@@ -166,11 +166,12 @@ class Listing:
     async def _described(self, request: Request, info: ModelInfo) -> dict[str, Any]:
         pool = self.api.service.pool
         state = next((state for state in pool.states() if state.id == info.id), None)
-        fits = 0
+        stats = EngineStats()
         if state is not None and state.state == "loaded":
-            fits = (await pool.stats(info.id)).longest_sequence
+            stats = await pool.stats(info.id)
         verified = await asyncio.to_thread(verification, info.id)
-        return self._for_client(request, info, describe(info, state, fits) | {"verification": verified})
+        found = {"verification": verified, "agreement": stats.agreement or None}
+        return self._for_client(request, info, describe(info, state, stats.longest_sequence) | found)
 
     def _for_client(self, request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
         """Adapts a model to its client: Anthropic's clients, known by a header, get Anthropic's `capabilities`;

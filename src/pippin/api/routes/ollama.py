@@ -22,8 +22,15 @@ from pippin import __version__
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.ollama.body import LATEST, OllamaFields, OllamaOptions, keep_alive_of, model_of
-from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect
+from pippin.api.dialects.ollama.dialect import (
+    LATEST,
+    OllamaChatDialect,
+    OllamaFields,
+    OllamaGenerateDialect,
+    OllamaOptions,
+    keep_alive_of,
+    model_of,
+)
 from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json

@@ -10,9 +10,8 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
 from pippin.api.dialects.responses import answer as answers
-from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.responses.dialect import ResponsesBody, ResponsesDialect
 from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, NobodyWaits

@@ -76,7 +76,11 @@ class StatusPages:
                     "memory_budget_gb": options.memory_budget_gb,
                     "idle_unload_seconds": options.model_defaults.idle_timeout or 0.0,
                     "contention_policy": options.contention_policy,
-                    "models": [worker_body(state) for state in states],
+                    "models": [
+                        # vllm-mlx's names for the state.
+                        worker_body(state) | {"status": state.state, "loaded": state.state == "loaded"}
+                        for state in states
+                    ],
                 },
             }
         )

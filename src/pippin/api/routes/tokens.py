@@ -1,6 +1,5 @@
 """`/tokenize`, `/detokenize`, `/apply-template`: the models' tokenizers, in vLLM's and llama.cpp's form."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -9,14 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
 from pippin.api.routing import Api, both, json_reply
-from pippin.core.errors import ServerError
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
@@ -57,7 +53,6 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
         *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
-        *both("/tokenizer_info", tokens.info),
         *both("/apply-template", tokens.apply_template, "POST", body=openai_chat.ChatRequest),
     ]
 
@@ -97,17 +92,6 @@ class TokenRoutes:
         rendered = await self._render(request, wanted)
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
-
-    async def info(self, request: Request) -> Response:
-        """The tokenizer's settings and chat template, as vLLM has them; `?model=` names the model"""
-        info = await self.api.service.find(request.query_params.get("model") or "default")
-        check_model(exchange_of(request.scope), info.id, info)
-        settings = await asyncio.to_thread(self.api.service.tokenizer_settings, info)
-        if settings is None:
-            raise ServerError(
-                "unsupported", f"The model {info.id!r} has no settings of a tokenizer.", "model"
-            )
-        return json_reply(settings)
 
     async def _render(self, request: Request, wanted: GenerationRequest) -> Rendered:
         result = await self._perform(request, RenderTemplate(wanted), wanted.model)

@@ -38,7 +38,6 @@ from pippin.core.models import ModelInfo
 Progress = Callable[[int, int, str], None]
 """Called with `done` and `total` bytes of the file, and the current module."""
 
-PROVENANCE: Final = "pippin.json"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -122,12 +121,11 @@ class Conversion:
             writer.finish()
         finally:
             writer.close()
+        self._tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
         for name, document in (
             ("config.json", self._config),
-            ("tokenizer.json", self._tokenizer.tokenizer),
             ("tokenizer_config.json", self._tokenizer.config),
             ("generation_config.json", self._tokenizer.generation),
-            (PROVENANCE, self._provenance()),
         ):
             (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
 
@@ -239,15 +237,6 @@ class Conversion:
         if tensor.type in QUANTIZED_BITS and leaf == "weight" and len(tensor.shape) == 2:
             return quantized(raw, tensor.type, tensor.shape)
         return {leaf: dense(raw, tensor.type, tensor.shape, self._dense)}
-
-    def _provenance(self) -> dict[str, Any]:
-        return {
-            "imported_from": self._file.path.name,
-            "format": "gguf",
-            "name": self._metadata.find_text("general.name"),
-            "license": self._metadata.find_text("general.license"),
-            "tensor_types": dict(Counter(tensor.type.name for tensor in self._plan.values())),
-        }
 
 
 def _values(tensor: Tensor) -> int:

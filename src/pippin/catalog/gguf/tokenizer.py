@@ -6,6 +6,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gguf import TokenType
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
@@ -45,7 +55,7 @@ TEKKEN: Final = (
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    steps: tuple[Json, ...]
+    steps: tuple[pre_tokenizers.PreTokenizer, ...]
     nfc: bool = False
     """Text is first normalised to Unicode's NFC."""
     ignore_merges: bool = False
@@ -54,17 +64,16 @@ class PreTokenizer:
     """Text begins with the BOS token if the file does not say."""
 
 
-def _byte_step(cut: bool) -> Json:
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut}
+def _byte_step(cut: bool) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut)
 
 
-def _split(pattern: str) -> tuple[Json, ...]:
-    cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return cut, _byte_step(False)
+def _split(pattern: str) -> tuple[pre_tokenizers.PreTokenizer, ...]:
+    return pre_tokenizers.Split(Regex(pattern), behavior="isolated"), _byte_step(False)
 
 
 _GPT2 = PreTokenizer((_byte_step(True),))
-_SINGLE_DIGITS = PreTokenizer(({"type": "Digits", "individual_digits": True}, _byte_step(True)))
+_SINGLE_DIGITS = PreTokenizer((pre_tokenizers.Digits(individual_digits=True), _byte_step(True)))
 _LLAMA3 = PreTokenizer(_split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{TAIL}"), ignore_merges=True, bos=True)
 _QWEN2_STEPS = _split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{TAIL}")
 
@@ -92,7 +101,7 @@ The values are `normalizer` and `pre_tokenizer` of tokenizer.json as published w
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    tokenizer: Json
+    tokenizer: Tokenizer
     config: Json
     generation: Json
     tokens: int
@@ -103,9 +112,9 @@ def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
     vocabulary = _Vocabulary(metadata)
     match metadata.text("tokenizer.ggml.model"):
         case "gpt2":
-            document, begins = _byte_level(metadata, vocabulary)
+            tokenizer, begins = _byte_level(metadata, vocabulary)
         case "llama":
-            document, begins = _sentencepiece(metadata, vocabulary)
+            tokenizer, begins = _sentencepiece(metadata, vocabulary)
         case other:
             raise metadata.unsupported(
                 f"its tokenizer is of the kind {other[:40]!r}; gpt2 and llama are understood"
@@ -114,9 +123,18 @@ def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
     add_bos = begins if add_bos is None else add_bos
     if metadata.find_flag("tokenizer.ggml.add_eos_token"):
         raise metadata.unsupported("it wants an end token behind every prompt, which no chat model does")
-    document["post_processor"] = _template(vocabulary.special("bos")) if add_bos else None
+    tokenizer.add_tokens(vocabulary.added())
+    bos = vocabulary.special("bos")
+    if add_bos and bos is not None:
+        first, _ = bos
+        try:
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[first, "$A:0"], pair=[first, "$A:0", f"{first}:1", "$B:1"], special_tokens=[bos]
+            )
+        except ValueError:
+            raise metadata.unsupported(f"no text can begin with its bos token {first[:40]!r}") from None
     return TokenizerFiles(
-        tokenizer=document,
+        tokenizer=tokenizer,
         config=_config(metadata, vocabulary, add_bos),
         generation=_generation(vocabulary),
         tokens=len(vocabulary.tokens),
@@ -150,21 +168,12 @@ class _Vocabulary:
         number = self.find(role)
         return None if number is None else (self.tokens[number], number)
 
-    def added(self) -> list[Json]:
+    def added(self) -> list[AddedToken]:
         """Tokens that are matched in a text before anything else."""
         return [
-            {
-                "id": number,
-                "content": self.tokens[number],
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": token_type != TokenType.USER_DEFINED,
-            }
-            for number, token_type in enumerate(self.types)
-            if token_type in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
-            and self.tokens[number]
+            AddedToken(token, normalized=False, special=token_type != TokenType.USER_DEFINED)
+            for token, token_type in zip(self.tokens, self.types, strict=True)
+            if token_type in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED) and token
         ]
 
 
@@ -172,7 +181,7 @@ def _is_marker(token: str) -> bool:
     return token in ENDS or MARKER.fullmatch(token) is not None
 
 
-def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool]:
+def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     name = metadata.find_text("tokenizer.ggml.pre")
     pre = PRE_TOKENIZERS.get(name or "")
     if pre is None:
@@ -180,20 +189,12 @@ def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool
         what = "it does not say" if name is None else f"{name[:40]!r} is unknown"
         raise metadata.unsupported(f"how its tokenizer cuts text into words, {what} (known: {known})")
     merges = _merges(metadata, vocabulary)
-    document = _document(
-        vocabulary, merges, ignore_merges=pre.ignore_merges, byte_fallback=False, unknown=None
-    )
-    document["normalizer"] = {"type": "NFC"} if pre.nfc else None
-    document["pre_tokenizer"] = (
-        pre.steps[0] if len(pre.steps) == 1 else {"type": "Sequence", "pretokenizers": list(pre.steps)}
-    )
-    document["decoder"] = {
-        "type": "ByteLevel",
-        "add_prefix_space": True,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
-    return document, pre.bos
+    tokenizer = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges))
+    if pre.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(pre.steps))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, pre.bos
 
 
 def _merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[tuple[str, str]]:
@@ -212,29 +213,26 @@ def _merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[tuple[str, str]
     return merges
 
 
-def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool]:
+def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     scores = metadata.find_reals("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(vocabulary.tokens):
         raise metadata.unsupported("its tokenizer has no score for each token")
     unknown = vocabulary.special("unknown")
-    merges = _merges_from_scores(vocabulary.ids, scores)
-    document = _document(
-        vocabulary, merges, ignore_merges=False, byte_fallback=True, unknown=unknown[0] if unknown else None
+    model = models.BPE(
+        vocabulary.ids,
+        _merges_from_scores(vocabulary.ids, scores),
+        unk_token=unknown[0] if unknown else None,
+        fuse_unk=True,
+        byte_fallback=True,
     )
+    tokenizer = Tokenizer(model)
     prefixed = metadata.find_flag("tokenizer.ggml.add_space_prefix") is not False
-    spaces: Json = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    prepend: Json = {"type": "Prepend", "prepend": SPACE}
-    document["normalizer"] = {"type": "Sequence", "normalizers": [prepend, spaces]} if prefixed else spaces
-    document["pre_tokenizer"] = None
-    steps: list[Json] = [
-        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
-    if prefixed:
-        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    document["decoder"] = {"type": "Sequence", "decoders": steps}
-    return document, True
+    before, after = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefixed else ([], [])
+    tokenizer.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
+    )
+    return tokenizer, True
 
 
 def _merges_from_scores(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -254,53 +252,6 @@ def _merges_from_scores(ids: Mapping[str, int], scores: Sequence[float]) -> list
                 found.append((-scores[number], number, first, second, left, right))
     found.sort(key=lambda merge: merge[:4])
     return [(left, right) for *_, left, right in found]
-
-
-def _document(
-    vocabulary: _Vocabulary,
-    merges: list[tuple[str, str]],
-    *,
-    ignore_merges: bool,
-    byte_fallback: bool,
-    unknown: str | None,
-) -> Json:
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": vocabulary.added(),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": unknown,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": byte_fallback,
-            "byte_fallback": byte_fallback,
-            "ignore_merges": ignore_merges,
-            "vocab": vocabulary.ids,
-            "merges": merges,
-        },
-    }
-
-
-def _template(bos: tuple[str, int] | None) -> Json | None:
-    """The post-processor that prepends the BOS token."""
-    if bos is None:
-        return None
-    token, number = bos
-    first = {"SpecialToken": {"id": token, "type_id": 0}}
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [
-            first,
-            {"Sequence": {"id": "A", "type_id": 0}},
-            {"SpecialToken": {"id": token, "type_id": 1}},
-            {"Sequence": {"id": "B", "type_id": 1}},
-        ],
-        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
-    }
 
 
 def _config(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> Json:

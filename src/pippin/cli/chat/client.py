@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pippin.cli.running import LOAD_SECONDS, refusal
+from pippin.cli.running import Client, refusal
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
@@ -35,6 +35,8 @@ class Ended:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    accepted_tokens: int = 0  # of those that speculative decoding proposed
+    rejected_tokens: int = 0
     prompt_rate: float = 0.0
     rate: float = 0.0
 
@@ -42,56 +44,17 @@ class Ended:
 Part = Piece | Called | Ended
 
 
-@dataclass(frozen=True)
-class ChatClient:
-    """A server's address and the API key for it."""
+class ChatClient(Client):
+    """A client that holds conversations."""
 
-    address: str
-    key: str | None = None
-
-    def get(self, path: str) -> Any:
-        """The server's answer to a GET. Raises `ServerError`, of the kind `model_not_found` for a 404."""
-        import httpx
-
-        try:
-            response = httpx.get(
-                self.address + path, headers=self._headers({}), timeout=LOAD_SECONDS, trust_env=False
-            )
-        except httpx.TransportError as error:
-            raise self._away(error) from None
-        if response.is_error:
-            raise ServerError(
-                "model_not_found" if response.status_code == 404 else "internal", refusal(response)
-            )
-        return response.json()
-
-    def answer(self, body: Json, headers: dict[str, str]) -> Iterator[Part]:
+    def answer(self, body: Json) -> Iterator[Part]:
         """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
-        import httpx
-
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        url = f"{self.address}/v1/chat/completions"
-        try:
-            with (
-                httpx.Client(timeout=LOAD_SECONDS, trust_env=False) as client,
-                client.stream("POST", url, json=body, headers=self._headers(headers)) as response,
-            ):
-                if response.is_error:
-                    response.read()
-                    raise ServerError("internal", refusal(response))
-                yield from parts(response.iter_lines())
-        except httpx.TransportError as error:
-            raise self._away(error) from None
-
-    def _headers(self, more: dict[str, str]) -> dict[str, str]:
-        return {**more, **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
-
-    def _away(self, error: Exception) -> ServerError:
-        return ServerError(
-            "not_found",
-            f"No server answers at {self.address} ({type(error).__name__}). See what happened with `pippin logs`, or "
-            "start one: pippin serve",
-        )
+        with self.away(), self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.is_error:
+                response.read()
+                raise ServerError("internal", refusal(response))
+            yield from parts(response.iter_lines())
 
 
 def parts(lines: Iterator[str]) -> Iterator[Part]:
@@ -122,12 +85,15 @@ def _delta(delta: Json) -> Iterator[Part]:
 
 
 def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:
-    details = usage.get("prompt_tokens_details") or {}
+    prompt = usage.get("prompt_tokens_details") or {}
+    answer = usage.get("completion_tokens_details") or {}
     return Ended(
         reason,
         usage.get("prompt_tokens", 0),
-        details.get("cached_tokens", 0),
+        prompt.get("cached_tokens", 0),
         usage.get("completion_tokens", 0),
+        answer.get("accepted_prediction_tokens", 0),
+        answer.get("rejected_prediction_tokens", 0),
         timings.get("prompt_per_second", 0.0),
         timings.get("predicted_per_second", 0.0),
     )

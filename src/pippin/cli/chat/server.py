@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,44 +21,29 @@ from pippin.cli.running import address, is_there, running_servers
 from pippin.cli.terminal import progress, say, size, table
 from pippin.config import environment
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
 
 
-@dataclass(frozen=True)
-class Candidate:
-    id: str
-    footprint: int  # bytes in memory
-    window: int | None
-    words: str  # its quantisation or dtype
-
-    def fits(self, memory: int) -> bool:
-        return self.footprint <= memory
-
-
-def candidates(catalog: "Catalog") -> list[Candidate]:
-    """The models on this machine that chat, in the catalog's order."""
+def candidates(catalog: "Catalog") -> dict[str, tuple[ModelInfo, int]]:
+    """The models on this machine that chat and the bytes that they take, in the catalog's order."""
     from pippin.catalog import footprint
 
-    return [
-        Candidate(
-            info.id,
-            footprint(info, catalog.options_for(info)),
-            info.context_window,
-            info.quantization or info.dtype or "-",
-        )
+    return {
+        info.id: (info, footprint(info, catalog.options_for(info)))
         for info in catalog.models()
         if info.kind == "language" and info.capabilities.chat
-    ]
+    }
 
 
-def choose(found: Sequence[Candidate], memory: int) -> str:
+def choose(found: Mapping[str, tuple[ModelInfo, int]], memory: int) -> str:
     """The model to talk to: the only one that fits, or the one that the user picks.
 
     Raises `ServerError` if none fits, or if there is no terminal to ask on.
     """
-    fitting = [each for each in found if each.fits(memory)]
+    fitting = [name for name, (_, needed) in found.items() if needed <= memory]
     if not fitting:
         said = "None of the models here fits into memory." if found else "No model that chats is here."
         raise ServerError(
@@ -66,16 +51,16 @@ def choose(found: Sequence[Candidate], memory: int) -> str:
             f"{said} `pippin recommend` names models for this machine, `pippin pull ORG/NAME` fetches one.",
         )
     if len(fitting) == 1:
-        return fitting[0].id
+        return fitting[0]
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        names = ", ".join(each.id for each in fitting)
-        raise ServerError("invalid_request", f"Several models are here; name one: {names}.")
-    rows = [
-        (str(number), each.id, each.words, size(each.footprint), str(each.window or "-"))
-        for number, each in enumerate(fitting, 1)
-    ]
+        raise ServerError("invalid_request", f"Several models are here; name one: {', '.join(fitting)}.")
+    rows = []
+    for number, name in enumerate(fitting, 1):
+        info, needed = found[name]
+        words = info.quantization or info.dtype or "-"
+        rows.append((str(number), name, words, size(needed), str(info.context_window or "-")))
     say(table(("", "MODEL", "WEIGHTS", "MEMORY", "WINDOW"), rows), sys.stderr)
-    return fitting[_ask(len(fitting)) - 1].id
+    return fitting[_ask(len(fitting)) - 1]
 
 
 def _ask(count: int) -> int:
@@ -109,7 +94,7 @@ def client_of(parsed: Namespace) -> ChatClient:
 
 def model_on(client: ChatClient, name: str) -> Reached:
     """The server's model with that name or alias. Raises `ServerError`."""
-    facts = client.get(f"/v1/models/{quote(name, safe='/')}")
+    facts = client.request("GET", f"/v1/models/{quote(name, safe='/')}")
     return Reached(client, str(facts["id"]), facts)
 
 
@@ -126,18 +111,15 @@ def find(parsed: Namespace, model: str | None) -> Reached | None:
 
 
 @contextlib.contextmanager
-def reached(parsed: Namespace, model: str | None, flags: Sequence[str] = ()) -> Iterator[Reached]:
-    """The running server if it knows the model, else a new server with `flags`.
-
-    If there are `flags`, a new server is always started. A missing model is downloaded first.
-    """
-    found = None if flags else find(parsed, model)
+def reached(parsed: Namespace, model: str | None) -> Iterator[Reached]:
+    """The running server if it knows the model, else a new server. A missing model is downloaded first."""
+    found = find(parsed, model)
     if found is not None:
         yield found
         return
     name, path = _here(parsed, model)
     given = [word for flag in parsed.given for word in (flag.name, flag.text) if word is not None]
-    with started(path, name, [*given, *flags], keep=parsed.keep) as own:
+    with started(path, name, given, keep=parsed.keep) as own:
         yield own
 
 
@@ -212,7 +194,7 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
 
 def _reason(reached: Reached, log: Path) -> str:
     """Why a load failed, according to the server's `/health`."""
-    workers = reached.client.get("/health").get("workers") or ()
+    workers = reached.client.request("GET", "/health").get("workers") or ()
     said = next((each.get("last_error") for each in workers if each.get("id") == reached.model), None)
     return f"{said or 'The model could not be loaded.'} The log: {log}"
 

@@ -26,7 +26,6 @@ Name = Literal[
     "new",
     "undo",
     "retry",
-    "tools",
     "think",
     "stats",
     "bye",
@@ -42,7 +41,6 @@ HELP: Final[dict[Name, tuple[str, str]]] = {
     "new": ("", "begin anew, with the same model and system prompt"),
     "undo": ("", "forget the last question and its answer"),
     "retry": ("", "ask the last question again"),
-    "tools": ("[on|off]", "show the tools of MCP servers, or offer them to the model"),
     "think": (
         "[on|off|low|medium|high|show|hide]",
         "let the model think or not, how much, and whether it is shown",
@@ -109,7 +107,6 @@ class Wishes:
     """The user's settings for requests and for showing answers."""
 
     fields: dict[str, Any] = field(default_factory=dict)  # request fields: sampling, schema
-    tools: str | None = None  # MCP servers whose tools are offered; `*` is all
     think: bool | None = None
     effort: str | None = None
     show_reasoning: bool = True
@@ -118,9 +115,6 @@ class Wishes:
 
     def body(self, model: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": model, "messages": messages, **self.fields}
-        if self.tools:
-            names = [name.strip() for name in self.tools.split(",")]
-            body["tools"] = [{"type": "mcp", "server_label": name} for name in names]
         if self.think is not None:
             body["enable_thinking"] = self.think
         if self.effort is not None:
@@ -203,7 +197,7 @@ class Session:
             opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display,
         ):
             try:
-                for part in self._reached.client.answer(body, {}):
+                for part in self._reached.client.answer(body):
                     display.show(part)
                     match part:
                         case Piece("text", text):
@@ -252,8 +246,6 @@ class Session:
                 say("The last question is forgotten." if done else "Nothing was asked yet.")
             case "retry":
                 self._retry()
-            case "tools":
-                self._tools(command.rest)
             case "think":
                 self._think(command.rest)
             case "stats":
@@ -269,7 +261,7 @@ class Session:
             self.conversation.model = self._reached.model
             say(f"Talking to {self._reached.model}.")
             return
-        for model in self._reached.client.get("/v1/models")["data"]:
+        for model in self._reached.client.request("GET", "/v1/models")["data"]:
             mark = "*" if model["id"] == self.conversation.model else " "
             say(f"{mark} {model['id']}{' (loaded)' if model.get('loaded') else ''}")
 
@@ -310,24 +302,6 @@ class Session:
             self._answer()
         else:
             say("Nothing was asked yet.")
-
-    def _tools(self, word: str) -> None:
-        match word:
-            case "on":
-                self.wishes = replace(self.wishes, tools="*")
-            case "off":
-                self.wishes = replace(self.wishes, tools=None)
-            case "":
-                pass
-            case _:
-                raise ConfigError("/tools takes on or off; without a word it shows the tools.")
-        found = self._reached.client.get("/v1/mcp/tools")["tools"]
-        for tool in found:
-            say(f"{tool['name']}  {(tool.get('description') or '').partition(chr(10))[0]}")
-        if not found:
-            say("The server has no tools: start it with --mcp-config FILE, or `pippin run --mcp FILE`.")
-        else:
-            say("The model may call them." if self.wishes.tools else "/tools on offers them to the model.")
 
     def _think(self, word: str) -> None:
         changes: dict[str, dict[str, Any]] = {

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from pippin.catalog.footprint import context_bytes
 from pippin.cli.fitting.source import Source
 from pippin.config.accelerator import accelerator, model_memory
 from pippin.config.options.model import ModelOptions, cache_bits
@@ -17,7 +19,9 @@ from pippin.core.decoding import from_json
 ESTIMATE: Final = "pippin.engines.language.kv_cache.estimate"
 SECONDS: Final = 120.0
 USUAL_WINDOW: Final = 8192  # tokens, for models that do not state a window
+CAPACITY_STEP: Final = 256  # tokens by which the memory of a sequence grows
 RunDtype = Literal["float32", "float16", "bfloat16"]
+VALUE_BYTES: Final[dict[RunDtype, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class Contexts(Struct, frozen=True):
@@ -54,20 +58,24 @@ def budget_of(options: ServerOptions) -> int:
 
 
 def measure(source: Source, context: int | None, clients: int, budget: int) -> Fit:
-    """Measure a model. A child process, which may import MLX, estimates the memory of contexts."""
+    """Measure a model. The memory of contexts follows from the configuration of most; for the others a child process,
+    which may import MLX, estimates it."""
     window = source.window or USUAL_WINDOW
     context = min(context or min(window, USUAL_WINDOW), window)
     contexts = None
     if source.kind == "language" and source.config:
         key_bits, value_bits = cache_bits(source.options)
-        left = sequence_memory(budget - source.loaded, source.options)
-        contexts = _ask(
+        left = max(0, sequence_memory(budget - source.loaded, source.options))
+        dtype = run_dtype(source.options, source.config)
+        if key_bits is None and value_bits is None:
+            contexts = _told(source.config, VALUE_BYTES[dtype], context, clients, left, window)
+        contexts = contexts or _ask(
             {
                 "config": source.config,
-                "dtype": run_dtype(source.options, source.config),
+                "dtype": dtype,
                 "context": context,
                 "clients": clients,
-                "memory": max(0, left),
+                "memory": left,
                 "window": window,
                 "key_bits": key_bits,
                 "value_bits": value_bits,
@@ -75,6 +83,22 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
             }
         )
     return Fit(source, context, clients, budget, contexts)
+
+
+def _told(
+    config: dict[str, Any], value_bytes: int, context: int, clients: int, memory: int, window: int
+) -> Contexts | None:
+    """The answer as the configuration tells it; None where it does not."""
+    one = context_bytes(config, -(-context // CAPACITY_STEP) * CAPACITY_STEP, value_bytes)
+    if one is None:
+        return None
+
+    def of_all(steps: int) -> int:
+        return clients * (context_bytes(config, steps * CAPACITY_STEP, value_bytes) or 0)
+
+    steps = window // CAPACITY_STEP
+    fitting = bisect_right(range(1, steps + 1), memory, key=of_all)
+    return Contexts(one, window if fitting == steps else fitting * CAPACITY_STEP)
 
 
 def sequence_memory(free: int, options: ModelOptions) -> int:

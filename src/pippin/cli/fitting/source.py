@@ -14,7 +14,6 @@ from pippin.catalog.kinds import kind_of
 from pippin.catalog.names import is_repository
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelKind
 from pippin.core.published import object_in
 from pippin.core.safetensors import StoredArray
 
@@ -68,53 +67,36 @@ def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source
     )
 
 
-@dataclass(frozen=True)
-class _Headers:
-    """The facts in a repository's small files and in the headers of its weights."""
-
-    config: dict[str, Any]
-    kind: ModelKind
-    window: int | None
-    arrays: dict[str, StoredArray]
-
-
 def _remote(repository: str, options: ModelOptions) -> Source:
     """A repository on the hub; no weights are downloaded. Raises `ServerError`."""
-    with _hub_in_words(repository):
-        found = _headers(repository)
-    config, arrays = found.config, found.arrays
-    return Source(
-        id=repository,
-        here=False,
-        kind=found.kind,
-        config=config,
-        weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
-        stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
-        loaded=bytes_of_arrays(arrays, config, options, found.kind),
-        window=found.window,
-        options=options,
-    )
-
-
-def _headers(repository: str) -> _Headers:
-    """Raises the exceptions of the hub's client."""
     from huggingface_hub import HfApi
 
     api = HfApi()
-    with TemporaryDirectory() as folder:
+    with _hub_in_words(repository), TemporaryDirectory() as name:
+        folder = Path(name)
         for file in SMALL_FILES:
             if api.file_exists(repository, file):
                 api.hf_hub_download(repository, file, local_dir=folder)
         metadata = api.get_safetensors_metadata(repository)
-        config = object_in(Path(folder) / "config.json")
-        kind = kind_of(Path(folder), repository, config) or "language"
-        window = context_window(Path(folder), kind, config, object_in(Path(folder) / "tokenizer_config.json"))
+        config = object_in(folder / "config.json")
+        kind = kind_of(folder, repository, config) or "language"
+        window = context_window(folder, kind, config, object_in(folder / "tokenizer_config.json"))
     arrays = {
         name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
         for file in metadata.files_metadata.values()
         for name, array in file.tensors.items()
     }
-    return _Headers(config, kind, window, arrays)
+    return Source(
+        id=repository,
+        here=False,
+        kind=kind,
+        config=config,
+        weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
+        stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
+        loaded=bytes_of_arrays(arrays, config, options, kind),
+        window=window,
+        options=options,
+    )
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def check(name: str, agent: "Agent", server: "Reached") -> None:
         return
     others = [
         str(each["id"])
-        for each in server.client.get("/v1/models")["data"]
+        for each in server.client.request("GET", "/v1/models")["data"]
         if each["id"] != server.model and each.get("kind") == "language" and lacks(agent, each) is None
     ]
     way_out = (

@@ -27,13 +27,6 @@ def run(arguments: Sequence[str]) -> int:
         say(compared(before, after))
         return 0
     with reached(parsed, parsed.model) as server:
-        parsed.server = server.client.address
-        if parsed.scenarios:
-            from pippin.cli.bench import bench_table
-
-            for line in bench_table(parsed, server.model):
-                say(line)
-            return 0
         return _sweep(parsed, server)
 
 
@@ -51,17 +44,7 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--requests", type=int, default=2, metavar="COUNT", help="of each client (default: 2)"
     )
-    parser.add_argument(
-        "--dataset", metavar="FILE", help="prompts: ShareGPT's JSON, lines of JSON, or lines of text"
-    )
-    parser.add_argument(
-        "--json-schema", metavar="SCHEMA", help="answers in JSON of this schema, to see what it costs"
-    )
-    parser.add_argument(
-        "--scenarios", action="store_true", help="the five scenarios of docs/measurements/servers.md instead"
-    )
     parser.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
-    parser.add_argument("--csv", metavar="FILE", help="write it as CSV")
     parser.add_argument(
         "--compare", nargs=2, metavar="FILE", help="compare two files of --json, and measure nothing"
     )
@@ -73,29 +56,23 @@ def new_parser() -> Parser:
 
 
 def _sweep(parsed: Namespace, server: "Reached") -> int:
-    from pippin.cli.bench import Report, Sweep, as_csv, measure, read_prompts, shown
-    from pippin.cli.verbs.run import read_schema
+    from pippin.cli.bench import Report, Sweep, measure, shown
 
-    clients = counts("--clients", parsed.clients)
     sweep = Sweep(
         counts("--prompt", parsed.prompt),
         counts("--answer", parsed.answer),
-        clients,
+        counts("--clients", parsed.clients),
         max(1, parsed.requests),
-        read_prompts(Path(parsed.dataset), max(clients) * max(1, parsed.requests)) if parsed.dataset else (),
-        read_schema(parsed.json_schema) if parsed.json_schema else None,
     )
     points = []
-    for point in measure(parsed, server.model, sweep):
+    for point in measure(server.client, server.model, sweep):
         points.append(point)
         say(f"{point.clients} at once: {point.rate:.1f} tokens/s")
     say("\n" + shown(points))
-    report = Report(server.model, server.client.address, points)
     if parsed.json:
+        report = Report(server.model, server.client.address, points)
         Path(parsed.json).expanduser().write_text(json.dumps(msgspec.to_builtins(report), indent=2) + "\n")
         say(f"Compare it with another run: pippin bench --compare {parsed.json} OTHER.json")
-    if parsed.csv:
-        Path(parsed.csv).expanduser().write_text(as_csv(points))
     return 0
 
 

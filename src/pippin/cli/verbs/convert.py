@@ -22,7 +22,6 @@ from pippin.core.errands import (
     Conversion,
     Converted,
     Quantization,
-    Told,
 )
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -31,7 +30,6 @@ PROCESS: Final = "pippin.worker.conversion"
 DTYPE_BITS: Final = {"float32": 32, "float16": 16, "bfloat16": 16, None: 32}
 MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}
 """Bits and group size of each mode; only affine allows other values."""
-MUCH_WORSE: Final = 1.25  # ratio to the perplexity of the original
 
 
 def new_parser() -> Parser:
@@ -58,9 +56,6 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="write it there, not into Pippin's own folder"
     )
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not measure the perplexity before and after"
-    )
     some_options(parser, OPTIONS)
     return parser
 
@@ -76,9 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     target = parsed.output or roots().imports / name
     _refuse_target(target, name, is_named=parsed.output is None)
     _refuse_full_disk(target, folder, wanted, parsed.dtype)
-    asked = Conversion(
-        target=str(target.absolute()), quantization=wanted, dtype=parsed.dtype, measure=not parsed.no_check
-    )
+    asked = Conversion(target=str(target.absolute()), quantization=wanted, dtype=parsed.dtype)
     if info.quantization and wanted is not None:
         say(
             f"{info.id} is quantised already ({info.quantization}) and is rounded a second time: "
@@ -86,8 +79,8 @@ def run(arguments: Sequence[str]) -> int:
             sys.stderr,
         )
     with progress(f"Converting {info.id}:", bytes_counted=True) as tell:
-        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Told, Converted, tell)
-    say(_told(info.id, name if parsed.output is None else str(target), done, measured=asked.measure))
+        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Converted, tell)
+    say(_told(info.id, name if parsed.output is None else str(target), done))
     return 0
 
 
@@ -163,18 +156,10 @@ def _refuse_full_disk(target: Path, folder: Path, wanted: Quantization | None, d
         )
 
 
-def _told(id: str, name: str, done: Converted, *, measured: bool) -> str:
+def _told(id: str, name: str, done: Converted) -> str:
     lines = [f"{name} is made of {id}: {size(done.size)}, {done.bits_per_weight:.1f} bits a weight."]
     if done.draft_arrays:
         lines.append(f"Its draft heads are kept: {done.draft_arrays} arrays in mtp.safetensors.")
-    if done.before is not None and done.after is not None:
-        ratio = done.after / done.before
-        lines.append(
-            f"Perplexity on a small text: {done.before:.2f} before, {done.after:.2f} after ({ratio - 1:+.1%})."
-        )
-        if ratio > MUCH_WORSE:
-            lines.append("That is much worse: more --bits, a --group-size of 32 or --mixed lose less.")
-    elif measured:
-        lines.append("The perplexity of this architecture cannot be measured here.")
+    lines.append(f"What it cost: pippin verify {name} --against {id}")
     lines.append(f"Talk to it: pippin run {name}    Serve it: pippin serve {name}")
     return "\n".join(lines)

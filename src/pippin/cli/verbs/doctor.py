@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 from pippin.cli.arguments import Parser
-from pippin.cli.bench import bench_table
-from pippin.cli.doctor import CHECKS, check_running_security, check_security
+from pippin.cli.doctor import CHECKS, check_security, report
 from pippin.cli.running import client_parser
 
 
@@ -14,29 +14,24 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--security",
         action="store_true",
-        help="check the security of the configuration and the running server",
+        help="try what the running server lets strangers do",
     )
     parser.add_argument(
-        "--bench",
-        action="store_true",
-        help="measure the running server too, as `pippin bench --scenarios` does",
+        "--report", action="store_true", help="print facts to send with a question, without paths or keys"
     )
-    parser.add_argument("--model", default="default", help="the model to measure")
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    if parsed.security:
-        found = [*check_security(), *check_running_security(parsed)]
-    else:
-        found = [finding for check in CHECKS for finding in check()]
+    if parsed.report:
+        print(json.dumps(report(parsed), indent=2))
+        return 0
+    checks = (partial(check_security, parsed),) if parsed.security else CHECKS
+    found = [finding for check in checks for finding in check()]
     if parsed.json:
         print(json.dumps([{"state": finding.state, "text": finding.text} for finding in found], indent=2))
     else:
         for finding in found:
             print(f"{finding.state:<9}{finding.text}")
-    if parsed.bench:
-        for line in bench_table(parsed, parsed.model):
-            print(line, flush=True)
     return 1 if any(finding.state == "problem" for finding in found) else 0

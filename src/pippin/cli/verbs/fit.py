@@ -68,6 +68,7 @@ def _told(fit: "Fit") -> str:
         whole = " (the model's window)" if contexts.longest == window else f" of its window of {window}"
         of_all = f" for each of {fit.clients} clients" if fit.clients > 1 else ""
         lines.append(("longest", f"{contexts.longest} tokens{of_all}{whole}"))
+    lines.append(("counted", "weights as they run, with the process; a context while its client is answered"))
     text = "\n".join(f"{name:<10}{words}" for name, words in lines)
     return f"{source.id}\n{text}\n{_next(fit)}"
 

@@ -14,7 +14,7 @@ from typing import Final
 from pippin.cli.arguments import Parser
 from pippin.cli.terminal import say
 from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 
 DESCRIPTION: Final = (
     "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster` places replicas, and "
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
             "processes. The usual one is 6379."
         )
     if find_spec("ray") is None:
-        raise ConfigError("`pippin join` needs an extra: pip install 'pippin[cluster]'.")
+        raise ConfigError(f"`pippin join` needs an extra: {install_command('cluster')}")
     memory = memory_here() if parsed.memory_gb is None else int(parsed.memory_gb * (1 << 30))
     environment = ray_environment()
     ray = _program()

@@ -29,6 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         print(
             table(("NAME", "STATE", "MEMORY", "REQUESTS", "USED", "PID"), [_row(model) for model in models])
         )
+        print("Memory: weights and process, as measured once loaded; conversations take theirs beside it.")
         if told := speculation(ask(parsed, "GET", "/v1/status")):
             print(told)
     else:

@@ -31,7 +31,7 @@ def new_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    from pippin.cli.fitting.fit import budget_of
+    from pippin.cli.fitting.fit import USUAL_WINDOW, budget_of
     from pippin.cli.fitting.recommend import LISTED, pick, recommended
     from pippin.config.accelerator import accelerator
 
@@ -55,7 +55,9 @@ def run(arguments: Sequence[str]) -> int:
             (each.id, size(each.stored), size(each.needed(on_cpu=on_cpu)), each.why) for each in found
         ]
         say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows_of_text))
-        say(f"In memory: with 32k tokens for one client, of {size(memory)} that models may take here.")
+        say(
+            f"In memory: with {USUAL_WINDOW} tokens for one client, of {size(memory)} that models may take here."
+        )
         say(f"The list is of {LISTED}. `pippin fit {found[0].id}` asks the hub what is there now.")
         say(f"Fetch one: pippin pull {found[0].id}")
     else:

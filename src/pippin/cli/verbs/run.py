@@ -40,8 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     wishes = _wishes(parsed)
     piped = None if sys.stdin.isatty() else sys.stdin.read()
     asked = _understood(parsed, piped)
-    mcp = _mcp_file(parsed)
-    with reached(parsed, asked.model, ("--mcp-config", mcp) if mcp else ()) as server:
+    with reached(parsed, asked.model) as server:
         _check_chats(server)
         session = _session(parsed, server, wishes)
         if asked.prompt is not None or asked.piped:
@@ -76,12 +75,6 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"
     )
-    parser.add_argument(
-        "--mcp",
-        metavar="FILE|NAMES",
-        help="offer tools: of the MCP servers in a file (see docs/mcp.md), or of those that the running server has, by "
-        "name, with commas; * is all",
-    )
     parser.add_argument("--think", choices=("on", "off", "low", "medium", "high"), help="how much to think")
     parser.add_argument("--hide-thinking", action="store_true", help="show the answer alone")
     parser.add_argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer")
@@ -109,7 +102,6 @@ def _wishes(parsed: Namespace) -> "Wishes":
     think: bool | None = {"on": True, "off": False}.get(parsed.think)
     return Wishes(
         fields=fields,
-        tools=("*" if _mcp_file(parsed) else parsed.mcp),
         think=think,
         effort=parsed.think if think is None else None,
         show_reasoning=not parsed.hide_thinking,
@@ -131,10 +123,6 @@ def read_schema(text: str) -> Any:
         return json.loads(source)
     except ValueError as error:
         raise ConfigError(f"--json-schema: this is no JSON ({error}).") from None
-
-
-def _mcp_file(parsed: Namespace) -> str | None:
-    return parsed.mcp if parsed.mcp and Path(parsed.mcp).expanduser().is_file() else None
 
 
 def _understood(parsed: Namespace, piped: str | None) -> Asked:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pippin.cli.arguments import Parser, option_parser
-from pippin.cli.extras import missing_parts
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
@@ -55,8 +54,6 @@ def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) ->
         raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
     for note in settings.notes:
         log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
-    if sentence := missing_parts(settings.compat):
-        log.warning("%s", sentence)
     if any(flag.text in settings.server.api_keys for flag in parsed.given):
         log.warning(
             "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
@@ -64,6 +61,12 @@ def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) ->
         )
     end_with_owner()
     return _serve(settings, open_catalog(settings))
+
+
+def check(server: ServerOptions, catalog: "Catalog") -> None:
+    """Raises `ConfigError` for models that are named and can't be served."""
+    check_models(server.models, catalog)
+    check_beside(server, catalog)
 
 
 def check_models(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
@@ -112,8 +115,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
     from pippin.catalog import footprint
     from pippin.service import open_service
 
-    check_models(settings.server.models, catalog)
-    check_beside(settings.server, catalog)
+    check(settings.server, catalog)
     service = open_service(settings.server, catalog, footprint)
     preparation = Preparation(settings.server, catalog, service)
     until_the_end = contextlib.ExitStack()

@@ -9,33 +9,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from pippin.cli.arguments import Parser, actions, option_parser
+from pippin.cli.local import open_catalog, settings_of
+from pippin.cli.verbs import serve
 from pippin.config import environment
 from pippin.config.errors import ConfigError
-from pippin.config.load import load
-from pippin.config.settings import Sources
 from pippin.core.errors import ServerError
 
 LABEL: Final = "dev.pippin.server"
 UNIT: Final = "pippin.service"
 PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+%$-]+")
 SECONDS_TO_DRAIN: Final = 60
-
-
-class Manager(Protocol):
-    """A system's service manager."""
-
-    def path(self, home: Path) -> Path: ...
-
-    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str: ...
-
-    def start(self, path: Path) -> list[list[str]]: ...
-
-    def stop(self, path: Path) -> list[list[str]]: ...
-
-    def status(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -104,8 +90,7 @@ class Systemd:
         return ["systemctl", "--user", "--no-pager", "status", UNIT]
 
 
-LAUNCHD: Final = Launchd()
-SYSTEMD: Final = Systemd()
+Manager = Launchd | Systemd
 
 
 def _domain() -> str:
@@ -172,15 +157,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def manager() -> Manager:
-    return LAUNCHD if sys.platform == "darwin" else SYSTEMD
+    return Launchd() if sys.platform == "darwin" else Systemd()
 
 
 def _install(words: Sequence[str]) -> int:
     """Install the service. The arguments are checked now, so that it does not fail at the next login."""
     parsed = _install_parser().parse(words)
     arguments = [word for word in words if word != "--dry-run"]
-    keys = load(Sources(flags=tuple(parsed.given))).server.api_keys
-    arguments, secret = _without_keys(arguments, keys)
+    settings = settings_of(parsed)
+    serve.check(settings.server, open_catalog(settings))
+    arguments, secret = _without_keys(arguments, settings.server.api_keys)
     own = manager()
     path = own.path(Path.home())
     command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]

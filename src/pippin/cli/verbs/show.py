@@ -1,9 +1,8 @@
 """`pippin show`: facts about a model, and the sampling defaults of its requests."""
 
+import contextlib
 import json
-import platform
-import subprocess
-import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,10 @@ import msgspec
 
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
+from pippin.config.accelerator import accelerator
+from pippin.core.errors import ServerError
 from pippin.core.published import object_in
 from pippin.core.requests import Sampling
 
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
     from pippin.catalog import Catalog
     from pippin.config.settings import Settings
     from pippin.core.models import ModelInfo
-
-SECONDS = 60.0
-"""Time for MLX to be imported and to read a model's configuration."""
 
 
 def new_parser() -> Parser:
@@ -41,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = _facts(catalog, info)
+    facts = _facts(catalog, info) | _agreement(info.id)
     if info.kind == "language":
         facts["sampling"] = _sampling(settings, catalog, info)
     width = max(map(len, facts)) + 2
@@ -62,12 +61,24 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "architecture": info.architecture or "-",
         "size": size(info.size_bytes),
         "weights": info.quantization or info.dtype or "-",
-        "in memory": f"about {size(needed)}" if needed else "-",
+        "in memory": f"about {size(needed)}: weights and process; `pippin fit` adds contexts"
+        if needed
+        else "-",
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
         **_formats(catalog, info),
         **(_of_text(catalog, info, Path(info.path)) if info.kind in TEXT_KINDS and info.path else {}),
     }
+
+
+def _agreement(model: str) -> dict[str, str]:
+    """How near batches are to what sequences give alone, if a running server has the model in memory."""
+    asked = Namespace(server=None, api_key=None)
+    told = None
+    if is_there(asked):
+        with contextlib.suppress(ServerError):
+            told = ask(asked, "GET", f"/v1/models/{model}").get("agreement")
+    return {} if told is None else {"batches": f"as alone, within {told}"}
 
 
 def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
@@ -99,33 +110,21 @@ TEXT_KINDS = ("language", "embeddings", "reranking")
 
 
 def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, str]:
-    found = {"kv_bits": _packed_layers(folder)} if info.kind == "language" else {}
-    if platform.system() == "Linux":
-        found["on a CPU"] = (
-            _way(folder, info.kind)
-            if catalog.options_for(info).cpu_kernels == "auto"
-            else "float32: cpu_kernels off"
-        )
+    from pippin.catalog.footprint import runs_on_kernels
+
+    config = object_in(folder / "config.json")
+    found = {"kv_bits": _packed_layers(config)} if info.kind == "language" else {}
+    if accelerator() == "cpu":
+        packed = runs_on_kernels(config, catalog.options_for(info), info.kind)
+        found["on a CPU"] = "by the kernels, as stored" if packed else "float32, or in part by the kernels"
     return found
 
 
-def _way(folder: Path, kind: str) -> str:
-    """How a CPU will run a model. MLX is imported in a child process, because a broken MLX may crash its process."""
-    command = [sys.executable, "-m", "pippin.engines.cpu_way", str(folder), kind]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        found = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        return "unknown: MLX does not import (pippin doctor says more)"
-    means, reason = found["means"], found["reason"]
-    return str(means) if reason is None else f"{means}: {reason}"
-
-
-def _packed_layers(folder: Path) -> str:
+def _packed_layers(config: dict[str, Any]) -> str:
     """The layers whose keys and values `kv_bits` quantises."""
     from pippin.catalog.info import full_attention_layers
 
-    layers, count = full_attention_layers(object_in(folder / "config.json"))
+    layers, count = full_attention_layers(config)
     if not count:
         return "-"
     if not layers:
@@ -137,7 +136,7 @@ def _packed_layers(folder: Path) -> str:
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
     """The sampling defaults of a request, each with its origin."""
-    from pippin.service.service import explain_sampling
+    from pippin.config.sampling_defaults import explain_sampling
 
     defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
     return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

@@ -16,7 +16,7 @@ from pippin.cli.verify import lm_eval
 from pippin.cli.verify.report import as_page, as_text
 from pippin.config import environment
 from pippin.config.verified import keep
-from pippin.core.errands import SECTIONS, Report, Verification, VerifyTold
+from pippin.core.errands import SECTIONS, Report, Verification
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     against = found(parsed.against).info.path if parsed.against else None
     with progress(f"Verifying {spec.info.id}:") as tell:
         asked = Verification(sections=sections, against=against)
-        report = run_errand(PROCESS, spec, asked, VerifyTold, Report, tell)
+        report = run_errand(PROCESS, spec, asked, Report, tell)
     if sections == SECTIONS:
         keep(report)
     if parsed.html:

@@ -40,7 +40,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Literal["auto", "off"],
         Meta(
             description="On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
-            "where it is installed (`pippin show MODEL` says for which parts); `off` makes them float32 for MLX."
+            "where it is installed (the log of a load says for which parts); `off` makes them float32 for MLX."
         ),
     ] = "auto"
     cpu_activations: Annotated[
@@ -69,9 +69,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False
     adapter_path: Annotated[str | None, Meta(description="LoRA adapter to serve the model with.")] = None
-    adapter_dir: Annotated[
-        str | None, Meta(description="Folder of adapters that requests may name by their folders' names.")
-    ] = None
     adapters: Annotated[
         dict[str, str],
         Meta(description="Adapters that requests may name: name to folder.", extra=flag("--adapter")),
@@ -228,9 +225,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 8
     prompt_lookup: Annotated[
         bool,
-        Meta(
-            description="Propose tokens by looking up the text so far, and what the prefix cache has of the same salt."
-        ),
+        Meta(description="Propose tokens by looking up the text so far."),
     ] = False
 
     # Media

@@ -122,12 +122,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     drain_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that running requests may take after a stop.")
     ] = 30.0
-    prevent_sleep: Annotated[
-        bool,
-        Meta(
-            description="Keep the machine from idle sleep while requests run (`caffeinate`, `systemd-inhibit`)."
-        ),
-    ] = True
 
     # Access
     api_keys: Annotated[

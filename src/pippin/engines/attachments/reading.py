@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import UnreadableMedia
 from pippin.core.conversation import (
     Attachment,
@@ -179,7 +180,7 @@ def _not_taken(modality: str, where: str, taken: Container[str]) -> tuple[Server
     hint = (
         ""
         if importlib.util.find_spec("mlx_vlm")
-        else ' Models that do need an extra: pip install "pippin[vision]".'
+        else f" To serve models that take pictures and sound, install what they need: {install_command('vision')}"
     )
     message = (
         f"This model takes text only, and '{where}' is of the type {modality}. Leave it out, or choose a model that "

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress, Preparer
@@ -13,7 +14,7 @@ from pippin.engines.blocking import BlockingEngine
 def open_preparer(spec: WorkerSpec) -> Preparer:
     """Raises `ServerError("load_failed")` if mlx-vlm is not installed, or does not paint with this model."""
     if importlib.util.find_spec("mlx_vlm") is None:
-        raise ServerError("load_failed", 'Image models need an extra: pip install "pippin[vision]".')
+        raise ServerError("load_failed", f"Image models need an extra: {install_command('vision')}")
     from pippin.engines.images.painting import ImagePreparer, find_classes
 
     classes = find_classes(Path(spec.info.path or ""))

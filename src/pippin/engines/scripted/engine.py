@@ -3,7 +3,6 @@
 import math
 import os
 import time
-from collections import deque
 from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
@@ -11,12 +10,13 @@ from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, T
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress
+from pippin.engines.places import first_of, places_of, yielding_to
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
 from pippin.output.checking import check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
@@ -91,20 +91,25 @@ def _markup(request: GenerationRequest, reasoning: ReasoningFormat) -> Markup:
 
 
 class Row:
-    """A running request: all its choices, and when its next token is due."""
+    """A request in the queue or in its place: all its choices, and when its next token is due."""
 
-    def __init__(self, job: ScriptedJob, preparer: ScriptedPreparer) -> None:
-        self.job = job
+    count: Final = 1
+
+    def __init__(self, job: ScriptedJob, preparer: ScriptedPreparer, arrival: int) -> None:
+        self.job, self.arrival = job, arrival
+        self.account, self.priority = job.request.account, job.request.priority
         self.gap = job.rule.gap if job.rule.gap is not None else preparer.script.gap
         self.beat = preparer.script.beat
         self.choices = [PlayedChoice(job, choice, preparer) for choice in range(job.request.n)]
         self.open = list(self.choices)
-        self.started = time.monotonic()
-        self.due = self.started + job.rule.delay
+        self.started: float | None = None  # until it has had a place
+        self.due = 0.0
         self.steps = 0
 
     def begin(self) -> list[Event]:
         """The events that come before the first token."""
+        self.started = time.monotonic()
+        self.due = self.started + self.job.rule.delay
         request, prompt = self.job.request, self.job.accepted.prompt_tokens
         events: list[Event] = [Progress(prompt, prompt, min(self.job.rule.cached_tokens, prompt))]
         if request.echo:
@@ -131,6 +136,8 @@ class Row:
         return events
 
     def status(self, now: float) -> RequestStatus:
+        if self.started is None:
+            return RequestStatus(id=self.job.id, phase="queued", elapsed=now - self.job.created)
         return RequestStatus(
             id=self.job.id,
             phase="generation",
@@ -150,6 +157,7 @@ class Row:
         )
 
     def _timings(self, now: float) -> Timings:
+        assert self.started is not None
         waited, played = self.started - self.job.created, now - self.started
         return Timings(queue=waited * 1000, prefill=self.job.rule.delay * 1000, decode=played * 1000)
 
@@ -159,8 +167,9 @@ class ScriptedEngine:
         self._preparer = preparer
         self._ballast = ballast
         self._left: dict[int, bytearray] = {}  # by the rule's size
-        self._waiting: deque[ScriptedJob] = deque()
+        self._waiting: list[Row] = []
         self._rows: dict[str, Row] = {}
+        self._arrivals = 0
         self._steps = 0
         self._prompt_tokens = 0
         self._completion_tokens = 0
@@ -170,11 +179,12 @@ class ScriptedEngine:
         if len(self._waiting) >= self._preparer.options.queue_size:
             message = f"The queue of {self._preparer.info.id!r} is full; try again later."
             raise ServerError("overloaded", message, retry_after=1.0)
-        self._waiting.append(job)
+        self._arrivals += 1
+        self._waiting.append(Row(job, self._preparer, self._arrivals))
 
     def cancel(self, id: str) -> None:
         self._rows.pop(id, None)
-        self._waiting = deque(job for job in self._waiting if job.id != id)
+        self._waiting = [row for row in self._waiting if row.job.id != id]
 
     @property
     def busy(self) -> bool:
@@ -182,14 +192,10 @@ class ScriptedEngine:
 
     def step(self) -> list[Emission]:
         emissions: list[Emission] = []
-        while self._waiting and len(self._rows) < self._preparer.options.max_num_seqs:
-            row = Row(self._waiting.popleft(), self._preparer)
+        while (row := self._next()) is not None:
             self._rows[row.job.id] = row
-            self._prompt_tokens += row.job.accepted.prompt_tokens
-            left = row.job.rule.leaves_mb
-            if left and left not in self._left:
-                self._left[left] = _ballast(left)
-            emissions += [(row.job.id, event) for event in row.begin()]
+            if row.started is None:
+                emissions += self._begin(row)
         now = time.monotonic()
         for request, row in list(self._rows.items()):
             if row.due <= now:
@@ -204,6 +210,28 @@ class ScriptedEngine:
             self._rest(now)
         return emissions
 
+    def _next(self) -> Row | None:
+        """Take the next request out of the queue, if there is a place for it, or another account's request makes one
+        and goes on later."""
+        if not self._waiting:
+            return None
+        places = places_of(self._rows.values())
+        first = first_of(self._waiting, places)
+        if len(self._rows) >= self._preparer.options.max_num_seqs:
+            yielding = yielding_to(first, self._rows.values(), places)
+            if not yielding:
+                return None
+            self._waiting.append(self._rows.pop(yielding[0].job.id))
+        self._waiting.remove(first)
+        return first
+
+    def _begin(self, row: Row) -> list[Emission]:
+        self._prompt_tokens += row.job.accepted.prompt_tokens
+        left = row.job.rule.leaves_mb
+        if left and left not in self._left:
+            self._left[left] = _ballast(left)
+        return [(row.job.id, event) for event in row.begin()]
+
     def close(self) -> None:
         self._rows.clear()
         self._waiting.clear()
@@ -212,10 +240,8 @@ class ScriptedEngine:
 
     def stats(self) -> EngineStats:
         now = time.monotonic()
-        played = sum(choice.position for row in self._rows.values() for choice in row.choices)
-        queued = [
-            RequestStatus(id=job.id, phase="queued", elapsed=now - job.created) for job in self._waiting
-        ]
+        rows = (*self._rows.values(), *self._waiting)
+        played = sum(choice.position for row in rows for choice in row.choices)
         return EngineStats(
             running=len(self._rows),
             waiting=len(self._waiting),
@@ -225,7 +251,7 @@ class ScriptedEngine:
             batch_size=len(self._rows),
             weight_bytes=len(self._ballast),
             cache=CacheStats(evictions=self._cleared),
-            requests=(*(row.status(now) for row in self._rows.values()), *queued),
+            requests=tuple(row.status(now) for row in rows),
         )
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:

@@ -13,7 +13,7 @@ from pippin.core.events import FinishReason, Token, TopToken
 from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonObject, JsonSchema, Regex
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.script import Rule, ScriptedCall, last_text
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
 WRITTEN: Final = ("json_tools", "mistral")
@@ -210,10 +210,12 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
             return json.dumps({"echo": last_text(request)})
         case Choice(options):
             return options[0]
-        case Regex() | Grammar() as wanted:
-            from pippin.engines.scripted.examples import matching  # its library is slow to import
-
-            return matching(wanted)
+        case Regex() | Grammar():
+            raise ServerError(
+                "unsupported",
+                "The scripted model makes no text up for a grammar: give it a rule.",
+                "response_format",
+            )
         case _:
             return last_text(request)
 

@@ -1,19 +1,18 @@
 """A model's folder as its files say it, read once and without their weights."""
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from pippin.core.safetensors import Header, StoredArray, read_header
+from pippin.core.published import object_in
+from pippin.core.safetensors import INDEX, Header, StoredArray, find_header
 
 EMBEDDING: Final = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
 )
 OF_MEDIA: Final = re.compile(r"vision|visual|audio|image|patch|position")
-INDEX: Final = "model.safetensors.index.json"
 Json = dict[str, Any]
 
 
@@ -31,12 +30,12 @@ class Folder:
     @classmethod
     def read(cls, path: Path) -> "Folder":
         """Read a folder. A file that is missing or no JSON object counts as empty."""
-        index = _json(path / INDEX)
+        index = object_in(path / INDEX)
         return cls(
             path=path,
-            config=_json(path / "config.json"),
-            generation=_json(path / "generation_config.json"),
-            tokenizer=_json(path / "tokenizer_config.json"),
+            config=object_in(path / "config.json"),
+            generation=object_in(path / "generation_config.json"),
+            tokenizer=object_in(path / "tokenizer_config.json"),
             index=dict(index["weight_map"]) if isinstance(index.get("weight_map"), dict) else None,
             headers={file.name: _header(file) for file in sorted(path.glob("model*.safetensors"))},
         )
@@ -81,18 +80,6 @@ def ids_of(*found: Any) -> frozenset[int]:
     return frozenset(each for each in flat if isinstance(each, int))
 
 
-def _json(path: Path) -> Json:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _header(path: Path) -> Header | None:
-    try:
-        with path.open("rb") as file:
-            header = read_header(file)
-        return header if header is not None and path.stat().st_size >= header.file_size else None
-    except OSError:
-        return None
+    header = find_header(path)
+    return header if header is not None and path.stat().st_size >= header.file_size else None

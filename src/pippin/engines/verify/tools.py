@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 import yaml
+from jsonschema_rs import is_valid
 
 from pippin.core.completion import Completion, object_of
 from pippin.core.conversation import Message, Text, Tool
@@ -20,14 +21,6 @@ ANSWER_TOKENS: Final = {False: 192, True: 1536}
 """The most of an answer, by whether the model thinks before it. Calls of the bundled tools take less than 100."""
 FEW: Final = 0.9
 MANY_LOST: Final = 3
-TYPES: Final[dict[str, type | tuple[type, ...]]] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "array": list,
-    "object": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -120,10 +113,10 @@ def look(prompt: Prompt, answer: Completion, openers: tuple[str, ...]) -> list[s
     `closed`, which a thought without an end is not."""
     choice = answer.choices[0]
     calls = [part for part in choice.parts if part.kind == "tool_call"]
-    schemas = {tool.name: tool.parameters or {} for tool in prompt.tools}
+    schemas = {tool.name: {**(tool.parameters or {}), "additionalProperties": False} for tool in prompt.tools}
     said = [(part.name or "", object_of(part.text)) for part in calls]
     parsed = bool(said) and all(arguments is not None for _, arguments in said)
-    valid = parsed and all(name in schemas and fits(arguments, schemas[name]) for name, arguments in said)
+    valid = parsed and all(name in schemas and is_valid(schemas[name], arguments) for name, arguments in said)
     finished = choice.finished is not None and choice.finished.reason != "length"
     found = {
         "tried": bool(calls) or any(opener in choice.text("text") for opener in openers),
@@ -134,20 +127,6 @@ def look(prompt: Prompt, answer: Completion, openers: tuple[str, ...]) -> list[s
         "closed": finished or not choice.parts or choice.parts[-1].kind != "reasoning",
     }
     return [name for name, holds in found.items() if holds]
-
-
-def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a value keeps a schema of the keywords that the bundled tools use."""
-    kind = TYPES[schema["type"]]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        return False
-    if isinstance(value, list):
-        return all(fits(each, schema["items"]) for each in value)
-    if isinstance(value, dict):
-        known = schema["properties"]
-        whole = all(name in value for name in schema["required"])
-        return whole and all(name in known and fits(each, known[name]) for name, each in value.items())
-    return value in schema.get("enum", (value,))
 
 
 def _share(part: int, whole: int) -> float | None:

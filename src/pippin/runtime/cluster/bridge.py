@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from pippin.config.cluster import set_ray_environment
+from pippin.config.errors import install_command
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
 from pippin.runtime.workers.stopped import until_stopped
@@ -268,7 +269,7 @@ def joined(address: str) -> Any:
         import ray
     except ImportError:
         raise NotPlaced(
-            "Clusters need an extra: pip install 'pippin[cluster]', on every machine of the cluster."
+            f"Clusters need an extra on each of their machines: {install_command('cluster')}"
         ) from None
     try:
         ray.init(address=address, namespace="pippin", log_to_driver=False, logging_level="WARNING")

@@ -38,6 +38,7 @@ class Lease:
     pool: "Pool"
     slot: Slot
     worker: Worker
+    account: str
     released: bool = False
 
     @property
@@ -51,7 +52,7 @@ class Lease:
         """
         if not self.released:
             self.released = True
-            self.pool.release(self.slot, keep_alive)
+            self.pool.release(self.slot, self.account, keep_alive)
 
 
 class Pool:
@@ -80,8 +81,10 @@ class Pool:
 
     # Called by requests
 
-    async def lease(self, info: ModelInfo) -> Lease:
-        """Lease a model, loading it if need be; returns once its worker can prepare requests."""
+    async def lease(self, info: ModelInfo, account: str = "") -> Lease:
+        """Lease a model, loading it if need be; returns once its worker can prepare requests.
+
+        `account`: whose place the lease takes; empty for the server itself. Raises `ServerError`."""
         slot = self._slot(info)
         while True:
             self._check_open()
@@ -92,13 +95,13 @@ class Pool:
                 await self._changes.until(lambda: slot.lost is None or slot.closing)
                 continue
             slot.check_failure(self._clock.now())
-            slot.check_queue()
-            worker = await self._claimed(slot)
+            slot.check_queue(account)
+            worker = await self._claimed(slot, account)
             if worker is not None:
-                return Lease(self, slot, worker)
+                return Lease(self, slot, worker, account)
 
-    def release(self, slot: Slot, keep_alive: float | None) -> None:
-        slot.claims -= 1
+    def release(self, slot: Slot, account: str, keep_alive: float | None) -> None:
+        slot.give_back(account)
         self._touch(slot)
         slot.idle_seconds = keep_alive
         if slot.claims == 0:
@@ -215,19 +218,19 @@ class Pool:
         leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))
 
-    async def _claimed(self, slot: Slot) -> Worker | None:
+    async def _claimed(self, slot: Slot, account: str) -> Worker | None:
         """Claim the worker; None if its load was called off and may be tried again."""
-        slot.claims += 1
+        slot.claim(account)
         self._touch(slot)
         try:
             return await asyncio.shield(self._residency.ready(slot))
         except ServerError as error:
-            self.release(slot, None)
+            self.release(slot, account, None)
             if error.report.kind != CALLED_OFF:
                 raise
             return None
         except BaseException:
-            self.release(slot, None)
+            self.release(slot, account, None)
             raise
 
     def _check_open(self) -> None:

@@ -5,6 +5,7 @@ A slot holds the state of one model, its claims, and its history of failures.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -101,13 +102,16 @@ FAILURE_KEPT: Final = 10.0  # seconds for which a failed load answers further re
 DEATHS_BEFORE_PAUSE: Final = 3
 DEATHS_COUNTED: Final = 120.0  # seconds for which a death is remembered
 LONGEST_PAUSE: Final = 120.0  # seconds
+KEPT_FOR_OTHERS: Final = 4
+"""One part in so many of a model's places is for other accounts, as soon as several accounts use the model."""
 
 
 @dataclass(eq=False)
 class Slot:
     """A model in the pool: whether it is in memory, who holds it, and how its loads ended.
 
-    `claims` counts the requests that hold this load or wait for it; while `closing`, new ones wait for the next load.
+    `claimants` counts the requests of each account that hold this load or wait for it; while `closing`, new ones wait
+    for the next load.
     Times use the pool's clock, except those that are displayed.
     """
 
@@ -116,7 +120,8 @@ class Slot:
     pinned: bool
     state: LoadState = "unloaded"
     stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
-    claims: int = 0
+    claimants: Counter[str] = field(default_factory=Counter)
+    several: bool = False  # two accounts have claimed it at the same time
     drains: int = 0  # callers that want it unloaded once its requests are done
     resident: bool = False  # its footprint is counted against the budget
     footprint: int = 0
@@ -143,6 +148,19 @@ class Slot:
     failures: int = 0  # failed loads since the last success
     refuse_until: float = 0.0
     deaths: list[float] = field(default_factory=list)
+
+    @property
+    def claims(self) -> int:
+        return self.claimants.total()
+
+    def claim(self, account: str) -> None:
+        self.claimants[account] += 1
+
+    def give_back(self, account: str) -> None:
+        """End one claim of the account; accounts without any are forgotten."""
+        self.claimants[account] -= 1
+        if not self.claimants[account]:
+            del self.claimants[account]
 
     @property
     def closing(self) -> bool:
@@ -190,12 +208,14 @@ class Slot:
             report = self.error
             raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
 
-    def check_queue(self) -> None:
-        """Refuse a request beyond the model's batch and queue. Raises `ServerError`."""
-        if self.claims >= self.options.max_num_seqs + self.options.queue_size:
-            message = (
-                f"The queue of model {self.info.id!r} is full ({self.claims} requests); try again later."
-            )
+    def check_queue(self, account: str) -> None:
+        """Refuse a request beyond the model's batch and queue, or beyond its account's share. Raises `ServerError`."""
+        self.several = self.several or bool(account and self.claimants.keys() - {account, ""})
+        places = self.options.max_num_seqs + self.options.queue_size
+        own, others = self.claimants[account], places // KEPT_FOR_OTHERS if self.several else 0
+        if self.claims >= places or own >= places - others:
+            whose = "" if self.claims >= places else f" for you: {own} of {places} places are yours"
+            message = f"The queue of model {self.info.id!r} is full{whose}; try again later."
             raise ServerError("overloaded", message, retry_after=5.0)
 
     def load_failed(self, error: ErrorReport, now: float) -> None:

@@ -137,7 +137,7 @@ class ToolLoop:
         request: GenerationRequest,
         model: str,
         id: str,
-        client: str | None,
+        account: str,
     ) -> None:
         """`request` already includes the tools of `offered`."""
         self.accepted: Accepted | None = None
@@ -145,7 +145,7 @@ class ToolLoop:
         self._offered = offered
         self._request = request
         self._most_calls = min(filter(None, (servers.most_calls, request.max_tool_calls)))
-        self._model, self._id, self._client = model, id, client
+        self._model, self._id, self._account = model, id, account
         self._run: AnyRun | None = None
         self._round = ToolRound(self._offered, 0, first=True)
         self._tools: asyncio.Task[None] | None = None  # calls the tools and starts the next run
@@ -166,7 +166,8 @@ class ToolLoop:
             self._listed = True
             return self._listing()
         while not self._ended:
-            if self._round.finished is not None:
+            # The tools may have been called, and the next round be there, while nobody waited.
+            if self._round.finished is not None or self._tools is not None:
                 if failed := await self._go_on():
                     self._ended = True
                     return [Failed(failed)]
@@ -193,7 +194,7 @@ class ToolLoop:
 
     async def _start(self, id: str) -> AnyRun:
         return await self._service.start(
-            Generate(self._request), model=self._model, id=id, client=self._client
+            Generate(self._request), model=self._model, id=id, account=self._account
         )
 
     def _listing(self) -> list[Event]:

@@ -36,10 +36,10 @@ class ToolCallingService:
         self._servers = servers
         self._offered = offered
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun:
+    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun:
         if not isinstance(task, Generate):
-            return await self._service.start(task, model=model, id=id, client=client)
-        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, client)
+            return await self._service.start(task, model=model, id=id, account=account)
+        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, account)
         await loop.begin()
         return loop
 
@@ -48,7 +48,7 @@ def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -
     """The request with these tools in place of its toolsets. A client's tool wins over an MCP tool of the same name."""
     own = {tool.name for tool in request.tools}
     more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
-    if more and (request.n > 1 or (request.best_of or 1) > 1):
+    if more and request.n > 1:
         raise ServerError("unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n")
     return msgspec.structs.replace(request, tools=request.tools + more, toolsets=())
 
@@ -101,5 +101,5 @@ class ToolOffers:
         wanted = request.toolsets + tuple(map(Toolset, named))
         if wanted or not self.unasked:
             return wanted
-        plain = request.n == 1 and (request.best_of or 1) == 1 and request.tool_choice.mode != "none"
+        plain = request.n == 1 and request.tool_choice.mode != "none"
         return (Toolset(EVERY),) if plain else ()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -405,6 +406,31 @@ def test_keys_their_rights_and_their_limits_hold(tmp_path: Path) -> None:
             assert talk.respond()[-1]["response"]["status"] == "completed"
             refused = talk.respond()[-1]["response"]
             assert refused["status_details"]["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_a_withdrawn_key_ends_what_its_connection_may_ask(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    boss = "- {name: root, key: root-key, role: admin}\n"
+    keys.write_text(boss + "- {name: web, key: web-key, endpoints: [/realtime]}\n")
+    web, root = ({"authorization": f"Bearer {name}-key"} for name in ("web", "root"))
+    with (
+        live_server(tmp_path, SCRIPT, api_key_file=keys) as address,
+        client_of(address, additional_headers=web) as talk,
+    ):
+        talk.sets(output_modalities=["text"])
+        talk.says("hello")
+        assert talk.respond()[-1]["response"]["status"] == "completed"
+        keys.write_text(boss)
+        httpx.patch(f"{address}/v1/settings", headers=root, json={"rate_limit": 999}).raise_for_status()
+        error = talk.respond()[-1]["response"]["status_details"]["error"]
+        assert "withdrawn" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["calls", "client_secrets"])
+def test_what_only_openai_offers_names_the_way_out(address: str, path: str) -> None:
+    reply = httpx.post(f"{address}/v1/realtime/{path}", json={})
+    assert reply.status_code == 404
+    assert "/v1/realtime" in reply.json()["error"]["message"]
 
 
 def test_a_model_that_is_not_here_is_refused_before_the_connection(address: str) -> None:

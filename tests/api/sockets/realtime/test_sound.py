@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pippin.api.sockets.realtime import opening
+from pippin.config.errors import install_command
 from tests.api.live_server import MODEL, live_server
 from tests.api.sockets.realtime.client import Client, Event, client_of, joined, of
 
@@ -272,7 +273,7 @@ def test_missing_packages_are_named(address: str, monkeypatch: pytest.MonkeyPatc
     with client_of(address) as talk:
         assert talk.session["audio"]["input"]["turn_detection"] is None
         error = talk.sets(audio=detection())
-        assert "pippin[realtime]" in error["message"]
+        assert install_command("realtime") in error["message"]
         assert error["param"] == "session.audio.input.turn_detection"
 
 

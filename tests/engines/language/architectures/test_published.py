@@ -25,7 +25,7 @@ from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.upstream.mends import SERVED, Arguments
 from tests.engines.language.bench import PLAN
 
@@ -60,7 +60,7 @@ def verdicts() -> Iterator[dict[str, str]]:
 def ours(folder: Path, *, kernels: bool = False) -> nn.Module:
     info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
     plan = replace(PLAN, kernels=kernels)
-    return load_weights(info, plan, lambda *_: None, use=KernelUse(threads=1))[0]
+    return load_weights(info, plan, lambda *_: None, kernel_threads=1)[0]
 
 
 def theirs(folder: Path) -> nn.Module:

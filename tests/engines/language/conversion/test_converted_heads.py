@@ -32,7 +32,7 @@ def proposals(folder: Path) -> Proposals:
 
 
 def converted(source: Path, target: Path, quantization: Quantization | None) -> Path:
-    asked = Conversion(target=str(target), quantization=quantization, dtype=None, measure=False)
+    asked = Conversion(target=str(target), quantization=quantization, dtype=None)
     done = convert(source, asked, lambda _: None)
     assert done.draft_arrays > 0
     return target

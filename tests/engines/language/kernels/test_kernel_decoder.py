@@ -28,7 +28,7 @@ from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
 from pippin.engines.language.model.states import HiddenStates
-from pippin.engines.language.model.weights import KernelUse, load_weights, weight_bytes
+from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
 from tests.engines.language.bench import PLAN, TIE, Bench, Eager, follower_of, run_all
 from tests.engines.language.tiny_heads import dflash_head, eagle3_head, eagle3_model, qwen_with_head
@@ -146,7 +146,7 @@ def test_logits_are_those_of_mlx_in_float32(
 
 def loaded(folder: Path, plan: DevicePlan) -> nn.Module:
     info = ModelInfo(id="tiny", kind="language", path=str(folder))
-    model, _ = load_weights(info, plan, no_progress, use=KernelUse(threads=2))
+    model, _ = load_weights(info, plan, no_progress, kernel_threads=2)
     return model
 
 
@@ -166,7 +166,7 @@ def test_what_mlx_lm_made_of_a_model_is_given_back_when_its_weights_are_taken(tm
     mx.clear_cache()
     before = mx.get_active_memory()
     plan = msgspec.structs.replace(PLAN, kernels=True)
-    model, _ = load_weights(info, plan, no_progress, use=KernelUse(threads=2))
+    model, _ = load_weights(info, plan, no_progress, kernel_threads=2)
     gc.disable()
     try:
         held, kept = mx.get_active_memory() - before, mx.get_cache_memory()
@@ -447,5 +447,4 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
         bench.judge(prompt, answers[name, 0])
     assert bench.engine.stats().draft_tokens > 0
     drafter = follower_of(bench.engine).head
-    # What a head of EAGLE-3's kind does is one call; of the others, the kernels compute single operations.
-    assert drafter.in_one_call if kind == "eagle3" else type(drafter.inner.fc).__name__ == "KernelLinear"
+    assert type(drafter.inner.fc).__name__ == "KernelLinear"

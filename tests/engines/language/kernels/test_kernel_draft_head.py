@@ -1,4 +1,4 @@
-"""Draft heads that the kernels compute in one call: they say what mlx-vlm's modules say, whoever comes and goes."""
+"""EAGLE-3 heads beside a model on the kernels say what mlx-vlm's modules say."""
 
 import json
 from collections.abc import Callable
@@ -8,17 +8,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import msgspec
-import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_vlm.speculative.drafters import load_drafter
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.requests import Sampling
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.language.kernels.agreement import require_agreement
-from pippin.engines.language.kv_cache.layout import PADDING
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
@@ -27,7 +23,6 @@ from tests.engines.language.bench import (
     Bench,
     Eager,
     follower_of,
-    judge_others_of_one_that_leaves,
     run_all,
 )
 from tests.engines.language.drafting import begin
@@ -131,28 +126,6 @@ def widen(module: Any) -> None:
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_its_states_are_those_of_mlx_vlms_module(
-    bench: Callable[..., Bench], made: Callable[..., Path], sort: str
-) -> None:
-    """In pieces, and of sequences of different lengths side by side."""
-    subject = bench(sort)
-    head, inner = heads_of(subject).head, plain_head(subject, made(sort))
-    assert head.in_one_call
-    tokens = mx.array(np.random.default_rng(0).integers(0, 200, (3, 11)), mx.int32)
-    states = mx.random.normal((3, 11, head.state_size), key=mx.random.key(1))
-    begin(inner)
-    expected = np.array(inner._forward_tokens(tokens, states, mx.int32))
-    lengths = (11, 4, 7)
-    real = np.arange(11) < np.array(lengths)[:, None]
-    padded = mx.where(mx.array(real), tokens, PADDING)
-    found = np.array(head(padded, head.make_cache(), states))
-    assert np.abs(found - expected)[real].max() < 1e-4 * np.abs(expected).max()
-    cache = head.make_cache()
-    pieces = [head(tokens[:1, :5], cache, states[:1, :5]), head(tokens[:1, 5:], cache, states[:1, 5:])]
-    assert np.abs(np.concatenate(pieces, axis=1) - expected[:1]).max() < 1e-4 * np.abs(expected).max()
-
-
-@pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("sequences", [1, 2, 4])
 def test_it_proposes_what_mlx_vlm_drafts(
     bench: Callable[..., Bench], made: Callable[..., Path], sort: str, sequences: int
@@ -205,44 +178,6 @@ def test_it_gives_the_models_own_answer(bench: Callable[..., Bench], sort: str) 
     assert subject.engine.stats().draft_tokens > 0
 
 
-def test_seeded_sampling_is_the_same_with_and_without(bench: Callable[..., Bench]) -> None:
-    sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
-    found = [
-        run_all(bench(**changes), PROMPTS, sampling=sampling)[0]
-        for changes in ({}, {"draft_model_path": None})
-    ]
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("step", [1, 2, 4])
-def test_a_sequence_that_leaves_changes_nothing_for_the_others(
-    bench: Callable[..., Bench], step: int
-) -> None:
-    subject = bench()
-    judge_others_of_one_that_leaves(subject, PROMPTS, step)
-    assert heads_of(subject).held == 0
-
-
-def test_what_does_not_fit_a_head_is_refused(bench: Callable[..., Bench]) -> None:
-    from pippin_kernels import KV, KernelError, Places, Step
-
-    drafter = heads_of(bench()).head._drafter
-    heads, size = drafter.shape.kv_heads, drafter.shape.head_dim
-    kept = KV(np.zeros((1, heads, 5, size), np.float32), np.zeros((1, heads, 5, size), np.float32))
-    step = Step(starts=[0], counts=[3], places=Places([[kept]]))
-    tokens, states = np.array([1, 2, 3], np.int32), np.zeros((3, drafter.state_size), np.float32)
-    assert drafter.run(tokens, states, step, 3).shape == (1, 3)
-    with pytest.raises(KernelError, match="longer than its keys and values"):
-        drafter.run(tokens, states, step, 4)
-    with pytest.raises(KernelError, match="a token and a state for each token"):
-        drafter.run(tokens, states[:, 1:], step, 1)
-    with pytest.raises(KernelError, match="not one of the vocabulary"):
-        drafter.run(tokens + 1000, states, step, 1)
-    drafter.close()
-    with pytest.raises(KernelError, match="closed"):
-        drafter.run(tokens, states, step, 1)
-
-
 def test_its_share_of_the_time_is_told(bench: Callable[..., Bench]) -> None:
     subject = bench()
     assert subject.engine.stats().draft_seconds == 0
@@ -257,33 +192,6 @@ def test_the_memory_of_a_head_is_counted_but_not_the_embeddings_of_the_model(
     own = sum(array.nbytes for name, array in arrays.items() if array.ndim > 1 and "embed_tokens" not in name)
     counted = heads_of(bench()).head.own_bytes
     assert own <= counted < 1.3 * own  # rows are whole blocks
-
-
-def test_a_head_that_says_something_else_than_mlx_vlms_runs_as_that_does(
-    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from pippin.engines.language.drafters import fused_head
-
-    def compare(part: str, library: str, found: Any, expected: Any) -> None:
-        require_agreement(part, library, found + 1, expected)
-
-    monkeypatch.setattr(fused_head, "require_agreement", compare)
-    with caplog.at_level("INFO"):
-        subject = bench()
-    assert not heads_of(subject).head.in_one_call
-    assert "runs in single operations: the draft head computed by the kernels" in caplog.text
-    answers, _ = run_all(subject, PROMPTS)
-    subject.judge(PROMPTS["r1"][0], answers["r1", 0])
-
-
-def test_a_head_is_one_call_beside_a_model_whose_vectors_are_rounded(bench: Callable[..., Bench]) -> None:
-    """It is held against mlx-vlm's before its own are."""
-    subject = bench("4 bits")
-    subject.model.kernels.round_activations()
-    subject.engine = subject.new_engine(ON_KERNELS)
-    assert heads_of(subject).head.in_one_call
-    answers, _ = run_all(subject, PROMPTS)
-    assert all(len(answers[name, 0]) == count for name, (_, count) in PROMPTS.items())
 
 
 @pytest.mark.parametrize("kernels", [True, False])

@@ -1,7 +1,6 @@
 """Models that the kernels' decoder does not know have their matrices multiplied as they are stored, and say the
 same."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.cpu_way import way_of_folder
 from pippin.engines.device import DevicePlan, decide, find_facts
-from pippin.engines.language.kernels.ways import Way
 from pippin.engines.language.model.head import Head
-from pippin.engines.language.model.weights import KernelUse, load_weights, weight_bytes
+from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
 from tests.engines.language.kernels.test_kernel_decoder import quantised
 from tests.engines.tiny_models import VOCABULARY, tiny_model
@@ -30,7 +27,7 @@ HYBRIDS = ("qwen3_next", "lfm2", "mamba2")
 
 def loaded(folder: Path, plan: DevicePlan) -> nn.Module:
     info = ModelInfo(id="tiny", kind="language", path=str(folder))
-    model, _ = load_weights(info, plan, no_progress, use=KernelUse(threads=2))
+    model, _ = load_weights(info, plan, no_progress, kernel_threads=2)
     return model
 
 
@@ -89,14 +86,3 @@ def test_a_model_that_looks_into_its_layers_is_left_to_mlx(
     model = loaded(quantised(tiny_model("lfm2", tmp_path / "model")), plan())
     assert not {name for name in classes(model) if name.startswith("Kernel")}
     assert "does more with its layers than to call them" in caplog.text
-
-
-def test_a_folder_says_how_it_will_be_computed(tmp_path: Path) -> None:
-    assert way_of_folder(tiny_model("qwen3_moe", tmp_path / "moe"), "language") == Way("fused layers")
-    hybrid = way_of_folder(tiny_model("lfm2", tmp_path / "hybrid"), "language")
-    assert hybrid.means == "fused operations"
-    assert hybrid.reason is not None
-    odd = tiny_model("llama", tmp_path / "odd")
-    config = json.loads((odd / "config.json").read_text())
-    (odd / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
-    assert way_of_folder(odd, "language").means == "float32"

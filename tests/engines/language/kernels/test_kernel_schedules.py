@@ -7,10 +7,9 @@ import pytest
 from mlx_lm.utils import load_adapters, load_model
 
 from pippin.engines.cpu.kernels import why_missing
-from tests.engines.language.bench import follower_of
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject
-from tests.engines.language.schedules import COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK, World
+from tests.engines.language.schedules import COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK
 from tests.engines.language.step.test_schedules import (
     ADAPTABLE,
     ALONE,
@@ -27,10 +26,10 @@ pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missin
 
 ON_A_CPU: dict[str, Any] = {"overlaps": False}
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss")
-QUICK = ("qwen3", "gemma3_text", "qwen3_moe")
+QUICK = ("qwen3",)
 FUSED = ("llama", "qwen3")
 """Whose draft head is one call of the kernels; for the others it is one of single operations."""
-SCHEDULES = 3  # of each architecture
+SCHEDULES = 1  # of each architecture, beside those in which everything happens
 
 
 def traits_of(architecture: str) -> list[dict[str, Any]]:
@@ -70,8 +69,6 @@ def subject_of(root: Path, architecture: str) -> Subject:
 def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: str) -> None:
     subject = subject_of(tmp_path, architecture)
     assert type(subject.model).__name__ == "KernelDecoder"
-    heads = follower_of(subject.open(World(proposals="head", **ON_A_CPU), tmp_path / "disk"))
-    assert heads.head.in_one_call == (architecture in FUSED)
     for schedule in (COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK):
         play(subject, schedule)
     happened(subject.tally, proposals=True)

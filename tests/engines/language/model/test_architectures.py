@@ -179,7 +179,7 @@ def ernie(folder: Path, bias: list[float] | None) -> Path:
 def test_ernie_chooses_experts_with_the_bias_of_its_checkpoint(tmp_path: Path, converted: bool) -> None:
     folder = ernie(tmp_path / "source", [0.0, 5.0, 0.0, 5.0])
     if converted:
-        asked = Conversion(target=str(tmp_path / "made"), quantization=None, dtype="float32", measure=False)
+        asked = Conversion(target=str(tmp_path / "made"), quantization=None, dtype="float32")
         convert(folder, asked, lambda _: None)
         folder = tmp_path / "made"
     layer = loaded(folder).layers[-1].mlp

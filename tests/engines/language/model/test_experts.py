@@ -17,7 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.model.experts import expert_stats, fewer_experts, memory_for_experts
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights, weight_bytes
+from pippin.engines.language.model.weights import Reading, load_weights, weight_bytes
 from pippin.engines.language.prompt.loops import Loop
 from pippin.engines.language.ranks.opening import refuse_options as refused_by_ranks
 from tests.engines.language.bench import PLAN, Bench
@@ -84,7 +84,7 @@ def test_a_batch_answers_as_all_experts_in_memory_do(tmp_path: Path, made: Any) 
     assert used.hits
 
 
-@pytest.mark.parametrize("architecture", ["gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("architecture", ["qwen3_next", pytest.param("gpt_oss", marks=pytest.mark.long)])
 def test_layers_of_other_kinds_lie_beside_experts_on_the_disk(tmp_path: Path, architecture: str) -> None:
     folder = tiny_model(architecture, tmp_path / architecture)
     bench = VisionBench(repacked(folder), max_num_seqs=4)
@@ -176,7 +176,7 @@ def test_fewer_experts_compute_a_token(tmp_path: Path, architecture: str, thread
             PLAN,
             lambda *_: None,
             Reading(changed=fewer_experts(info, fewer)),
-            use=None if threads is None else KernelUse(threads=threads),
+            kernel_threads=threads,
         )
         found: mx.array = model(tokens, cache=make_prompt_cache(model))
         return found

@@ -296,16 +296,6 @@ def test_requests_may_name_a_folder_that_the_operator_gave(base: Path, adapters:
         index("/etc")
 
 
-def test_a_folder_of_adapters_offers_those_that_fit(base: Path, tmp_path: Path) -> None:
-    adapter(tmp_path / "fits", 4, 1)
-    adapter(tmp_path / "dora", 4, 1, fine_tune_type="dora")
-    (tmp_path / "notes").mkdir()
-    bench = Bench(base, ModelOptions(adapter_dir=str(tmp_path)))
-    assert adapters_of(bench).names == ("fits",)
-    with pytest.raises(ServerError, match="adapter_dir"):
-        Bench(base, ModelOptions(adapter_dir=str(tmp_path / "none")))
-
-
 @pytest.mark.parametrize(
     ("config", "plain"),
     [

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import pippin
-from pippin.config.cache_folder import cache_files, delete, model_folders
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.prefix_cache.disk import SWEEP_EVERY, DiskCache, fingerprint
+from pippin.engines.language.prefix_cache.folder import cache_files, delete, model_folders
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
@@ -253,7 +253,7 @@ def test_weights_that_lie_in_the_same_folder_are_not_the_caches_to_delete(tmp_pa
 
 
 def test_a_wipe_from_outside_is_a_miss_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As `pippin cache clear` does it, while a server writes and reads."""
+    """While a server writes and reads."""
     cache = DiskCache(tmp_path, MODEL, 1 << 30)
     for index in range(50):
         cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})

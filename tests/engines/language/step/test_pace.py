@@ -1,49 +1,23 @@
 """How many tokens are proposed follows what they are worth, on machines made up of a cost and a chance."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pippin.engines.device import WITH_AVX2, WITH_VNNI, Costs
-from pippin.engines.language.step.speculation.clock import StepClock
+from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.step.speculation.pace import (
     Acceptance,
     Pace,
+    Points,
     StepTimes,
     expected_tokens,
 )
 
 MINUTE = 60.0
-
-
-@dataclass
-class Neighbours:
-    """Other programs on a machine: steps wait for its cores, and the time of the process tells what they did there."""
-
-    held_up: float = 0.0  # share of the steps
-    most: float = 5.0  # times as long as undisturbed
-    cores: float = 2.0  # that a step of one token keeps busy
-    serial: float = 0.0  # share of a step's time that each proposed token adds on one core
-    clock: float = 0.0
-    spent: float = 0.0
-    steps: StepClock = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.steps = StepClock(lambda: self.clock, lambda: self.spent)
-
-    def measured(self, kind: tuple[int, int], taken: float, draw: Random) -> float:
-        """What a step seems to have taken."""
-        began = self.steps.now()
-        width = kind[1] // kind[0] - 1
-        parallel = 1 / (1 + self.serial * width)
-        self.spent += taken * (parallel * self.cores + 1 - parallel)
-        held_up = draw.random() < self.held_up
-        self.clock += taken * (1 + (self.most - 1) * draw.random() if held_up else 1)
-        return self.steps.seconds(kind, began)
 
 
 @dataclass
@@ -58,7 +32,6 @@ class Machine:
     noise: float = 0.0
     overlap: float = 0.0  # share of a step by which looking for proposals makes it longer
     found: float = 1.0  # share of steps in which there are proposals
-    neighbours: Neighbours = field(default_factory=Neighbours)
 
     def run(self, seconds: float, seed: int = 0) -> list[tuple[float, float, int]]:
         """The steps: when each ended, what it would have taken plain for the tokens that it gave, and its width."""
@@ -82,11 +55,10 @@ class Machine:
                     accepted += 1
                 acceptance.observe(length, accepted)
                 tokens += 1 + accepted
-            measured = self.neighbours.measured((self.sequences, self.sequences * width), taken, draw)
             if looks and width == 1:
-                pace.looked_in_vain(self.sequences, measured)
+                pace.looked_in_vain(self.sequences, taken)
             else:
-                pace.observe(self.sequences, self.sequences * width, measured, tokens)
+                pace.observe(self.sequences, self.sequences * width, taken, tokens)
             now += taken
             steps.append((now, self.token * (1 + self.noise / 2) * tokens / self.sequences, width))
             looks = pace.worth_looking([each.chance for each in seen])
@@ -118,42 +90,6 @@ def test_no_minute_is_slower_than_097_of_what_it_would_be_without(machine: Machi
     steps = machine.run(2 * MINUTE, seed)
     for begin in range(0, 61, 10):
         assert speed(steps, begin, begin + MINUTE) > 0.97
-
-
-neighbours = st.builds(
-    Neighbours,
-    held_up=st.floats(0.0, 0.6),
-    most=st.floats(1.0, 8.0),
-    cores=st.sampled_from([2.0, 16.0]),
-    serial=st.sampled_from([0.0, 0.2]),
-)
-
-
-@settings(max_examples=6, deadline=None, derandomize=True)
-@given(machines, neighbours, st.integers(0, 99))
-def test_nor_is_one_on_a_machine_that_others_use(machine: Machine, others: Neighbours, seed: int) -> None:
-    """In the time of an undisturbed machine, in which neighbours change nothing."""
-    steps = replace(machine, neighbours=others).run(1.5 * MINUTE, seed)
-    for begin in (0, 15, 30):
-        assert speed(steps, begin, begin + MINUTE) > 0.97
-
-
-@pytest.mark.parametrize("held_up", [0.0, 0.3, 0.6])
-@pytest.mark.parametrize(("more", "chance"), [(0.1, 0.7), (0.3, 0.8)])
-def test_neighbours_do_not_keep_it_from_what_pays(more: float, chance: float, held_up: float) -> None:
-    others = Neighbours(held_up=held_up, most=8.0)
-    machine = Machine(token=0.06, more=more, chance=lambda now: chance, neighbours=others)
-    best = max(expected_tokens(chance, length) / (1 + more * length) for length in range(5))
-    assert speed(machine.run(2 * MINUTE), 10, 2 * MINUTE) > 0.9 * best
-
-
-def test_work_on_one_core_is_not_taken_for_cheap_on_a_machine_of_many() -> None:
-    """On sixteen cores a check's own work on one of them takes long and little of the process's time."""
-    others = Neighbours(cores=16.0, serial=0.6)
-    machine = Machine(token=0.03, more=0.6, chance=lambda now: 0.5, neighbours=others)
-    steps = machine.run(MINUTE)
-    assert speed(steps, 0, MINUTE) > 0.97
-    assert sum(width - 1 for _, _, width in steps) < 0.1 * len(steps)
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 4, 8])
@@ -209,7 +145,7 @@ def test_of_two_sequences_only_the_one_that_is_guessed_right_has_proposals() -> 
 
 def measured(costs: dict[int, float], sequences: int) -> Pace:
     """A pace without padding that knows what passes of these sequences take, by the tokens that they compute."""
-    pace = Pace(8, costs=WITH_VNNI)
+    pace = Pace(8, costs=PRODUCT_COSTS)
     for _ in range(3):
         pace.observe(sequences, sequences, costs[sequences], sequences)
     for _ in range(2):
@@ -244,7 +180,7 @@ def test_what_hardly_pays_is_not_proposed_at_four_and_what_copies_is() -> None:
 def run_of_four(chance: float, steps: int, seed: int) -> float:
     """Times the speed of plain steps: four new sequences on the kernels, each of which finds something in a third of
     its steps."""
-    draw, pace = Random(seed), Pace(8, costs=WITH_VNNI)
+    draw, pace = Random(seed), Pace(8, costs=PRODUCT_COSTS)
     seen = [Acceptance() for _ in range(4)]
     taken, given = 0.0, 0
     for _ in range(steps):
@@ -273,7 +209,7 @@ def test_a_second_of_four_sequences_pays_little_for_finding_out(chance: float) -
 
 
 def test_four_sequences_try_nothing_that_could_not_pay_if_more_were_right() -> None:
-    pace = Pace(8, costs=WITH_VNNI)
+    pace = Pace(8, costs=PRODUCT_COSTS)
     for _ in range(3):
         pace.observe(4, 4, 0.01, 4)
     pace.observe(4, 8, 0.016, 5)  # one was right of four
@@ -282,7 +218,7 @@ def test_four_sequences_try_nothing_that_could_not_pay_if_more_were_right() -> N
 
 def test_what_was_never_measured_is_come_to_in_steps() -> None:
     """A guess that is too low would have the first check compute all that there is."""
-    pace = Pace(8, costs=WITH_VNNI)
+    pace = Pace(8, costs=PRODUCT_COSTS)
     for _ in range(3):
         pace.observe(4, 4, 0.01, 4)
     computed = []
@@ -294,33 +230,27 @@ def test_what_was_never_measured_is_come_to_in_steps() -> None:
     assert max(computed) > 8
 
 
-def test_other_numbers_of_sequences_tell_what_as_many_tokens_take() -> None:
-    times = StepTimes(costs=WITH_VNNI)
-    for _ in range(2):
-        times.observe(1, 1, 0.010)
-    times.observe(1, 8, 0.025)
-    for _ in range(2):
-        times.observe(4, 4, 0.015)
-    assert times.expected(4, 8) == pytest.approx(0.025)
+DEAR = ((1, 1.0), (2, 1.7), (4, 2.4), (8, 4.2))
+"""Of products that leave a processor less idle with one vector."""
 
 
 def test_before_it_is_measured_what_a_pass_takes_is_known_of_the_processor() -> None:
     pays = {}
-    for costs in (WITH_VNNI, WITH_AVX2):
+    for costs in (PRODUCT_COSTS, DEAR):
         pace = Pace(8, costs=costs)
         for _ in range(3):
             pace.observe(1, 1, 0.010, 1)
         rates = [pace.rate([0.6], [count]) for count in (0, 1)]
         pays[costs] = rates[1] > rates[0]
         assert pace.times.expected(1, 2) == pytest.approx(0.010 * dict(costs)[2])
-    assert pays[WITH_VNNI]
-    assert not pays[WITH_AVX2]
+    assert pays[PRODUCT_COSTS]
+    assert not pays[DEAR]
 
 
 def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:
     """Five vectors take as long as six. By a line through that, four sequences would not pay for their right proposals
     at all, and nothing was proposed for the rest of their answers."""
-    pace = Pace(8, costs=WITH_VNNI)
+    pace = Pace(8, costs=PRODUCT_COSTS)
     for _ in range(3):
         pace.observe(4, 4, 0.010, 4)
     pace.observe(4, 5, 0.0173, 5)
@@ -330,7 +260,7 @@ def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:
 
 
 def test_a_first_pass_that_was_held_up_does_not_speak_for_longer_ones() -> None:
-    times = StepTimes(costs=WITH_VNNI)
+    times = StepTimes(costs=PRODUCT_COSTS)
     for _ in range(2):
         times.observe(4, 4, 0.01)
     times.observe(4, 11, 0.2)
@@ -346,8 +276,8 @@ def test_one_pass_that_was_held_up_does_not_make_its_length_look_dear() -> None:
     assert times.expected(1, 4) == pytest.approx(0.016), "as much as for eight, at most"
 
 
-@pytest.mark.parametrize("costs", [(), WITH_VNNI], ids=["with padding", "without"])
-def test_no_pass_is_expected_to_take_less_than_a_plain_step(costs: Costs) -> None:
+@pytest.mark.parametrize("costs", [(), PRODUCT_COSTS], ids=["with padding", "without"])
+def test_no_pass_is_expected_to_take_less_than_a_plain_step(costs: Points) -> None:
     """Plain steps that were held up made a line that fell, and beyond its zero times below none."""
     times = StepTimes(costs)
     for _ in range(2):

@@ -1,9 +1,10 @@
 """Who runs when: decisions without arrays."""
 
 import contextlib
+from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
@@ -257,22 +258,28 @@ def test_a_lone_sequence_gives_way_while_another_prompt_is_computed() -> None:
     assert queue.victim() is grown
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 1500), st.integers(1, 700), st.integers(0, 2), st.integers(1, 3)),
+        st.tuples(
+            st.integers(1, 1500),
+            st.integers(1, 700),
+            st.integers(0, 2),
+            st.integers(1, 3),
+            st.sampled_from("ab"),
+        ),
         min_size=1,
         max_size=8,
     ),
     st.integers(30_000, 120_000),
 )
-def test_no_mix_of_requests_exceeds_the_memory(plan: list[tuple[int, int, int, int]], memory: int) -> None:
+def test_no_mix_of_requests_exceeds_the_memory(
+    plan: list[tuple[int, int, int, int, str]], memory: int
+) -> None:
     queue = scheduler(memory=memory, sequence_bytes=lambda tokens: tokens * 10)
-    for place, (length, growth, priority, count) in enumerate(plan):
+    for place, (length, growth, priority, count, account) in enumerate(plan):
+        asked = {"growth": growth, "priority": priority, "account": account}
         with contextlib.suppress(ServerError):
-            queue.add(
-                prompt(f"r{place}", place, length=length, growth=growth, priority=priority, count=count)
-            )
+            queue.add(prompt(f"r{place}", place, length, count=count, **asked))
     ends = {each.arrival: each.length + each.growth for each in queue.waiting}
     for _ in range(30_000):
         if not (queue.waiting or queue.prefilling or queue.running):
@@ -297,9 +304,8 @@ def test_no_mix_of_requests_exceeds_the_memory(plan: list[tuple[int, int, int, i
 def preempted(victim: Prefilling | Running) -> Waiting:
     if isinstance(victim, Prefilling):
         return victim.waiting
-    return prompt(
-        name_of(victim), victim.arrival, victim.length, growth=victim.growth, priority=victim.priority
-    )
+    kept = {"growth": victim.growth, "priority": victim.priority, "account": victim.account}
+    return prompt(name_of(victim), victim.arrival, victim.length, **kept)
 
 
 def bytes_of(active: list[Prefilling | Running]) -> int:
@@ -310,3 +316,59 @@ def bytes_of(active: list[Prefilling | Running]) -> int:
         longest = max(each.length for each in group)
         size += sum(each.count for each in group) * -(-longest // CAPACITY_STEP) * CAPACITY_STEP * 10
     return size
+
+
+def test_a_caller_of_whom_nothing_runs_comes_before_anothers_second_request() -> None:
+    queue = scheduler(max_sequences=3)
+    for place, account in enumerate("aaaabc"):
+        queue.add(prompt(f"{account}{place}", place, account=account))
+    assert [name_of(each) for each in queue.admit()] == ["a0", "b4", "c5"]
+
+
+def test_a_place_among_several_is_given_to_a_caller_who_has_none() -> None:
+    queue = scheduler()
+    for place in range(6):
+        queue.add(prompt(f"a{place}", place, account="a"))
+    for each in queue.admit()[:2]:
+        queue.computed(each, each.remaining)
+        queue.start(each)
+    assert queue.victim() is None
+    queue.add(prompt("b", 6, account="b"))
+    victim = queue.victim()
+    assert name_of(victim) == "a3"  # the youngest, of which nothing is computed
+    assert isinstance(victim, Prefilling)
+    queue.drop(victim)
+    queue.requeue(victim.waiting)
+    assert queue.victim() is None
+    assert [name_of(each) for each in queue.admit()] == ["b"]
+    assert name_of(queue.next_prompt()) == "b"
+    queue.add(prompt("c", 7, account="c", priority=-1))
+    assert queue.victim() is None, "its priority is lower"
+
+
+def settle(queue: Scheduler) -> None:
+    """Preempt and admit until nothing changes."""
+    while True:
+        while (victim := queue.victim()) is not None:
+            queue.drop(victim)
+            queue.requeue(preempted(victim))
+        if not queue.admit():
+            return
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 5)), min_size=1, max_size=30))
+def test_nobody_waits_without_a_place_while_another_has_several(plan: list[tuple[str, int]]) -> None:
+    queue = scheduler(memory=10**9)
+    for place, (account, steps) in enumerate(plan):
+        queue.add(prompt(f"{account}{place}", place, account=account))
+        for _ in range(steps):
+            queue.admit()
+            if (chosen := queue.next_prompt()) is not None:
+                queue.computed(chosen, chosen.remaining)
+                queue.start(chosen)
+            if place % 3 == 0 and queue.running:
+                queue.drop(queue.running[0])
+        settle(queue)
+        places = Counter(each.account for each in (*queue.prefilling, *queue.running))
+        if {each.account for each in queue.waiting} - places.keys():
+            assert set(places.values()) == {1}

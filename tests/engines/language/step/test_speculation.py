@@ -1,7 +1,6 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
 import json
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import mlx.core as mx
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -18,17 +16,15 @@ from hypothesis import strategies as st
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
-from pippin.engines.device import WITH_VNNI
+from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import drafting
-from pippin.engines.language.prefix_cache.text import RememberedText
-from pippin.engines.language.prefix_cache.tree import PrefixTree
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation import proposers
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Lookup, Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
-from tests.engines.language.bench import PLAN, Bench, Eager, propose_nothing, run_all, speculation_of, watch
+from tests.engines.language.bench import Bench, Eager, propose_nothing, run_all, speculation_of, watch
 from tests.engines.language.schedule_run import Knowing
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
@@ -43,7 +39,6 @@ class Text:
     tokens: list[int]
     prompt: tuple[int, ...] = ()
     prediction: tuple[int, ...] = ()
-    key: bytes = b""
 
     @property
     def request(self) -> SimpleNamespace:
@@ -263,13 +258,6 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_steps_are_measured_by_what_the_machine_is(folders: dict[str, Path], shared: bool) -> None:
-    plan = msgspec.structs.replace(PLAN, shares_cores=shared)
-    engine = Bench(folders["llama"], options(prompt_lookup=True), plan).engine
-    assert (speculation_of(engine).clock.cores is time.process_time) == shared
-
-
 def proposed(lookup: Lookup, *wanted: tuple[Sequence, int]) -> list[list[int]]:
     return [each.tokens for each in lookup.propose(list(wanted))]
 
@@ -287,39 +275,6 @@ def test_lookups_follow_the_place_with_most_in_common() -> None:
     assert lookup.propose([(sequence, 2)]) == [Proposal([1, 6], agreed=4)]
 
 
-def remembered(*texts: list[int], key: bytes = b"") -> RememberedText:
-    """What a tree of blocks of four tokens has of these."""
-    text = RememberedText()
-    tree = PrefixTree(4, 10**9, watcher=text)
-    for tokens in texts:
-        path = tree.path(key, tokens)
-        for start in range(4 * len(path), len(tokens) - 3, 4):
-            tree.add(path, key, tuple(tokens[start : start + 4]), None, 1)
-    return text
-
-
-def test_what_is_remembered_is_proposed_where_it_has_more_in_common_with_the_text() -> None:
-    lookup = Lookup(in_text=True, remembered=remembered([1, 2, 3, 4, 5, 6, 7, 8]))
-    only_there = cast(Sequence, Text([9, 9, 2, 3, 4]))
-    more_here = cast(Sequence, Text([0, 2, 3, 4, 50, 51, 0, 2, 3, 4]))
-    assert proposed(lookup, (only_there, 3), (more_here, 2), (only_there, 0)) == [[5, 6, 7], [50, 51], []]
-
-
-def test_a_remembered_text_is_followed_past_a_phrase_that_stands_elsewhere_later() -> None:
-    """The phrase 1 2 3 stands twice: after a run of right proposals the first place is the right one."""
-    lookup = Lookup(
-        in_text=True, remembered=remembered([10, 11, 12, 13, 1, 2, 3, 14], [20, 21, 22, 23, 1, 2, 3, 24])
-    )
-    sequence = cast(Sequence, Text([10, 11, 12]))
-    assert proposed(lookup, (sequence, 2)) == [[13, 1]]
-    sequence.tokens += [13, 1, 2, 3]
-    assert proposed(lookup, (sequence, 2)) == [[14]]
-    sequence.tokens += [99]
-    assert proposed(lookup, (sequence, 2)) == [[]]
-    lookup.forget(sequence)
-    assert not lookup._followed
-
-
 def test_a_long_text_is_read_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposers, "MOST_READ", 4)
     lookup = Lookup(in_text=True)
@@ -328,30 +283,13 @@ def test_a_long_text_is_read_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert lookup._places[sequence].read == 4
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "gemma3_text"])
-def test_an_answer_that_was_given_before_is_proposed_to_the_same_salt_and_to_no_other(
-    folders: dict[str, Path], architecture: str
-) -> None:
-    prompts = {"a": (PHRASE, 48)}
-    plain, _ = run_all(Bench(folders[architecture], options(prompt_lookup=True, prefix_cache=False)), prompts)
-    bench = Bench(folders[architecture], options(prompt_lookup=True))
-    _, first = run_all(bench, prompts, key=b"one")
-    accepted = {}
-    for key in (b"two", b"one"):
-        answers, ends = run_all(bench, prompts, key=key)
-        assert answers == plain
-        accepted[key] = ends["a", 0].usage.accepted_tokens
-    assert accepted[b"two"] == first["a", 0].usage.accepted_tokens
-    assert accepted[b"one"] > accepted[b"two"] + 10
-
-
 def tokens_of(speculation: Speculation, running: list[Running]) -> list[list[int]]:
     return [each.tokens for each in speculation.proposals(running)]
 
 
 def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     """A phrase of two tokens that is always followed otherwise takes nothing from a passage that is copied."""
-    pace = Pace(4, costs=WITH_VNNI)
+    pace = Pace(4, costs=PRODUCT_COSTS)
     for computed in (1, 1, 1, 5, 5, 4, 4, 3, 3, 2, 2):
         pace.times.observe(1, computed, 0.01 + 0.001 * computed)
     pace._trial = 1  # no trial is due

@@ -18,7 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.conversion.convert import convert
-from pippin.engines.language.model.weights import KernelUse, load_weights
+from pippin.engines.language.model.weights import load_weights
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import TinyModels
 
@@ -282,7 +282,7 @@ def test_the_kernels_compute_with_these_numbers(source: Path, tmp_path: Path, na
     folder, unpacked = both(source, tmp_path, name)
     info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
     plan = msgspec.structs.replace(PLAN, kernels=True)
-    model, _ = load_weights(info, plan, lambda *_: None, use=KernelUse(threads=2))
+    model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=2)
     assert isinstance(model, KernelDecoder)
     assert mx.allclose(model(TOKENS, cache=make_prompt_cache(model)), logits(unpacked), atol=1e-3)
 
@@ -290,7 +290,7 @@ def test_the_kernels_compute_with_these_numbers(source: Path, tmp_path: Path, na
 def test_such_a_model_is_converted(source: Path, tmp_path: Path) -> None:
     folder, unpacked = both(source, tmp_path, "gptq 4 bits")
     wanted = Quantization(bits=8, group_size=GROUP, mode="affine", recipe=None)
-    asked = Conversion(target=str(tmp_path / "out"), quantization=wanted, dtype=None, measure=False)
+    asked = Conversion(target=str(tmp_path / "out"), quantization=wanted, dtype=None)
     convert(folder, asked, lambda _: None)
     assert mx.allclose(logits(tmp_path / "out"), logits(unpacked), atol=0.3)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]["bits"] == 8

@@ -208,7 +208,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("tools", {"tools": (msgspec.structs.replace(CITY, strict=True),)}),
     ("logprobs", {"logprobs": 0}),
     ("prompt_logprobs", {"prompt_logprobs": 0}),
-    ("best_of", {"best_of": 2}),
     ("min_tokens", {"min_tokens": 2}),
     ("thinking_budget", {"thinking": Thinking(budget=3)}),
     ("adapter_path", {"adapter": "mine"}),

@@ -13,10 +13,10 @@ from PIL import Image as Pictures
 
 from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
+from pippin.engines.base import NobodyWaitsError, wanted_while
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.frames import as_frames, frame_rate
 from pippin.engines.language.vision.video import FrameRate, rate_of, read_clip
-from pippin.engines.waiting import NobodyWaitsError, wanted_while
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model

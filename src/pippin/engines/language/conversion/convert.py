@@ -12,18 +12,26 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
+from mlx_lm.utils import (
+    dequantize_model,
+    get_total_parameters,
+    load_model,
+    make_shards,
+    quantize_model,
+    save_config,
+)
 
+from pippin.config.errors import install_command
 from pippin.config.repacked import is_repacked
 from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
-from pippin.engines.language.conversion.perplexity import perplexity
 from pippin.engines.language.upstream import reading
 from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint
 
-SHARD: Final = 1 << 30
-"""Bytes of a weight file. A shard is held in memory until it is written, so this bounds a conversion's memory."""
+SHARD_GB: Final = 1
+"""GiB of a weight file. A shard is held in memory until it is written, so this bounds a conversion's memory."""
 
 WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".onnx", ".h5", ".msgpack")
 WRITTEN: Final = ("config.json", "model.safetensors.index.json", "hf_quant_config.json")
@@ -67,16 +75,12 @@ def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
         message = "mlx_vlm.moe_offload repacked this model: convert the checkpoint that it was made from."
         raise ServerError("unsupported", message)
     library = _vision_library() if checkpoint.is_vision(folder) else _text_library()
-    before = None
-    if asked.measure:
-        tell(Step(0, 0, "measuring the perplexity of the original"))
-        before = perplexity(folder)
     try:
         source = Checkpoint(folder, *library.load(folder), library)
         if library.name == "mlx-lm" and checkpoint.names_media(source.config) and not checkpoint.has_extra():
             raise ServerError(
                 "unsupported",
-                f"This model takes media, and its encoders would be lost without mlx-vlm: {checkpoint.EXTRA_HINT}",
+                f"This model takes media, and its encoders would be lost without mlx-vlm: {install_command('vision')}",
             )
         model, config = _prepared(source, asked)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
@@ -88,20 +92,13 @@ def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
         size, bits = _write_model(target, model, tell)
         drafts = draft_heads.find(folder, model, source.config)
         draft_heads.write(target / DRAFT_HEADS, drafts, asked.quantization, _dtype(asked, source.config))
-        _write_config(target / "config.json", config, keeps_encoders=library.keeps_encoders)
+        save_config(dict(config), target / "config.json", keep_vision_config=library.keeps_encoders)
         _copy_the_rest(folder, target)
-        after = None
-        if asked.measure:
-            tell(Step(0, 0, "measuring the perplexity of the result"))
-            after = perplexity(target)
-    return Converted(
-        size=size, bits_per_weight=bits, draft_arrays=len(drafts.arrays), before=before, after=after
-    )
+    return Converted(size=size, bits_per_weight=bits, draft_arrays=len(drafts.arrays))
 
 
 def _text_library() -> Library:
     from mlx_lm.convert import mixed_quant_predicate_builder
-    from mlx_lm.utils import dequantize_model, load_model, quantize_model
 
     return Library(
         name="mlx-lm",
@@ -115,8 +112,8 @@ def _text_library() -> Library:
 
 
 def _vision_library() -> Library:
+    from mlx_vlm import quant_utils
     from mlx_vlm.convert import mixed_quant_predicate_builder
-    from mlx_vlm.quant_utils import dequantize_model, quantize_model
     from mlx_vlm.utils import skip_multimodal_module
 
     def recipe(name: str, model: nn.Module, group_size: int) -> Any:
@@ -129,8 +126,8 @@ def _vision_library() -> Library:
     return Library(
         name="mlx-vlm",
         load=lambda folder: (reading.load_model(folder, lazy=True), checkpoint.read_config(folder)),
-        quantize=quantize_model,
-        dequantize=dequantize_model,
+        quantize=quant_utils.quantize_model,
+        dequantize=quant_utils.dequantize_model,
         recipe=recipe,
         quantizes=lambda path: not skip_multimodal_module(path),
         keeps_encoders=True,
@@ -232,8 +229,8 @@ def _write_model(target: Path, model: nn.Module, tell: Tell) -> tuple[int, float
     """Compute, write and free one shard after the other. Returns the bytes in all, and the bits of a weight."""
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     total = sum(array.nbytes for array in weights.values())
-    count = _count_weights(model)
-    shards = _shards(weights)
+    count = get_total_parameters(model)
+    shards = make_shards(weights, SHARD_GB)
     # From here on only the shards refer to the arrays, so that each is freed with its shard.
     model.update(tree_map(lambda _: mx.array([]), model.parameters()))
     weights.clear()
@@ -260,38 +257,6 @@ def _write_model(target: Path, model: nn.Module, tell: Tell) -> tuple[int, float
     }
     (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     return total, total * 8 / max(1, count)
-
-
-def _shards(weights: dict[str, mx.array]) -> list[dict[str, mx.array]]:
-    shards: list[dict[str, mx.array]] = [{}]
-    size = 0
-    for name, array in weights.items():
-        if size and size + array.nbytes > SHARD:
-            shards.append({})
-            size = 0
-        shards[-1][name] = array
-        size += array.nbytes
-    return shards
-
-
-def _count_weights(model: nn.Module) -> int:
-    """The number of weights of the model; packed ones count singly."""
-    count = 0
-    for _, module in model.named_modules():
-        for name, array in module.items():
-            if not isinstance(array, mx.array):
-                continue
-            if name == "weight" and hasattr(module, "bits"):
-                count += array.size * 32 // module.bits
-            elif name not in ("scales", "biases") or not hasattr(module, "bits"):
-                count += array.size
-    return count
-
-
-def _write_config(path: Path, config: dict[str, Any], *, keeps_encoders: bool) -> None:
-    from mlx_lm.utils import save_config
-
-    save_config(dict(config), path, keep_vision_config=keeps_encoders)
 
 
 def _copy_the_rest(folder: Path, target: Path) -> None:

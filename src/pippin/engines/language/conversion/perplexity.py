@@ -11,9 +11,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 from mlx_lm.utils import load_model
 
-from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError
-from pippin.engines.device import DevicePlan, configure, decide, find_facts
+from pippin.engines.device import DevicePlan, configure
 from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.weights import cast_weights
@@ -30,21 +28,6 @@ MOST_ROWS: Final = 2
 def sample() -> str:
     """The text: prose, code, data and mathematics."""
     return resources.files(__package__).joinpath("sample.txt").read_text("utf-8")
-
-
-def perplexity(folder: Path) -> float | None:
-    """e to the mean of -log p(token), over the sample's first tokens; None for a model for which this fails.
-
-    Computed in the dtype that an engine would choose here. The weights of a layer are read when it is computed, and
-    freed afterwards.
-    """
-    try:
-        rows = sample_rows(Tokenizer.load(folder))
-        return perplexity_of(predict(folder, rows, decide(find_facts(), ModelOptions())), rows)
-    except (ServerError, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError):
-        return None
-    finally:
-        mx.clear_cache()
 
 
 def perplexity_of(predicted: mx.array, rows: mx.array) -> float | None:

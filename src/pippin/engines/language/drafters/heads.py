@@ -5,33 +5,19 @@ these. Here each call brings its own, so that each sequence of a batch goes on b
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx_lm.models.base import create_attention_mask
-from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.upstream.mends import apply
 
 
-class Reading(NamedTuple):
-    """What a head that drafts in one call is given beside tokens with padding: the model's states [tokens, state_size]
-    of those that are none, one sequence behind the other, and how many tokens to draft behind the last of each. There
-    is padding for all of these but one, so that there is room for their keys and values."""
-
-    states: NDArray[np.float32]
-    most: int
-
-
 class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
     """A head of mlx-vlm, called as a model of tokens that takes states beside them."""
-
-    in_one_call = False
-    """Whether it takes a `Reading` and gives what it drafts [sequences, most]."""
 
     def __init__(self, inner: nn.Module, state_size: int, layers_read: tuple[int, ...] | None = None) -> None:
         """`layers_read`: the model's layers whose states it starts from, side by side; None for the states after the
@@ -61,6 +47,10 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         the model [sequences, count, state_size], or its own of the last call. None stands for zeros."""
         if states is None:
             states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        return self._states(tokens, cache, states)
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        """The states that the module computes."""
         self.inner._cache = cache
         self.inner._next_position = next(leaves(cache)).offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
@@ -101,6 +91,13 @@ class Eagle3Head(DraftHead):
         # Its configuration counts layers by what goes into them, this by what comes out.
         super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
 
+    def share_parts(self, embed: Any, project: Any) -> None:
+        # A head of another width than the model's has embeddings of its own.
+        if self.inner.hidden_size == self.inner.target_hidden_size:
+            self.inner.embed_tokens = embed
+        if self.inner.lm_head is None:
+            self.inner.lm_head = project
+
     def logits(self, states: mx.array) -> mx.array:
         found: mx.array = self.inner._logits(states)
         return found
@@ -130,9 +127,7 @@ class NemotronHead(PredictionHead):
         whole = getattr(model, "language_model", model)
         self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
             0
         ]
@@ -142,9 +137,7 @@ class NemotronHead(PredictionHead):
 class IndexedHead(PredictionHead):
     """The head of GLM 5, split off: latent attention that takes tokens by an index."""
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         embedded = self.inner._input_embed(tokens)
         # Its own method has no mask for single tokens, which sequences of different lengths need.
         mask = create_attention_mask(embedded, cache[0][0], return_array=True)
@@ -165,9 +158,7 @@ class PooledHead(PredictionHead):
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(self._new_cache(self.inner.mtp_block.self_attn))]
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         self.inner._next_position = next(leaves(cache)).offset
         embedded = self.inner._input_embed(tokens)
         found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
@@ -184,9 +175,7 @@ class HyperHead(PredictionHead):
         self.layers_read = (text.num_hidden_layers - 1,)
         self.state_size = text.hc_mult * text.hidden_size
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         self.inner._next_position = cache[0].offset
         _, streams = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)
         found: mx.array = streams.flatten(2)
@@ -215,9 +204,7 @@ class StreamsHead(PredictionHead):
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(self._new_cache(layer.self_attn)) for layer in self.inner.layers]
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         found: mx.array = self.inner.fuse_inputs(self.inner._input_embed(tokens), states)
         for layer, own in zip(self.inner.layers, cache, strict=True):
             found = layer(found, tokens, mask=None, cache=own, position_ids=None)

@@ -32,30 +32,9 @@ PARTS: Final = {
 }
 """The parts around the layer: by DeepSeek V3's names, to which `Names` lead, those of `Layer`."""
 
-
-Names = Mapping[str, str]
-"""Prefixes of names in a checkpoint, and what DeepSeek V3 has in their place behind the number of the layer. The
-longest that fits counts; weights without any are not the head's."""
-
-BEHIND: Final[Names] = {"model.layers.{layers}.": ""}
-
 FAMILIES: Final = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite")
 """The `model_type` of checkpoints with such heads. Names and order are those of vLLM's `deepseek_mtp` and
 `glm4_moe_mtp`. Of several heads the first drafts all of a chain."""
-
-SPLIT_OFF: Final[Mapping[str, tuple[str, Names]]] = {
-    "glm4_moe_lite_mtp": (
-        "glm4_moe_lite",
-        {
-            "model.mtp_block.": "",
-            **{f"model.{part}.": f"{part}." for part in ("embed_tokens", "enorm", "hnorm", "eh_proj")},
-            "model.shared_head_norm.": "shared_head.norm.",
-            "lm_head.": "shared_head.head.",
-        },
-    ),
-}
-"""Heads in a folder of their own, by their `model_type`: the architecture of their model, and how they are stored.
-mlx-vlm splits them off, and has no module that runs them."""
 
 
 class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -101,9 +80,7 @@ class LayerHead(DraftHead):
         inner: Layer = self.inner
         return inner.make_cache()
 
-    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
-        if states is None:
-            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         own: mx.array = self.inner.norm(self.inner(self._embed(tokens), states, cache[0]))
         return own
 
@@ -113,29 +90,19 @@ class LayerHead(DraftHead):
 
 
 def has_layer_head(folder: Path, config: Config) -> bool:
-    """Whether a folder of one of the `FAMILIES`, or of a head that was `SPLIT_OFF`, has the head. Raises `OSError`."""
-    stored = _stored(folder, *_storage_of(config))
+    """Whether a folder of one of the `FAMILIES` has the head. Raises `OSError`."""
+    stored = _stored(folder, config)
     return any(ours.startswith("eh_proj.") for _, names in stored for ours in names.values())
-
-
-def _storage_of(config: Config) -> tuple[Names, Config]:
-    """How a folder stores its head, and the configuration of the head's model."""
-    name = config["model_type"]
-    if name not in SPLIT_OFF:
-        return BEHIND, config
-    architecture, names = SPLIT_OFF[name]
-    return names, {**config["text_config"], "model_type": architecture}
 
 
 def open_layer_head(folder: Path, config: Config) -> LayerHead:
     """The head in a folder for which `has_layer_head`, no array of it evaluated. Raises `ValueError`, `KeyError`,
     `TypeError` or `OSError` for what does not fit together."""
-    names, config = _storage_of(config)
     changed = {**config, "num_hidden_layers": 1, "first_k_dense_replace": 0}
     made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
-    stored, mode = _read(folder, names, config)
+    stored, mode = _read(folder, config)
     stored = _with_whole_latents(stored, config, mode)
     weights = _by_parts(_with_stacked_scales(model.sanitize(stored)))
     inner = Layer(model, size)
@@ -146,28 +113,24 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     return LayerHead(inner, size)
 
 
-def _stored(folder: Path, names: Names, config: Config) -> Iterator[tuple[Path, dict[str, str]]]:
+def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]]]:
     """The files that have weights of a head (`pippin convert` writes one for heads), and the names there, each with
     DeepSeek V3's name without the number of the layer."""
-    prefixes = {theirs.format(layers=config.get("num_hidden_layers")): ours for theirs, ours in names.items()}
-    longest_first = sorted(prefixes, key=len, reverse=True)
+    prefix = f"model.layers.{config.get('num_hidden_layers')}."
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             header = read_header(file)
-        found: dict[str, str] = {}
-        for name in header.arrays if header else ():
-            prefix = next((each for each in longest_first if name.startswith(each)), None)
-            if prefix is not None:
-                found[name] = prefixes[prefix] + name.removeprefix(prefix)
+        names = header.arrays if header else ()
+        found = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
         if found:
             yield path, found
 
 
-def _read(folder: Path, names: Names, config: Config) -> tuple[Weights, str]:
+def _read(folder: Path, config: Config) -> tuple[Weights, str]:
     """A head's weights as they are stored, under names of the first layer, and the mode of those that are quantised."""
     weights: Weights = {}
     mode = "affine"
-    for path, found in _stored(folder, names, config):
+    for path, found in _stored(folder, config):
         loaded: Any = mx.load(str(path), return_metadata=True)
         arrays, metadata = loaded
         mode = metadata.get("mode", mode)

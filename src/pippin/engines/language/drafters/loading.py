@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -13,9 +12,9 @@ import msgspec
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.published import from_published, name_of
-from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.drafters import layers
@@ -42,8 +41,6 @@ mlx-vlm's."""
 
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
-
-log = logging.getLogger(__name__)
 
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
@@ -91,8 +88,6 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     if own:
         _check_library("mtp")
         return _own_kind(folder)
-    if config.get("model_type") in layers.SPLIT_OFF:
-        return _layer_kind(folder, config)
     names = [
         config.get("speculators_model_type"),
         config.get("model_type"),
@@ -201,10 +196,6 @@ def open_head(
     """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
     Raises `ServerError("load_failed")` for one that was made for another."""
     head = _load(folder, kind, model, vocabulary)
-    on_kernels = plan.kernels and kernel_threads is not None
-    fused = _fuse(head, model, folder) if on_kernels and kind != "layer" else None
-    if fused is not None:
-        return fused
     _place(head, plan, kernel_threads)
     try:
         _bind(head, model)
@@ -264,7 +255,7 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
     """The head that `open_head` gives, not bound to the model yet."""
     try:
         if kind == "layer":
-            return _open_layer(folder, model, vocabulary)
+            return layers.open_layer_head(folder, _configuration(folder))
         inner = _open_module(folder, kind)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
@@ -286,14 +277,6 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             assert_never(kind)
 
 
-def _open_layer(folder: Path, model: nn.Module, vocabulary: int) -> DraftHead:
-    config = _configuration(folder)
-    if config["model_type"] in layers.SPLIT_OFF:
-        text = config["text_config"]
-        _check_pair(folder, model, text["hidden_size"], text["vocab_size"], vocabulary)
-    return layers.open_layer_head(folder, config)
-
-
 def _open_module(folder: Path, kind: HeadKind) -> Any:
     """mlx-vlm's module of a head with its weights, none of them evaluated."""
     from mlx_vlm.speculative.drafters import load_drafter
@@ -307,25 +290,6 @@ def _open_module(folder: Path, kind: HeadKind) -> Any:
     with reading_spelled_out():
         inner, _ = load_drafter(str(folder), kind, lazy=True)
     return inner
-
-
-def _fuse(head: DraftHead, model: nn.Module, folder: Path) -> DraftHead | None:
-    """The head with all that it does in one call of the kernels, where they can do that for this head and model."""
-    if why_missing() is not None:
-        return None
-    from pippin.engines.language.drafters import fused_head
-    from pippin.engines.language.kernels.agreement import OtherAnswer
-
-    reason = fused_head.why_not(head.inner, model)
-    if reason is None:
-        try:
-            return fused_head.FusedHead(head.inner, model)
-        except OtherAnswer as error:
-            reason = str(error)
-        except ValueError as error:
-            raise _unusable(folder, error) from error
-    log.info("the draft head runs in single operations: %s", reason)
-    return None
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:
@@ -401,7 +365,7 @@ def _check_library(option: str) -> None:
     """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
     if importlib.util.find_spec("mlx_vlm") is None:
         message = (
-            'Draft heads are mlx-vlm\'s: pip install "pippin[vision]". A smaller model of the same vocabulary drafts '
-            "without it."
+            "Draft heads are mlx-vlm's, and a smaller model of the same vocabulary drafts without it: "
+            f"{install_command('vision')}"
         )
         raise ServerError("load_failed", message, option)

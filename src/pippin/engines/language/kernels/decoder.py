@@ -80,16 +80,6 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         """An entry for each layer."""
         return [None] * len(self._decoder.shape.layers)
 
-    @property
-    def kernels(self) -> Kernels:
-        """The kernels whose threads compute the model, and whatever works beside it."""
-        return self._kernels
-
-    @property
-    def embedding(self) -> Matrix:
-        """The embedding of all tokens, unscaled."""
-        return self._decoder.shape.embedding
-
     def make_cache(self) -> list[Any]:
         """The caches that mlx-lm's model makes."""
         windows = [layer.window for layer in self._decoder.shape.layers]

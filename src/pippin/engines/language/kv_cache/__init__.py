@@ -3,8 +3,7 @@
 Told lengths and given handles, never sequences. Begin with `groups.py`, which is what a step talks to.
 
 - `groups.py`: sequences that go through the model together, each in its slot of arrays that all share.
-- `solo_group.py`: sequences that each have arrays of their own, where a model cannot run them together;
-  `taking_back.py` has them forget tokens, `solo_trial.py` finds whether that works.
+- `solo_group.py`: sequences that each have arrays of their own, where a model cannot run them together.
 - `slots.py`: requests, handles, the table of lengths, and how much capacity a slot is given.
 - `layout.py`: the kinds of cache that a model has; `kinds/` has one file for each kind.
 - `probe.py`: how a model's sequences can run together, found by trying.

@@ -74,10 +74,6 @@ class BatchedGroup:
         self.caches: list[BatchedCache] = self._shape.layout.batched(self._table)
         self._for_model: list[Any] = self._shape.layout.for_model(self.caches)
 
-    def row(self, index: int) -> int:
-        """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
-        return index - self.low
-
     @property
     def empty(self) -> bool:
         return not self._taken and not self._reserved

@@ -39,7 +39,6 @@ from pippin.engines.language.kv_cache.slots import (
     SlotRequest,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from pippin.engines.language.kv_cache.solo_trial import takes_back
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +57,7 @@ class Batching:
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
     rewinds: bool = False  # sequences can forget tokens of their last step
+    agreement: str = ""  # how near the trials that passed were to what sequences give alone
 
     @property
     def joint_prompts(self) -> bool:
@@ -92,6 +92,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         slack=slack,
         slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
         rewinds=rewinds,
+        agreement=str(trials),
     )
 
 
@@ -221,7 +222,6 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
         shape=None,
         slack=sizes.CAPACITY_STEP,
         slot_bytes=layout.prompt_bytes,
-        rewinds=takes_back(model, layout),
     )
 
 

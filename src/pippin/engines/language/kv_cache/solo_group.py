@@ -1,26 +1,15 @@
 """Sequences with the model's own caches, one after the other: for models with a cache that has no batched form."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import NamedTuple
+from copy import copy
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 
 from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.kv_cache.copies import copied
-from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
-from pippin.engines.language.kv_cache.taking_back import Before, copied_bytes
-
-
-class _Step(NamedTuple):
-    """One sequence's part of a step of several tokens."""
-
-    tokens: mx.array  # [1, count]
-    padding: int  # tokens of the step beyond those
-    before: Before | None  # None where all stay
 
 
 class SoloGroup:
@@ -33,7 +22,6 @@ class SoloGroup:
         self.caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
         self._lengths: list[int] = []
         self._shifts: list[int] = []
-        self._steps: dict[int, _Step] = {}  # of several tokens, until it is known which of them stay
 
     @property
     def low(self) -> int:
@@ -85,46 +73,22 @@ class SoloGroup:
         self._append(slot, source.caches[theirs], source._lengths[theirs], source._shifts[theirs])
         source._free(theirs)
 
-    def rewind(self, tokens: Mapping[int, int]) -> None:
-        for index, forgotten in tokens.items():
-            self._lengths[index] -= forgotten
-            step = self._steps.pop(index)
-            if step.before is not None:
-                step.before.forget(forgotten - step.padding, partial(self._run_again, index, step))
-
-    def _run_again(self, index: int, step: _Step, count: int) -> None:
-        self._run(index, step.tokens[:, :count])
-
     def forward(self, tokens: mx.array) -> mx.array:
-        width = tokens.shape[1]
-        self._steps = {}
         results = [
-            None if cache is None else self._run(index, self._own(index, tokens[index : index + 1], cache))
+            None if cache is None else self._run(index, tokens[index : index + 1])
             for index, cache in enumerate(self.caches)
         ]
-        self._lengths = [length + width for length in self._lengths]
-        filled = next(result for result in results if result is not None)
-        shape = 1, width, filled.shape[-1]
-        return mx.concatenate([_filled_up(result, shape, filled.dtype) for result in results])
-
-    def _own(self, index: int, row: mx.array, cache: PromptCache) -> mx.array:
-        """A slot's tokens [1, count] of a step without the padding, noted if some may be taken back."""
-        width = row.shape[1]
-        if width == 1:  # which nobody may know yet
-            return row
-        count = int((np.array(row) != PADDING).sum())
-        before = Before(cache, count) if count > 1 else None
-        step = self._steps[index] = _Step(row[:, :count], width - count, before)
-        return step.tokens
+        self._lengths = [length + tokens.shape[1] for length in self._lengths]
+        nothing = mx.zeros_like(next(result for result in results if result is not None))
+        return mx.concatenate([nothing if result is None else result for result in results])
 
     def _run(self, index: int, tokens: mx.array) -> mx.array:
         shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}
         logits: mx.array = self.model(tokens, cache=self.caches[index], **shifted)
         return logits
 
-    def row(self, index: int) -> int:
-        """Where a slot lies in what the last pass's calls of the model gave, one after the other."""
-        return sum(cache is not None for cache in self.caches[:index])
+    def rewind(self, tokens: Mapping[int, int]) -> None:
+        raise NotImplementedError("caches of a model's own forget nothing")
 
     def view(self, index: int, stop: int) -> PromptCache:
         cache = copied(self.caches[index] or [])
@@ -145,7 +109,7 @@ class SoloGroup:
     def bytes_after(self, count: int) -> int:
         # A cache allots whole steps, from wherever it stands.
         return sum(
-            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP) + copied_bytes(cache, count)
+            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP)
             for length, cache in zip(self._lengths, self.caches, strict=True)
             if cache is not None
         )
@@ -155,10 +119,32 @@ class SoloGroup:
         return sum(part.nbytes for cache in self.caches for part in cache or () if not part.empty())
 
 
-def _filled_up(logits: mx.array | None, shape: tuple[int, int, int], dtype: mx.Dtype) -> mx.array:
-    """Logits [1, tokens, vocabulary] with zeros for what is missing."""
-    if logits is None:
-        return mx.zeros(shape, dtype)
-    return (
-        logits if logits.shape == shape else mx.pad(logits, [(0, 0), (0, shape[1] - logits.shape[1]), (0, 0)])
-    )
+def copied(cache: PromptCache) -> PromptCache:
+    """A sequence's cache, of any classes, to go on with by itself. Arrays are shared until one side writes into them,
+    for MLX copies then."""
+    return regrouped(cache, map(_copy_of, leaves(cache)))
+
+
+def _copy_of(leaf: Any) -> Any:
+    """One layer's cache, where that is no list of several."""
+    # Not by `from_state`, which is not alike in all classes, and forgets in some what is not an array.
+    found = copy(leaf)
+    values = {name: _listed(value) for name, value in vars(leaf).items()}
+    if hasattr(type(leaf), "step"):
+        values.pop("step", None)  # the size of the prompt, by which a sequence does not grow
+        vars(found).pop("step", None)
+    vars(found).update(values)
+    return found
+
+
+def _listed(value: Any) -> Any:
+    match value:
+        case mx.array():
+            return value[:] if value.ndim else value
+        case list():
+            return [_listed(item) for item in value]
+        case tuple():
+            return tuple(_listed(item) for item in value)
+        case dict():
+            return {name: _listed(item) for name, item in value.items()}
+    return _copy_of(value) if hasattr(value, "update_and_fetch") else value

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho, merged
 from pippin.core.models import EngineStats
 from pippin.core.requests import AskedDiffusion, Sampling
@@ -86,6 +86,7 @@ class LibraryEngine:
         self._sizes = sizes
         self._loop = loop
         self._waiting: list[Request] = []  # in the order of their arrival
+        self._served = ""  # the account of the last request
         self._running: Request | None = None
         self._events: list[Emission] = []
         self._steps = 0
@@ -149,30 +150,26 @@ class LibraryEngine:
         return taken
 
     def _begin(self) -> None:
-        request = max(self._waiting, key=lambda each: each.job.request.priority)
+        request = max(self._waiting, key=self._urgency)
         self._waiting.remove(request)
+        self._served = request.job.request.account
         request.admitted = time.monotonic()
         self._running = request
         run = partial(self._answer, request)
         self._calls.submit(BlockingJob(request.job.id, request.job.accepted, run))
 
+    def _urgency(self, waiting: Request) -> tuple[int, bool]:
+        """Priority, and then whether the account is another than that of the last request."""
+        request = waiting.job.request
+        return request.priority, request.account != self._served
+
     def _expire(self, now: float) -> None:
         """End requests that exceed their own timeout, and those that have waited in the queue for too long."""
         running = [] if self._running is None else [self._running]
         for request in (*self._waiting, *running):
-            job, waited, patience = request.job, now - request.job.created, self._options.queue_timeout
-            if job.request.timeout is not None and waited > job.request.timeout:
-                message = f"The request took longer than its timeout of {job.request.timeout:g} seconds."
-                self._fail(job.id, ErrorReport(kind="timeout", message=message, param="timeout"))
-            elif request.admitted is None and patience is not None and waited > patience:
-                message = (
-                    f"The request waited longer than {patience:g} seconds in the queue: try again later."
-                )
-                self._fail(job.id, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
-
-    def _fail(self, id: str, report: ErrorReport) -> None:
-        self.cancel(id)
-        self._events.append((id, Failed(report)))
+            if (report := request.overdue(now, self._options.queue_timeout)) is not None:
+                self.cancel(request.job.id)
+                self._events.append((request.job.id, Failed(report)))
 
     # On the model's thread
 

@@ -11,10 +11,9 @@ from pippin.engines.device import DevicePlan, kernels_read_cache
 from pippin.engines.language.kernels.places import fill_in_place
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
-from pippin.engines.language.model.lora import Adapters, adapters_in
+from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
-from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
@@ -33,15 +32,12 @@ def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     return batching
 
 
-def open_prefixes(
-    asked: Asked, batching: Batching, remembered: RememberedText | None, limit: int
-) -> Prefixes:
+def open_prefixes(asked: Asked, batching: Batching, limit: int) -> Prefixes:
     """The prefix cache with a limit of so many bytes."""
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
         return NoPrefixes()
-    leaves = options.prompt_cache_size
-    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=leaves, watcher=remembered)
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     fill = fill_in_place if asked.plan.writes_in_place else fill_joined
     arrays = asked.plan.most_cached_arrays
     blocks = BlockLayout(batching.shape.layout, fill, limit // arrays if arrays else 0)
@@ -79,7 +75,7 @@ def _written(bits: tuple[int | None, int | None]) -> str:
 
 
 def _adapter_prints(options: ModelOptions) -> list[str]:
-    folders = {**adapters_in(options.adapter_dir), **options.adapters, "": options.adapter_path or ""}
+    folders = {**options.adapters, "": options.adapter_path or ""}
     return [
         f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
     ]
@@ -108,7 +104,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
 
 def warn_of_slow_cache(plan: DevicePlan, options: ModelOptions) -> None:
     """Tell the operator where bits of the KV cache keep the kernels for CPUs away, which is many times slower."""
-    if plan.shares_cores and options.cpu_kernels == "auto" and not kernels_read_cache(options):
+    if not plan.overlaps and options.cpu_kernels == "auto" and not kernels_read_cache(options):
         log.warning(
             "the model runs in float32, without the kernels for CPUs: they read keys and values of 4 or 8 bits, alike, "
             "scaled in groups; take kv_bits 4 or 8, or none"

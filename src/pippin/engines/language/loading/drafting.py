@@ -1,7 +1,6 @@
 """Speculation as the options ask for it: what proposes tokens, and what decides whether that pays."""
 
 import logging
-import time
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,15 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import name_of
+from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.states import HiddenStates
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
-from pippin.engines.language.prefix_cache.text import RememberedText
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.step.speculation.assistants import Assistants
-from pippin.engines.language.step.speculation.clock import StepClock
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
@@ -34,9 +32,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 
-def open_speculation(
-    asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
-) -> Speculation | None:
+def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculation | None:
     """What judges proposals: those of the options, and predictions of clients if the model can take tokens back at
     all. Raises `ServerError("load_failed")` if the options cannot be had."""
     options = asked.options
@@ -46,7 +42,7 @@ def open_speculation(
         if not wanted:
             return None
         raise _no_proposals(_drafting_option(options, named), batching)
-    proposer, followers = _open_proposer(named, asked, head, batching, remembered)
+    proposer, followers = _open_proposer(named, asked, head, batching)
     return Speculation(
         proposer,
         _pace_of(asked),
@@ -54,18 +50,12 @@ def open_speculation(
         block=_state_block(asked, batching),
         always=wanted,
         followers=followers,
-        clock=_clock_of(asked),
     )
 
 
 def _pace_of(asked: Asked) -> Pace:
-    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
+    costs = PRODUCT_COSTS if getattr(asked.model, "takes_padding", False) else ()
     return Pace(asked.options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs)
-
-
-def _clock_of(asked: Asked) -> StepClock:
-    cores = time.process_time if asked.plan.shares_cores else None
-    return StepClock(cores=cores, threads=asked.kernel_threads or 1)
 
 
 def _state_block(asked: Asked, batching: Batching) -> int | None:
@@ -76,10 +66,10 @@ def _state_block(asked: Asked, batching: Batching) -> int | None:
 
 
 def _open_proposer(
-    named: Path | None, asked: Asked, head: Head, batching: Batching, remembered: RememberedText | None
+    named: Path | None, asked: Asked, head: Head, batching: Batching
 ) -> tuple[Proposer, Many[Follower]]:
     """What proposes tokens, and what of it follows the model's passes."""
-    lookup = Lookup(in_text=asked.options.prompt_lookup, remembered=remembered)
+    lookup = Lookup(in_text=asked.options.prompt_lookup)
     if named is None:
         return lookup, ()
     with drafters.refusals_name(_drafting_option(asked.options, named)):
@@ -96,9 +86,7 @@ def _no_proposals(option: str, batching: Batching) -> ServerError:
     """The refusal for a model whose sequences cannot take tokens back."""
     reason = "the caches of this model cannot take tokens back"
     if batching.shape is None:
-        reason = (
-            "no trial showed that a step of several tokens gives with this model what they give one by one"
-        )
+        reason = "the sequences of this model run one at a time"
     return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
 
 
@@ -189,8 +177,7 @@ def _load_draft(folder: Path, asked: Asked) -> nn.Module:
     """The draft model, which reads the same tokens as the model that it drafts for."""
     info = ModelInfo(id=name_of(folder), kind="language", path=str(folder))
     reading = Reading(trust_remote_code=asked.options.trust_remote_code)
-    use = None if asked.kernel_threads is None else KernelUse(threads=asked.kernel_threads)
-    draft, _ = load_weights(info, asked.plan, asked.progress, reading, use=use)
+    draft, _ = load_weights(info, asked.plan, asked.progress, reading, kernel_threads=asked.kernel_threads)
     if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, drafters.OPTION)

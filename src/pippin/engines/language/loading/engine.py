@@ -4,9 +4,11 @@ import logging
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
@@ -26,6 +28,7 @@ from pippin.engines.device import (
 )
 from pippin.engines.language.kernels import ways as kernels
 from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
@@ -40,12 +43,12 @@ from pippin.engines.language.loading.drafting import drafter_of, open_speculatio
 from pippin.engines.language.loading.weights import load_model
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import adapters_in, install
+from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import drop_unused_arrays, weight_bytes
-from pippin.engines.language.prefix_cache.text import RememberedText
 from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.sampling.usual_draws import usual_draws
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.decoding import Decoding, OpenDecoding, SpeculativeDecoding
+from pippin.engines.language.step.decoding import Decodes, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.steering import ALONE, Steering
@@ -89,8 +92,15 @@ def open_engine(
     if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
         engine.upkeep.append(blas_watch(spec.threads))
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
+    if plan.compiles:
+        _compile_draws(engine, preparer.tokenizer)
     _warm(engine, preparer, spec.info.id, options)
     return engine
+
+
+def _compile_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
+    logits = engine.model(mx.array([[1]]), cache=new_prompt_cache(engine.model))
+    mx.eval(usual_draws(tokenizer, logits[:, -1]))
 
 
 def _warm(engine: LanguageEngine, preparer: LanguagePreparer, name: str, options: ModelOptions) -> None:
@@ -120,7 +130,7 @@ def build_engine(
         kernel_threads=kernel_threads,
         progress=progress,
     )
-    adapters = install(model, options.adapter_path, options.adapters, adapters_in(options.adapter_dir))
+    adapters = install(model, options.adapter_path, options.adapters)
     batching = find_batching(asked, adapters)
     tokenizer.rows = min(tokenizer.rows, batching.vocabulary)
     loaded = LoadedModel(
@@ -138,16 +148,16 @@ def build_engine(
 def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Steering) -> LanguageEngine:
     """The engine around a model whose batches are known."""
     options, plan, alone = asked.options, asked.plan, steering is ALONE
-    looks_back = options.prompt_lookup and options.prefix_cache and alone
-    remembered = RememberedText() if looks_back else None
-    speculation = open_speculation(asked, loaded.head, batching, remembered) if alone else None
+    speculation = open_speculation(asked, loaded.head, batching) if alone else None
     size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
-    shares = share_memory(plan, options, size)
+    share = _shares(plan, options, size, batching.layout)
+    shares = share(plan.memory_limit)
     limits = limits_of(asked, batching, shares.sequences)
     followers: Many[Follower] = ()
-    decoding: OpenDecoding = Decoding
+    decodes = Decodes(overlaps=plan.overlaps)
     if speculation is not None:
-        followers, decoding = speculation.followers, partial(SpeculativeDecoding, speculation)
+        followers = speculation.followers
+        decodes = replace(decodes, open=partial(SpeculativeDecoding, speculation))
         limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
     groups = CacheGroups(batching.layout, batching.new_group)
     sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
@@ -155,17 +165,22 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         loaded,
         options=options,
         limits=limits,
-        share=_shares(plan, options, size),
+        share=share,
         batch=Batch(groups, loaded, sampler, followers),
-        prefixes=open_prefixes(asked, batching, remembered, shares.prefixes),
-        decoding=decoding,
+        prefixes=open_prefixes(asked, batching, shares.prefixes),
+        decodes=decodes,
         steering=steering,
-        overlaps=plan.overlaps,
     )
     engine.counters.weight_bytes = size
+    engine.counters.agreement = batching.agreement
     return engine
 
 
-def _shares(plan: DevicePlan, options: ModelOptions, size: int) -> Callable[[int], MemoryShares]:
-    """How the model's bytes are divided when they change."""
-    return lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size)
+def _shares(
+    plan: DevicePlan, options: ModelOptions, size: int, layout: CacheLayout
+) -> Callable[[int], MemoryShares]:
+    """How so many bytes of the model are divided."""
+    most = None if plan.largest_array is None else layout.most_bytes(plan.largest_array)
+    return lambda memory: share_memory(
+        msgspec.structs.replace(plan, memory_limit=memory), options, size, most
+    )

@@ -13,7 +13,7 @@ from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.loading.asked import AskedWeights
 from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
 from pippin.engines.language.model.lora import is_low_rank
-from pippin.engines.language.model.weights import KernelUse, Reading, load_weights
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.upstream.mends import SERVED
 from pippin.engines.language.vision.joint import find_tokens
@@ -70,7 +70,7 @@ def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:
     experts = memory_for_experts(info, options.expert_cache_gb, plan.memory_limit)
     changed = {**fewer_experts(info, options.moe_top_k), SERVED: preparer.context_window}
     reading = Reading(trust_remote_code=options.trust_remote_code, experts=experts, changed=changed)
-    way = way_of(_read(asked, reading, use=_kernel_use(asked)), preparer)
+    way = way_of(_read(asked, reading, _kernel_threads(asked)), preparer)
     if experts is not None:
         log.info("the model reads its experts from the disk; %.3g GB of them stay", experts.kept / 1e9)
     if way is not None:
@@ -83,12 +83,12 @@ def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:
     return Way(_read(asked, as_text), TEXT_ONLY)
 
 
-def _read(asked: AskedWeights, reading: Reading, use: KernelUse | None = None) -> nn.Module:
-    model, _ = load_weights(asked.info, asked.plan, asked.progress, reading, use=use)
+def _read(asked: AskedWeights, reading: Reading, kernel_threads: int | None = None) -> nn.Module:
+    model, _ = load_weights(asked.info, asked.plan, asked.progress, reading, kernel_threads=kernel_threads)
     return model
 
 
-def _kernel_use(asked: AskedWeights) -> KernelUse | None:
+def _kernel_threads(asked: AskedWeights) -> int | None:
     # Adapters that are not LoRA become part of mlx-lm's own layers.
     adapter = asked.options.adapter_path
-    return KernelUse(threads=asked.kernel_threads) if adapter is None or is_low_rank(adapter) else None
+    return asked.kernel_threads if adapter is None or is_low_rank(adapter) else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.nn as nn
 
+from pippin.config.errors import install_command
 from pippin.config.repacked import ExpertMemory, expert_files, expert_memory, expert_paths, is_repacked
 from pippin.core.errors import ServerError
 from pippin.core.models import ExpertStats, ModelInfo
@@ -35,7 +36,7 @@ def memory_for_experts(info: ModelInfo, wanted_gb: float | None, there: int) -> 
             f"({REPACK}). Start without it, or repack the model",
         )
     if not checkpoint.has_extra():
-        message = f"it was repacked by mlx_vlm.moe_offload, which runs it: {checkpoint.EXTRA_HINT}"
+        message = f"it was repacked by mlx_vlm.moe_offload, which runs it: {install_command('vision')}"
         raise _refused(info, message)
     if checkpoint.family_of(checkpoint.read_config(folder)) is None:
         known = (

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -100,22 +100,16 @@ class _Addition:
     up: mx.array  # [rank, out]
 
 
-def install(
-    model: nn.Module, own: str | None, named: Mapping[str, str], spare: Mapping[str, str] | None = None
-) -> Adapters:
-    """Replace the adapted layers of a model. `own`, `named` and `spare` are folders of adapters.
-
-    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for an adapter that does not
-    fit, unless it is in `spare`: then it is left out.
-    """
-    spare = {name: folder for name, folder in (spare or {}).items() if name not in named}
-    folders = {**({OWN: own} if own is not None else {}), **named, **spare}
+def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adapters:
+    """Replace the adapted layers of a model. `own` and `named` are folders of adapters; `own` serves all requests that
+    name no adapter. Raises `ServerError("load_failed")` for an adapter that does not fit."""
+    folders = {**({OWN: own} if own is not None else {}), **named}
     if not folders:
         return Adapters()
     try:
-        return _install_low_rank(model, folders, default=1 if own is not None else 0, spare=spare)
+        return _install_low_rank(model, folders, default=1 if own is not None else 0)
     except ServerError as refusal:
-        if own is None or named or spare:
+        if own is None or named:
             raise
         _apply_fixed(model, Path(own).expanduser(), refusal)
         return Adapters(folders={own: 0})
@@ -141,20 +135,12 @@ def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
     log.info("the adapter in %s is part of the model: requests cannot name others", folder.name)
 
 
-def _install_low_rank(
-    model: nn.Module, folders: Mapping[str, str], default: int, spare: Container[str]
-) -> Adapters:
+def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int) -> Adapters:
     layers = dict(model.named_modules())
     found: dict[str, dict[str, _Addition]] = {}
     for name, folder in folders.items():
-        try:
-            found[name] = _placed(_read(name, Path(folder).expanduser()), layers)
-            _check_layers(name, found[name], model, layers)
-        except ServerError as error:
-            if name not in spare:
-                raise
-            found.pop(name, None)
-            log.warning("%s", error.report.message)
+        found[name] = _placed(_read(name, Path(folder).expanduser()), layers)
+        _check_layers(name, found[name], model, layers)
     names = list(found)
     numbers = {
         written: number
@@ -190,21 +176,6 @@ def _check_layers(
             raise _refused(
                 name, f"it changes {path}, and the model {linear}; only plain linear layers can be adapted"
             )
-
-
-def adapters_in(folder: str | None) -> dict[str, str]:
-    """The adapters of a folder of adapters: the folders in it that have an adapter_config.json, by their names.
-
-    Raises `ServerError("load_failed")` for a folder that cannot be read.
-    """
-    if folder is None:
-        return {}
-    try:
-        inside = sorted(Path(folder).expanduser().iterdir())
-    except OSError as error:
-        message = f"adapter_dir {folder!r} cannot be read: {error.strerror}."
-        raise ServerError("load_failed", message, "adapter_dir") from error
-    return {path.name: str(path) for path in inside if (path / "adapter_config.json").is_file()}
 
 
 PEFT = "adapter_model.safetensors"

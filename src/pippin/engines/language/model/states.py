@@ -57,26 +57,20 @@ class HiddenStates:
 
         replace_method(layer, "__call__", watched, mark="unwatched")
 
-    def take(self, sequences: int | None = None) -> mx.array:
-        """Those of the last pass [sequences, tokens, size], once: of the model's last call, or of its last ones, which
-        had so many sequences. Where these had fewer tokens than others, there are zeros behind."""
+    def take(self) -> mx.array:
+        """Those of the model's last call [sequences, tokens, size], once."""
         if self._layers is None:
-            return _put_together(self._head.seen, sequences)
+            return _last(self._head.seen)
         if self._decoder is not None:  # in one call
             found, self._decoder.captured = self._decoder.captured, None
             assert found is not None  # the model has just run
             return found
-        parts = [_put_together(self._after[number], sequences) for number in self._layers]
+        parts = [_last(self._after[number]) for number in self._layers]
         return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-1)
 
 
-def _put_together(noted: list[mx.array], sequences: int | None) -> mx.array:
+def _last(noted: list[mx.array]) -> mx.array:
     """The last of what was noted. What comes before it is of passes that nobody asked about."""
-    found = [noted.pop()]
-    while sequences is not None and sum(part.shape[0] for part in found) < sequences:
-        found.insert(0, noted.pop())
+    found = noted[-1]
     noted.clear()
-    if len(found) == 1:
-        return found[0]
-    longest = max(part.shape[1] for part in found)
-    return mx.concatenate([mx.pad(part, [(0, 0), (0, longest - part.shape[1]), (0, 0)]) for part in found])
+    return found

@@ -47,25 +47,19 @@ class Reading:
     aside: tuple[str, ...] = ()  # how the names of arrays begin that mlx-lm's model does not get
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelUse:
-    """How the kernels for CPUs compute the model, if they know it."""
-
-    threads: int
-
-
 def load_weights(
     info: ModelInfo,
     plan: DevicePlan,
     progress: LoadProgress,
     reading: Reading = Reading(),
     *,
-    use: KernelUse | None = None,
+    kernel_threads: int | None = None,
     split: Callable[[nn.Module], None] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
-    Without `use`, the kernels are not used. `split` removes the parts of other ranks before these are read.
+    The kernels for CPUs compute a model that they know with so many threads; with None, they are not used. `split`
+    removes the parts of other ranks before these are read.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, reading.trust_remote_code)
@@ -74,9 +68,9 @@ def load_weights(
     refuse_unreadable(info, folder)
     model, config = _read(info, folder, reading)
     on_kernels = False
-    if plan.kernels and use is not None and not isinstance(model, VisionModel):
+    if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
         try:
-            model, on_kernels = _put_on_kernels(model, plan, progress, info, use)
+            model, on_kernels = _put_on_kernels(model, plan, progress, info, kernel_threads)
         except OtherAnswer as error:
             # The kernels have taken its weights, so it is read again.
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
@@ -127,7 +121,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
 
 
 def _put_on_kernels(
-    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, use: KernelUse
+    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
 ) -> tuple[nn.Module, bool]:
     """The model on the kernels, whole or in parts, with its weights as they are stored, and True; the model unchanged
     and False if the kernels cannot compute it. Raises `OtherAnswer` if their result differs from that of mlx-lm's
@@ -143,7 +137,7 @@ def _put_on_kernels(
     ways.refuse_activations(plan.activations)
     _bound_allocator(plan)
     try:
-        found, used = ways.put_on(model, way, use.threads, activations=plan.activations)
+        found, used = ways.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error

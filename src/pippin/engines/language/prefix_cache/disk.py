@@ -4,16 +4,14 @@ import errno
 import hashlib
 import logging
 import os
-import queue
 import secrets
 import stat
-import threading
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -21,8 +19,8 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pippin.config.cache_folder import SUFFIX, CacheFile, cache_files, delete, model_folders
 from pippin.core.safetensors import digest_of
+from pippin.engines.language.prefix_cache.folder import SUFFIX, CacheFile, cache_files, delete, model_folders
 from pippin.engines.language.prefix_cache.tree import (
     Block,
     Node,
@@ -39,30 +37,12 @@ BACKLOG: Final = 512  # files that may wait to be written; more are dropped
 SWEEP_EVERY: Final = 64  # files written between checks of the folder's size
 
 Stored = dict[str, np.ndarray]
-
-
-class Write(Struct, frozen=True):
-    name: str
-    arrays: Stored
-    types: dict[str, str]  # dtypes that numpy lacks, by the name of the array
-
-
-class Read(Struct, frozen=True):
-    names: tuple[str, ...]
-    reply: "Future[list[Entry | None]]"
-
-
-class Wipe(Struct, frozen=True):
-    reply: "Future[None]"
-
-
-class Sweep(Struct, frozen=True):
-    pass
+Found = TypeVar("Found")
 
 
 class Entry(Struct, frozen=True):
     arrays: Stored
-    types: dict[str, str]
+    types: dict[str, str]  # dtypes that numpy lacks, by the name of the array
 
 
 class DiskCache:
@@ -79,11 +59,9 @@ class DiskCache:
         self._root = folder
         self._folder = folder / fingerprint
         self._open_folder()
-        self._orders: queue.SimpleQueue[Write | Read | Wipe | Sweep | None] = queue.SimpleQueue()
-        self._orders.put(Sweep())
         self._waiting: set[str] = set()
-        self._thread = threading.Thread(target=self._work, name="prefix-cache-disk", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefix-cache-disk")
+        self.sweep()
 
     def has(self, name: str) -> bool:
         return (self._folder / (name + SUFFIX)).exists()
@@ -91,45 +69,32 @@ class DiskCache:
     def write(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
         if len(self._waiting) < BACKLOG and name not in self._waiting and not self.has(name):
             self._waiting.add(name)
-            self._orders.put(Write(name, arrays, types))
+            self._do(self._store, name, arrays, types)
 
     def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
-        reply: Future[list[Entry | None]] = Future()
-        self._orders.put(Read(tuple(names), reply))
-        return reply
+        return self._do(lambda: [self._load(name) for name in names])
 
     def wipe(self) -> None:
         """Delete all files of this model that may be deleted."""
-        reply: Future[None] = Future()
-        self._orders.put(Wipe(reply))
-        reply.exception()  # waits for the end; failures are in the log
+        self._do(delete, cache_files(self._folder)).exception()  # waits for the end; failures are in the log
+        self.sweep().exception()
+
+    def sweep(self) -> "Future[None]":
+        """Enforce the limit over all models in the folder."""
+        return self._do(self._sweep)
 
     def close(self) -> None:
         """Write the files that still wait, and end the thread."""
-        self._orders.put(None)
-        self._thread.join()
+        self._thread.shutdown()
 
-    def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
-            try:
-                match order:
-                    case Write(name, arrays, types):
-                        self._waiting.discard(name)
-                        self._store(name, arrays, types)
-                    case Read(names, reply):
-                        reply.set_result([self._load(name) for name in names])
-                    case Wipe(reply):
-                        delete(cache_files(self._folder))
-                        self._sweep()
-                        reply.set_result(None)
-                    case Sweep():
-                        self._sweep()
-            except OSError as error:  # a full or vanished disk costs the cache, not the server
-                log.warning("the prefix cache's folder fails: %s", error.strerror)
-                if isinstance(order, (Read, Wipe)) and not order.reply.done():
-                    order.reply.set_exception(error)
+    def _do(self, act: Callable[..., Found], *given: Any) -> "Future[Found]":
+        """What the thread does after all that it was given before."""
+        done = self._thread.submit(act, *given)
+        done.add_done_callback(_tell)
+        return done
 
     def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+        self._waiting.discard(name)
         metadata = {f"type.{key}": value for key, value in types.items()}
         metadata |= {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
         data = save(arrays, metadata)
@@ -184,7 +149,7 @@ class DiskCache:
         return Entry(arrays, types)
 
     def _sweep(self) -> None:
-        """Enforce the limit over all models in the folder: the least recently used files are deleted."""
+        """The least recently used files are deleted."""
         found: list[CacheFile] = []
         for folder in model_folders(self._root):
             files = list(cache_files(folder))
@@ -195,6 +160,14 @@ class DiskCache:
             if self.bytes <= self.limit:
                 return
             self.bytes -= delete([file])[1]
+
+
+def _tell(done: "Future[Any]") -> None:
+    """A full or vanished disk costs the cache, and not the server."""
+    if isinstance(error := done.exception(), OSError):
+        log.warning("the prefix cache's folder fails: %s", error.strerror)
+    elif error is not None:
+        raise error
 
 
 def _checksum(arrays: Stored) -> str:

@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 
@@ -53,41 +53,15 @@ class Node:
         return self.block_bytes + self.snapshot_bytes
 
 
-class Watcher(Protocol):
-    """Is told of the nodes that a tree gains and loses."""
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that it keeps for each token of a node; they count against the tree's limit."""
-        ...
-
-    def added(self, key: bytes, node: Node) -> None: ...
-
-    def dropped(self, node: Node) -> None:
-        """The node is about to leave; it still has its parent."""
-        ...
-
-    def clear(self) -> None: ...
-
-
 class PrefixTree:
     """Nodes of `block_tokens` tokens each; `limit` bytes and `leaf_limit` leaves (conversations) at most."""
 
-    def __init__(
-        self,
-        block_tokens: int,
-        limit: int,
-        *,
-        leaf_limit: int | None = None,
-        watcher: Watcher | None = None,
-    ) -> None:
+    def __init__(self, block_tokens: int, limit: int, *, leaf_limit: int | None = None) -> None:
         self.block_tokens = block_tokens
         self.limit = limit
         self.bytes = 0
         self.evictions = 0
         self._leaf_limit = leaf_limit
-        self._watcher = watcher
-        self._token_bytes = 0 if watcher is None else watcher.token_bytes
         self._roots: dict[bytes, Node] = {}  # by the digest of their key; only roots with children
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
@@ -140,10 +114,6 @@ class PrefixTree:
         self.touch([child])
         return child, count
 
-    def watched_bytes(self, tokens: Sequence[int]) -> int:
-        """Bytes that the watcher keeps for the tokens of a node; they count against the limit."""
-        return self._token_bytes * len(tokens)
-
     def add(
         self, path: list[Node], key: bytes, tokens: tuple[int, ...], block: Any, size: int
     ) -> Node | None:
@@ -156,7 +126,6 @@ class PrefixTree:
         if parent.depth and parent not in self._nodes:
             return None  # dropped in the meantime
         spared = set(path)
-        size += self.watched_bytes(tokens)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
             return None
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
@@ -167,8 +136,6 @@ class PrefixTree:
         self._nodes[node] = None
         self.bytes += size
         path.append(node)
-        if self._watcher is not None:
-            self._watcher.added(key, node)
         if self._leaf_limit is not None:
             self._limit_leaves({*spared, node})
         return node
@@ -220,8 +187,6 @@ class PrefixTree:
             _empty(node)
         self._roots.clear()
         self._nodes.clear()
-        if self._watcher is not None:
-            self._watcher.clear()
         self.bytes = 0
 
     @property
@@ -246,8 +211,6 @@ class PrefixTree:
             node.snapshot, node.snapshot_bytes = None, 0
             return
         self.bytes -= node.bytes
-        if self._watcher is not None:
-            self._watcher.dropped(node)
         _empty(node)
         del self._nodes[node]
         if node.parent is not None:

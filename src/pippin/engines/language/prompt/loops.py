@@ -15,7 +15,7 @@ EVERYWHERE = ("temperature", "seed")
 NUCLEUS = ("top_p", "top_k")
 """Fields of `Sampling` that a loop may follow."""
 WITHOUT = (
-    *("adapter_path", "adapters", "adapter_dir", "draft_model_path", "mtp", "prompt_lookup"),
+    *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup"),
     *("kv_bits", "kv_key_bits", "kv_value_bits", "warm_prompts", "thinking_budget"),
 )
 """Options that no loop follows."""
@@ -162,7 +162,6 @@ def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
         ("tools", choice.mode != "none" and any(tool.strict for tool in request.tools)),
         ("logprobs", request.logprobs is not None),
         ("prompt_logprobs", request.prompt_logprobs is not None),
-        ("best_of", (request.best_of or 1) > 1),
         ("logit_bias", bool(request.sampling.logit_bias)),
         ("min_tokens", request.min_tokens > 0),
         ("thinking_budget", request.thinking.budget is not None),

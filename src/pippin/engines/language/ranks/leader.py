@@ -148,6 +148,7 @@ class LeadingEngine:
             model="",
             n=asked.n,
             priority=asked.priority,
+            account=asked.account,
             timeout=asked.timeout,
             echo=asked.echo,
             logprobs=asked.logprobs,

@@ -32,7 +32,7 @@ from pippin.engines.language.vision.media import TEXT_ONLY
 log = logging.getLogger(__name__)
 
 REFUSED = (
-    "adapter_path adapters adapter_dir draft_model_path mtp prompt_lookup cache_dir warm_prompts "
+    "adapter_path adapters draft_model_path mtp prompt_lookup cache_dir warm_prompts "
     "trust_remote_code expert_cache_gb moe_top_k"
 ).split()
 """Options that ranks do not support."""

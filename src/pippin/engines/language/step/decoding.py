@@ -16,11 +16,9 @@ from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Running, Sequence
-from pippin.engines.language.step.speculation.clock import Instant
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
 
-NOT_TIMED: Final = Instant(0.0, 0.0)
 NOTHING_JUDGED: Final = Judged()
 
 
@@ -29,7 +27,7 @@ class Turn:
     """How a step has begun."""
 
     sequences: int  # that decode in it
-    began: Instant = NOT_TIMED
+    began: float = 0.0  # monotonic seconds, where it is timed
     timed: bool = False  # its time tells whether proposals pay
     looked: bool = False  # proposals were looked for
     judged: Judged = NOTHING_JUDGED
@@ -114,7 +112,7 @@ class SpeculativeDecoding(Decoding):
         sequences = len(self.batch.running)
         if not sequences or not self._may_propose():
             return Turn(sequences)
-        turn = Turn(sequences, self.speculation.clock.now(), timed=True, looked=self._looks)
+        turn = Turn(sequences, time.monotonic(), timed=True, looked=self._looks)
         # Prompts that are computed join first: whoever waits for a first token is served before others get several.
         if not self._looks or self.scheduler.done():
             return turn
@@ -168,7 +166,8 @@ class SpeculativeDecoding(Decoding):
             super().build_ahead()
 
     def learn(self, turn: Turn) -> None:
-        self.speculation.learn(turn.began, turn.sequences, turn.judged, looked=turn.looked)
+        seconds = time.monotonic() - turn.began
+        self.speculation.learn(seconds, turn.sequences, turn.judged, looked=turn.looked)
 
     def _forget(self, sequence: Sequence) -> None:
         """A sequence has left the batch."""
@@ -176,5 +175,10 @@ class SpeculativeDecoding(Decoding):
             self.speculation.forget(sequence)
 
 
-OpenDecoding = Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding]
-"""Makes the decoding of an engine of its other parts."""
+@dataclass(frozen=True, kw_only=True)
+class Decodes:
+    """How an engine decodes."""
+
+    # Makes the decoding of its other parts.
+    open: Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding] = Decoding
+    overlaps: bool = True  # the device computes a pass while the host goes on

@@ -18,7 +18,7 @@ from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.changes import changed
 from pippin.engines.language.step.cost import Counters
-from pippin.engines.language.step.decoding import OpenDecoding, Turn
+from pippin.engines.language.step.decoding import Decodes, Turn
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
@@ -44,12 +44,10 @@ class LanguageEngine:
         share: Callable[[int], MemoryShares],
         batch: Batch,
         prefixes: Prefixes,
-        decoding: OpenDecoding,
+        decodes: Decodes,
         steering: Steering = ALONE,
-        overlaps: bool = True,
     ) -> None:
-        """`share` divides the model's bytes between sequences and the prefix cache. `overlaps`: the device computes a
-        pass while the host goes on."""
+        """`share` divides the model's bytes between sequences and the prefix cache."""
         self.model = model.module
         self.vision = model.vision
         self.counters = Counters()
@@ -60,10 +58,10 @@ class LanguageEngine:
         self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.followers)
         parts = model, self.scheduler, self.prefill, batch, prefixes
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
-        self.decoding = decoding(batch, self.lifecycle, self.scheduler, self.counters)
+        self.decoding = decodes.open(batch, self.lifecycle, self.scheduler, self.counters)
         self.upkeep = prefixes.upkeep  # called between two steps
         self._options, self._steering, self.share = options, steering, share
-        self._advance = self._one_step_ahead if overlaps else self._in_order
+        self._advance = self._one_step_ahead if decodes.overlaps else self._in_order
 
     def submit(self, job: LanguageJob) -> None:
         self.lifecycle.submit(job)

@@ -92,6 +92,7 @@ class Lifecycle:
             growth=job.max_tokens,
             priority=job.request.priority,
             arrival=self._arrivals,
+            account=job.request.account,
         )
         self._scheduler.add(waiting)
         self._live[job.id] = request
@@ -198,15 +199,9 @@ class Lifecycle:
     def expire(self, now: float, patience: float | None) -> None:
         """End requests that exceed their own timeout, and those that have waited in the queue for longer than
         `patience` seconds."""
-        for request in list(self._live.values()):
-            waited = now - request.job.created
-            limit = request.job.request.timeout
-            if limit is not None and waited > limit:
-                message = f"The request took longer than its timeout of {limit:g} seconds."
-                self.fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
-            elif patience is not None and request.admitted is None and waited > patience:
-                text = f"The request waited longer than {patience:g} seconds in the queue: try again later."
-                self.fail(request, ErrorReport(kind="overloaded", message=text, retry_after=1.0))
+        for request in self.live:
+            if (report := request.overdue(now, patience)) is not None:
+                self.fail(request, report)
 
     def fail(self, request: Request, report: ErrorReport) -> None:
         self.cancel(request.job.id)
@@ -242,10 +237,10 @@ class Lifecycle:
                 self._prefill.discard(prompt)
         self._finish(sequence)
 
-    # Where memory is short
+    # Where memory or places are short
 
     def preempt(self) -> None:
-        """Send sequences back to the queue while the running ones outgrow the memory."""
+        """Send sequences back to the queue while the running ones outgrow the memory, or hold another's place."""
         while (victim := self._scheduler.victim()) is not None:
             match victim:
                 case Prefilling():
@@ -267,6 +262,7 @@ class Lifecycle:
             growth=running.growth,
             priority=running.priority,
             arrival=running.arrival,
+            account=running.account,
         )
         self._scheduler.requeue(waiting)
         sequence.stage = waiting

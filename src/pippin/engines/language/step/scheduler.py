@@ -12,6 +12,7 @@ from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.slots import SlotRequest, charged_growth, length_class, rounded
 from pippin.engines.language.step.cost import Step, StepCost
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
+from pippin.engines.places import first_of, places_of, yielding_to
 
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measured
@@ -101,18 +102,24 @@ class Scheduler:
     def admit(self) -> list[Prefilling]:
         """Move prompts from the queue to prefill, best first, while sequences and bytes suffice."""
         admitted: list[Prefilling] = []
-        if not self.waiting:
-            return admitted
-        for waiting in sorted(self.waiting, key=lambda each: (-each.priority, each.arrival)):
-            active: list[Stage] = [*self.prefilling, *self.running]
-            if sum(each.count for each in active) + waiting.count > self.limits.max_sequences:
-                break
-            if active and not self._fit([*active, waiting]):
+        while self.waiting:
+            active = self._active()
+            waiting = first_of(self.waiting, places_of(active))
+            if not self._has_place(waiting, active):
                 break
             self.waiting.remove(waiting)
             admitted.append(Prefilling(waiting=waiting, length_class=length_class(_reckoned(waiting))))
             self.prefilling.append(admitted[-1])
         return admitted
+
+    def _active(self) -> list[Prefilling | Running]:
+        return [*self.prefilling, *self.running]
+
+    def _has_place(self, waiting: Waiting, active: list[Prefilling | Running]) -> bool:
+        """Whether sequences and bytes suffice for the prompt beside these."""
+        if sum(each.count for each in active) + waiting.count > self.limits.max_sequences:
+            return False
+        return not active or self._fit([*active, waiting])
 
     def _fit(self, stages: list[Stage]) -> bool:
         """Whether these fit at their size now, and at the size that they are admitted for (maybe of a higher class)."""
@@ -137,7 +144,8 @@ class Scheduler:
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
-        """The prompt to compute next: highest priority, then fewest tokens left, less those that it has waited for.
+        """The prompt to compute next: highest priority, then those of accounts of which nothing runs, then fewest
+        tokens left, less those that it has waited for.
 
         Counting what was computed for others in the meantime keeps long prompts from starving behind short ones. A
         prompt chosen that way would keep its turn, so after `MOST_FAVOURED` chunks the fewest tokens left decide again.
@@ -146,9 +154,11 @@ class Scheduler:
         if not ready:
             return None
         waited = self._favoured < MOST_FAVOURED
+        served = {each.account for each in self.running}
 
-        def order(prompt: Prefilling) -> tuple[int, int, int]:
-            return -prompt.priority, prompt.remaining - (prompt.passed if waited else 0), prompt.arrival
+        def order(prompt: Prefilling) -> tuple[int, bool, int, int]:
+            left = prompt.remaining - (prompt.passed if waited else 0)
+            return -prompt.priority, prompt.account in served, left, prompt.arrival
 
         return min(ready, key=order)
 
@@ -209,6 +219,7 @@ class Scheduler:
             sequence=sequence,
             priority=prompt.priority,
             arrival=prompt.arrival,
+            account=prompt.account,
             length=prompt.length,
             growth=prompt.growth,
             length_class=prompt.length_class,
@@ -221,17 +232,34 @@ class Scheduler:
         running.length_class = max(running.length_class, length_class(running.length + 1))
 
     def victim(self) -> Prefilling | Running | None:
-        """The one to preempt when the memory is outgrown: lowest priority, then youngest. Prompts under way, whose work
-        would be lost, are chosen only if no sequence runs, which happens only after the memory has shrunk; and never
-        one that is alone."""
+        """The one to preempt when the memory is outgrown: lowest priority, then of the account with most sequences,
+        then youngest. Prompts under way, whose work would be lost, are chosen only if no sequence runs, which happens
+        only after the memory has shrunk; and never one that is alone. Otherwise, one that holds another account's
+        place."""
         if (not self.running and len(self.prefilling) < 2) or self.charged <= self.limits.memory:
-            return None
+            return self._intruder() if self.waiting else None
         candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
+        places = places_of(self._active())
 
-        def order(each: Prefilling | Running) -> tuple[bool, int, int]:
-            return not self.fits_alone(each.length, each.count), each.priority, -each.arrival
+        def order(each: Prefilling | Running) -> tuple[bool, int, int, int]:
+            unfit = not self.fits_alone(each.length, each.count)
+            return unfit, each.priority, -places[each.account], -each.arrival
 
         return min(candidates, key=order)
+
+    def _intruder(self) -> Prefilling | Running | None:
+        """The next to make place for a prompt of an account that has none, if it gets one thereby: a sequence, or a
+        prompt of which nothing is computed yet."""
+        active = self._active()
+        places = places_of(active)
+        first = first_of(self.waiting, places)
+        if places[first.account] or self._has_place(first, active):
+            return None
+        movable: list[Prefilling | Running] = [each for each in self.running if self.fits_alone(each.length)]
+        movable += [each for each in self.prefilling if not each.computed]
+        yielding = yielding_to(first, movable, places)
+        left = [each for each in active if each not in yielding]
+        return yielding[0] if yielding and self._has_place(first, left) else None
 
     def fits_alone(self, length: int, count: int = 1) -> bool:
         """Whether a prompt of `length` tokens, for `count` sequences, can be computed, if need be alone. It may need

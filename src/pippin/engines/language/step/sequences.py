@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import mlx.core as mx
 
+from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot
@@ -54,6 +55,18 @@ class Request:
         """Whether the client asked for logprobs of the prompt's own tokens."""
         request = self.job.request
         return request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
+
+    def overdue(self, now: float, patience: float | None) -> ErrorReport | None:
+        """Why the request ends now if it exceeds its own timeout, or has waited in the queue for longer than `patience`
+        seconds."""
+        waited, limit = now - self.job.created, self.job.request.timeout
+        if limit is not None and waited > limit:
+            message = f"The request took longer than its timeout of {limit:g} seconds."
+            return ErrorReport(kind="timeout", message=message, param="timeout")
+        if patience is not None and self.admitted is None and waited > patience:
+            message = f"The request waited longer than {patience:g} seconds in the queue: try again later."
+            return ErrorReport(kind="overloaded", message=message, retry_after=1.0)
+        return None
 
     def chunk_end(self, position: int, least: int = 0) -> int:
         """Where a chunk of the prompt that should end at `position` ends instead: media tokens that attend to each
@@ -131,6 +144,7 @@ class Waiting:
     growth: int  # tokens that each sequence may still generate
     priority: int
     arrival: int  # counts submissions; unchanged by a preemption
+    account: str = ""
 
     @property
     def count(self) -> int:
@@ -197,6 +211,10 @@ class Prefilling:
         return self.waiting.arrival
 
     @property
+    def account(self) -> str:
+        return self.waiting.account
+
+    @property
     def remaining(self) -> int:
         return self.length - self.computed
 
@@ -208,6 +226,7 @@ class Running:
     sequence: Sequence
     priority: int
     arrival: int
+    account: str
 
     # Written by the scheduler.
     length: int  # tokens, generated ones included

@@ -15,8 +15,6 @@ from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
 
-EXTRA_HINT = 'pip install "pippin[vision]"'
-
 PLACEHOLDER_KEYS: dict[Modality, tuple[str, ...]] = {
     "image": ("image_token_id", "image_token_index", "img_context_token_id"),
     "video": ("video_token_id", "video_token_index", "video_context_token_id"),

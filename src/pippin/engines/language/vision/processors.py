@@ -5,11 +5,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.vision.checkpoint import (
-    EXTRA_HINT,
     has_extra,
     names_media,
     read_config,
@@ -33,7 +33,7 @@ def load_processor(info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer
     config = read_config(folder)
     if not has_extra():
         if names_media(config):
-            log.warning("the model is served for text only: for pictures, %s", EXTRA_HINT)
+            log.warning("the model is served for text only: for pictures, %s", install_command("vision"))
         return TEXT_ONLY
     if not takes_media(config):
         if names_media(config):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
-from pippin.engines.waiting import check_wanted
+from pippin.engines.base import check_wanted
 
 MOST_SOURCE_FRAMES = 36_000
 """The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
@@ -104,7 +105,7 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
         import av
     except ImportError as error:
         raise ServerError(
-            "unsupported", f'{param} is a video, which needs an extra: pip install "pippin[vision]".', param
+            "unsupported", f"{param} is a video, which needs an extra: {install_command('vision')}", param
         ) from error
     if not data:
         raise ServerError("invalid_request", f"{param} is an empty file; send a video.", param)

@@ -4,7 +4,6 @@ A token is accepted where the model would have chosen it by itself: answers do n
 does. The pass in which the model checks proposals is `Batch.check`. Begin with `verification.py`.
 
 - `verification.py`: when proposals are asked for, and how many for each sequence.
-- `clock.py`: how long steps take, whatever else runs on the machine.
 - `pace.py`: how many proposals pay, from measured acceptance and step times.
 - `proposers.py`: the interface of sources of proposals, and the lookups in texts. A new source is one more class.
 - `draft_model.py`: proposals of a smaller model.

@@ -63,7 +63,7 @@ class Assistants:
             self._followed[running.sequence] = _Kept(running, end.state)
 
     def passed(self, group: SlotGroup) -> None:
-        self._passed[group] = self.states.take(group.row(group.high))
+        self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
@@ -71,7 +71,7 @@ class Assistants:
         for running, count in counts.items():
             if running.sequence in self._followed:
                 group = running.slot.group
-                found.append(_state(passed[group], group.row(running.slot.index), count))
+                found.append(_state(passed[group], running.slot.index - group.low, count))
                 self._followed[running.sequence] = _Kept(running, found[-1])
         return found
 

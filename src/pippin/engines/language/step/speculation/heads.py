@@ -7,17 +7,16 @@ anew with them.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
-from pippin.engines.language.drafters.heads import DraftHead, Reading
+from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, arrays_of
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
@@ -167,7 +166,7 @@ class Heads:
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
-        self._passed[group] = self.states.take(group.row(group.high))
+        self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
@@ -175,7 +174,7 @@ class Heads:
         for running, count in counts.items():
             followed, group = self._followed.get(running.sequence), running.slot.group
             if followed is not None:
-                followed.wait(_Stretch(passed[group], group.row(running.slot.index), count))
+                followed.wait(_Stretch(passed[group], running.slot.index - group.low, count))
         return list(passed.values())
 
     # What is asked of it
@@ -205,7 +204,7 @@ class Heads:
             return [NOTHING for _ in wanted]
         most = most if self.head.most is None else min(most, self.head.most)
         self._slots.settle()
-        drafts = self._draft_in_one_call(most) if self.head.in_one_call else self._draft(self._read(), most)
+        drafts = self._draft(self._read(), most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
@@ -263,40 +262,6 @@ class Heads:
             parts.append(mx.zeros((width - count, self.head.state_size), dtype))
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         return whole[:width]
-
-    def _draft_in_one_call(self, most: int) -> dict[Sequence, list[int]]:
-        """Read what waits, and draft up to `most` tokens for each sequence."""
-        found: dict[Sequence, list[int]] = {}
-        for group, slots in self._slots.by_group():
-            following = {
-                slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
-            }
-            # Each slot has a token at least: what it is where nobody asks is forgotten again.
-            width = max(1, *map(len, following.values())) + most - 1
-            tokens = np.full((group.high - group.low, width), PADDING, np.int32)
-            parts: list[NDArray[np.float32]] = []
-            for row, slot in enumerate(range(group.low, group.high)):
-                after = following.get(slot) or [0]
-                tokens[row, : len(after)] = after
-                waiting = self._followed[slots[slot]].waiting.stretches if following.get(slot) else ()
-                parts += self._first_of(waiting, len(after))
-            drafted = np.asarray(group.forward(mx.array(tokens), Reading(np.concatenate(parts), most)))
-            group.rewind({slot: width - len(after) for slot, after in following.items()})
-            for slot, sequence in slots.items():
-                self._followed[sequence].waiting.drop(len(following[slot]))
-                found[sequence] = drafted[slot - group.low].tolist()
-        return found
-
-    def _first_of(self, waiting: Iterable[_Stretch], count: int) -> Iterator[NDArray[np.float32]]:
-        """The first `count` states that wait [count, size], in pieces; zeros where there are none."""
-        for stretch in waiting:
-            taken = min(count, stretch.count)
-            if taken:
-                states = np.asarray(stretch.states.astype(mx.float32))
-                yield states[stretch.row, stretch.start : stretch.start + taken]
-            count -= taken
-        if count:
-            yield np.zeros((count, self.head.state_size), np.float32)
 
     def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""

@@ -102,8 +102,8 @@ def _on_line(points: Points, place: float) -> float:
 
 
 def _between(points: Points, place: float) -> float:
-    """The value at `place` on the line through the nearest points; beyond the last, the value there."""
-    return points[-1][1] if place >= points[-1][0] else _on_line(points, place)
+    """The value at `place` on the line through the nearest points; beyond the first and the last, the value there."""
+    return _on_line(points, min(max(place, points[0][0]), points[-1][0]))
 
 
 def _useless(width: float) -> float:
@@ -113,140 +113,37 @@ def _useless(width: float) -> float:
 
 
 @dataclass
-class _Ratios:
-    """The time of passes of one number of sequences, in plain steps, by width: the mean number of tokens that a pass
-    computes for a sequence.
-
-    Measured widths have the time that was measured. Other widths are on the line through the nearest measured ones; or,
-    where the shape of the curve is known, as much above or below it as those are. Lines alone would mislead where costs
-    grow in steps: one pass over five vectors, which costs what one over six does, would set the slope for all longer
-    ones."""
-
-    shape: Points | None = None  # from the plain step on
-    # By width, from passes of other numbers of sequences over as many tokens: they correct the shape.
-    transferred: dict[float, float] = field(default_factory=dict)
-    widest: float = 1.0  # measured width
-    _measured: dict[float, deque[float]] = field(default_factory=dict)
-    _known: dict[float, float] = field(default_factory=dict)
-    _found: dict[float, float] = field(default_factory=dict)  # results of `at`
-    _first: Points = ((1.0, 1.0),)  # factors on the shape, from `transferred`
-    _second: Points = ((1.0, 1.0),)  # factors on that, from own measurements
-
-    def __post_init__(self) -> None:
-        self._known = _ascending(self.transferred)
-        self._first = [
-            (1.0, 1.0),
-            *((each, ratio / self._shaped(each)) for each, ratio in self._known.items()),
-        ]
-        self.widest = max(self._known, default=1.0)
-
-    def observe(self, width: float, ratio: float) -> None:
-        self._measured.setdefault(width, _last()).append(ratio)
-        self.widest = max(self.widest, width)
-        self._known = _ascending({each: median(found) for each, found in self._measured.items()})
-        self._second = [
-            (1.0, 1.0),
-            *((each, self._factor(each, known)) for each, known in self._known.items()),
-        ]
-        self._found.clear()
-
-    @property
-    def measured(self) -> dict[float, float]:
-        return self._known if self._measured else {}
-
-    def at(self, width: float) -> float:
-        """At least 1: where a wider pass seems to take less than a plain step, the plain step was held up."""
-        if (found := self._found.get(width)) is None:
-            found = self._found[width] = max(1.0, min(self._expected(width), _useless(width)))
-        return found
-
-    def _expected(self, width: float) -> float:
-        if width == 1 or width in self.measured:
-            return self.measured.get(width, 1.0)
-        if self.shape is None:
-            points = [(1.0, 1.0), *self.measured.items()]
-            return _on_line(points if len(points) > 1 else [*points, (2.0, 1.0 + FIRST_GUESS)], width)
-        taken = self._corrected(width) * _between(self._second, width)
-        # A pass over fewer tokens takes no longer than one over more.
-        longer = [ratio for each, ratio in self.measured.items() if each > width]
-        shorter = [ratio for each, ratio in self.measured.items() if each < width]
-        return max([min([taken, *longer]), *shorter])
-
-    def _factor(self, width: float, ratio: float) -> float:
-        """The factor between the measured and the expected time at this width. What was expected counts as one more
-        measurement, so that the first one does not decide alone."""
-        count = len(self._measured[width])
-        return float((max(1.0, ratio) / self._corrected(width)) ** (count / (count + 1)))
-
-    def _corrected(self, width: float) -> float:
-        return self._shaped(width) * _between(self._first, width)
-
-    def _shaped(self, width: float) -> float:
-        return 1.0 if self.shape is None else _on_line(self.shape, width)
-
-
-def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
-    """The ratios, ascending by width: a pass that seems to take longer than one over more tokens was held up."""
-    known = sorted(ratios.items(), reverse=True)
-    least = accumulate((ratio for _, ratio in known), min)
-    return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
-
-
-@dataclass
 class StepTimes:
-    """The time of steps, by the number of sequences and the number of tokens of all of them."""
+    """The time of steps, by the number of sequences and the number of tokens of all of them.
+
+    A pass over several tokens is measured in plain steps, by width: the mean number of tokens that it computes for a
+    sequence. What it takes beyond a plain step is guessed first. Other widths are as much above or below the guess as
+    the nearest measured ones: lines through those alone would mislead where costs grow in steps, for one pass over five
+    vectors, which costs what one over six does, would set the slope for all longer ones."""
 
     # Of passes without padding, before they are measured: numbers of tokens, and the time of a pass over so many as a
     # multiple of that over one. Empty where passes have padding: their time depends on the tokens of each sequence.
     costs: Points = ()
     _plain: dict[int, deque[float]] = field(default_factory=dict)  # seconds of plain steps, by sequences
     _medians: dict[int, float] = field(default_factory=dict)
-    _ratios: dict[int, _Ratios] = field(default_factory=dict)
-
-    @property
-    def pads(self) -> bool:
-        return not self.costs
+    # In plain steps, by sequences and width.
+    _measured: dict[int, dict[float, deque[float]]] = field(default_factory=dict)
+    _ratios: dict[tuple[int, float], float] = field(default_factory=dict)  # results of `_ratio`
 
     def observe(self, sequences: int, computed: int, seconds: float) -> None:
         if computed == sequences:
             known = self._plain.setdefault(sequences, _last())
             known.append(min(seconds, OUTLIER * median(known)) if len(known) > FRESH else seconds)
             self._medians[sequences] = median(known)
-            if not self.pads and len(known) == FRESH and sequences not in self._ratios:
-                self._ratios[sequences] = self._unknown(sequences)
         elif plain := self.plain(sequences):
             width = computed / sequences
-            ratio = min(seconds / plain, OUTLIER * self._nearest(sequences).at(width), _useless(width))
-            if sequences not in self._ratios:
-                self._ratios[sequences] = self._unknown(sequences)
-            self._ratios[sequences].observe(width, ratio)
-
-    def _unknown(self, sequences: int) -> _Ratios:
-        """The ratios before a pass of this many sequences was measured."""
-        if self.pads:
-            return _Ratios()
-        plain = _on_line(self.costs, sequences)
-        more = [(vectors / sequences, taken / plain) for vectors, taken in self.costs if vectors > sequences]
-        shape = [(1.0, 1.0), *(more or [(2.0, 2.0)])]
-        return _Ratios(shape, self._transferred(sequences) if self.measured(sequences) else {})
-
-    def _transferred(self, sequences: int) -> dict[float, float]:
-        """Ratios by width, from passes of other numbers of sequences over more tokens than a plain step of these."""
-        known = dict(self._medians)
-        for count, ratios in self._ratios.items():
-            known |= {
-                round(width * count): ratio * self.plain(count) for width, ratio in ratios.measured.items()
-            }
-        plain = self.plain(sequences)
-        return {
-            computed / sequences: max(1.0, seconds / plain)
-            for computed, seconds in known.items()
-            if computed > sequences
-        }
+            ratio = min(seconds / plain, OUTLIER * self._ratio(sequences, width), _useless(width))
+            self._measured.setdefault(sequences, {}).setdefault(width, _last()).append(ratio)
+            self._ratios.clear()
 
     def widest(self, sequences: int) -> float:
         """The largest mean number of tokens of a sequence of passes whose time is known."""
-        return self._nearest(sequences).widest
+        return max(self._nearest(sequences), default=1.0)
 
     def measured(self, sequences: int) -> bool:
         """Whether the time of a plain step of this many sequences is known."""
@@ -259,23 +156,56 @@ class StepTimes:
     @property
     def shortest(self) -> float:
         """Seconds of a plain step for the fewest sequences that there were."""
-        return self._medians[min(self._medians)] if self._medians else 0.0
+        return self.plain(min(self._plain, default=0))
 
     def expected(self, sequences: int, computed: int) -> float:
         """Seconds of a step that computes `computed` tokens of all sequences."""
-        if computed == sequences:
-            return self.plain(sequences)
-        return self.plain(sequences) * self._nearest(sequences).at(computed / sequences)
+        return self.plain(sequences) * self._ratio(sequences, computed / sequences)
 
-    def _nearest(self, sequences: int) -> _Ratios:
-        """The ratios of this many sequences; where there are none and passes have padding, those of the most similar
-        number of sequences."""
-        if sequences in self._ratios:
-            return self._ratios[sequences]
-        nearest = min(self._ratios, key=lambda count: abs(count - sequences), default=None)
-        if nearest is None or not self.pads:
-            return self._unknown(sequences)
-        return self._ratios[nearest]
+    def _ratio(self, sequences: int, width: float) -> float:
+        """At least 1: where a wider pass seems to take less than a plain step, the plain step was held up."""
+        if (found := self._ratios.get((sequences, width))) is None:
+            taken = 1.0 if width == 1 else self._reckoned(sequences, width)
+            found = self._ratios[sequences, width] = max(1.0, min(taken, _useless(width)))
+        return found
+
+    def _reckoned(self, sequences: int, width: float) -> float:
+        known = _ascending({each: median(found) for each, found in self._nearest(sequences).items()})
+        if width in known:
+            return known[width]
+        factors = [(each, self._factor(sequences, each, ratio)) for each, ratio in known.items()]
+        taken = 1 + (_between(factors, width) if factors else 1.0) * self._guessed(sequences, width)
+        # A pass over fewer tokens takes no longer than one over more.
+        longer = [ratio for each, ratio in known.items() if each > width]
+        shorter = [ratio for each, ratio in known.items() if each < width]
+        return max([min([taken, *longer]), *shorter])
+
+    def _factor(self, sequences: int, width: float, ratio: float) -> float:
+        """How many times what was guessed a measured pass takes beyond a plain step. Where costs are known, the guess
+        counts as two more measurements, so that the first one does not decide alone."""
+        found = (ratio - 1) / self._guessed(sequences, width)
+        count = len(self._nearest(sequences)[width])
+        return (count * found + 2) / (count + 2) if self.costs else found
+
+    def _guessed(self, sequences: int, width: float) -> float:
+        """What a pass is taken to cost beyond a plain step, in plain steps, before any was measured."""
+        if not self.costs:
+            return FIRST_GUESS * (width - 1)
+        return _on_line(self.costs, sequences * width) / _on_line(self.costs, sequences) - 1
+
+    def _nearest(self, sequences: int) -> dict[float, deque[float]]:
+        """What was measured of this many sequences; where there is nothing and passes have padding, of the most similar
+        number."""
+        if sequences not in self._measured and not self.costs and self._measured:
+            sequences = min(self._measured, key=lambda count: abs(count - sequences))
+        return self._measured.get(sequences, {})
+
+
+def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
+    """The ratios, ascending by width: a pass that seems to take longer than one over more tokens was held up."""
+    known = sorted(ratios.items(), reverse=True)
+    least = accumulate((ratio for _, ratio in known), min)
+    return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
 
 
 class Pace:

@@ -1,6 +1,4 @@
-"""What a proposer is, and those that cost next to nothing: they look into the text itself, a prediction, and what the
-prefix cache remembers.
-"""
+"""What a proposer is, and those that cost next to nothing: they look into the text itself and a prediction."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -8,7 +6,6 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pippin.engines.language.prefix_cache.text import Place, RememberedText
 from pippin.engines.language.step.sequences import Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
@@ -135,27 +132,16 @@ def _agreement(tokens: Many[int], end: int) -> int:
     return next((count for count in range(most) if tokens[end - 1 - count] != tokens[-1 - count]), most)
 
 
-@dataclass(frozen=True)
-class _Proposed:
-    """A place that was proposed from, and how many tokens the sequence had then."""
-
-    place: Place
-    tokens: int
-
-
 class Lookup:
-    """Proposes what the client predicts, else what followed the last tokens where they stood before: in the text, or in
-    one that the prefix cache remembers under the sequence's own key."""
+    """Proposes what the client predicts, else what followed the last tokens where they stood before in the text."""
 
     is_free = True
     weight_bytes = 0
 
-    def __init__(self, *, in_text: bool, remembered: RememberedText | None = None) -> None:
-        """`in_text`: look into the text too, not only into predictions; and into what is `remembered`."""
+    def __init__(self, *, in_text: bool) -> None:
+        """`in_text`: look into the text too, not only into predictions."""
         self._in_text = in_text
-        self._remembered = remembered
         self._places: dict[Sequence, _Places] = {}
-        self._followed: dict[Sequence, _Proposed] = {}
         self._predictions: dict[Sequence, _Prediction] = {}
 
     def is_ready(self, sequence: Sequence) -> bool:
@@ -172,26 +158,8 @@ class Lookup:
         tokens = sequence.tokens
         places = self._places.setdefault(sequence, _Places())
         places.read_on(tokens)
-        agreed, own = places.after(tokens)
-        if (remembered := self._remember(sequence, most, agreed)).tokens:
-            return remembered
-        return NOTHING if own is None else Proposal(tokens[own : own + most], agreed)
-
-    def _remember(self, sequence: Sequence, most: int, agreed: int) -> Proposal:
-        """What followed in a remembered text, where that has more than `agreed` tokens in common with this one: from
-        where the last proposals came, or from where the last tokens stood last."""
-        if self._remembered is None:
-            return NOTHING
-        tokens, followed = sequence.tokens, self._followed.pop(sequence, None)
-        places = [self._remembered.find(sequence.request.job.key, tokens)]
-        if followed is not None:
-            places.append(followed.place.after(tokens[followed.tokens :]))
-        rated = [(place.agreement(tokens, MOST_COMPARED), place) for place in places if place is not None]
-        common, best = max(rated, key=lambda each: each[0], default=(0, None))
-        if best is None or common <= agreed:
-            return NOTHING
-        self._followed[sequence] = _Proposed(best, len(tokens))
-        return Proposal(best.following(most), common)
+        agreed, place = places.after(tokens)
+        return NOTHING if place is None else Proposal(tokens[place : place + most], agreed)
 
     def _predicted(self, sequence: Sequence, most: int) -> Proposal:
         job = sequence.request.job
@@ -201,7 +169,6 @@ class Lookup:
 
     def forget(self, sequence: Sequence) -> None:
         self._places.pop(sequence, None)
-        self._followed.pop(sequence, None)
         self._predictions.pop(sequence, None)
 
     def sequence_bytes(self, capacity: int) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
-from pippin.engines.language.step.speculation.clock import Instant, StepClock
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposal, Proposer, agreed
@@ -58,13 +57,11 @@ class Speculation:
         block: int | None = None,
         always: bool = True,
         followers: Many[Follower] = (),
-        clock: StepClock | None = None,
     ) -> None:
         """`most`: most tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, at
         which the state of a sequence is to be remembered. `always`: sequences without a prediction may have proposals
-        too. `followers`: sources of proposals that are told of the model's states. `clock` measures steps."""
+        too. `followers`: sources of proposals that are told of the model's states."""
         self.proposer = proposer
-        self.clock = clock or StepClock()
         self.always = always
         self.followers = followers
         self.pace = pace
@@ -154,12 +151,10 @@ class Speculation:
         overall.observe(proposed, accepted)
         self._prior += SMOOTHING * (overall.chance - self._prior)
 
-    def learn(self, began: Instant, sequences: int, judged: Judged, *, looked: bool) -> None:
-        """A step that only decoded began at `began` and is done. `looked`: it looked for proposals."""
-        computed = self.pace.computed(judged.lengths) if judged.proposals else sequences
-        seconds = self.clock.seconds((sequences, computed), began)
+    def learn(self, seconds: float, sequences: int, judged: Judged, *, looked: bool) -> None:
+        """A step that only decoded took so many seconds. `looked`: it looked for proposals."""
         if judged.proposals:
-            self.pace.observe(sequences, computed, seconds, judged.tokens)
+            self.pace.observe(sequences, self.pace.computed(judged.lengths), seconds, judged.tokens)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
