@@ -30,8 +30,7 @@ def _verdicts() -> str:
     for kind in ("embeddings", "rerankers"):
         own = {name.partition("/")[2]: each for name, each in encoders.items() if name.startswith(kind)}
         lines += _rows(own, f"{kind}: ")
-    lines += _rows(_known("vision"), "pictures: ")
-    every = [*known.values(), *encoders.values(), *_known("vision").values()]
+    every = [*known.values(), *encoders.values()]
     refused = {found[1] for verdict in every if (found := UNREAD.search(verdict))}
     left = {*settings["differing"].values()}
     return "\n".join(
