@@ -160,9 +160,13 @@ def arrays_aside(folder: Path, config: Config) -> dict[str, mx.array]:
     for name in [name for name in found if name.endswith(".scales")]:
         path = name.removesuffix(".scales")
         own = settings.get(path, settings)
-        packed = (found.pop(f"{path}.{part}", None) for part in ("weight", "scales", "biases"))
+        weight, scales, biases = (
+            found.pop(f"{path}.weight"),
+            found.pop(name),
+            found.pop(f"{path}.biases", None),
+        )
         found[f"{path}.weight"] = mx.dequantize(
-            *packed, group_size=own["group_size"], bits=own["bits"], mode=own.get("mode", "affine")
+            weight, scales, biases, own["group_size"], own["bits"], own.get("mode", "affine")
         )
     return {name: array.astype(mx.float32) for name, array in found.items()}
 
