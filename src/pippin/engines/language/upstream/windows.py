@@ -44,7 +44,7 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
         return
     if not all(chosen) and {*taken} >= TYPES:
         # Such classes make a mask of a window for layers of that type. The kernels for CPUs go by the caches.
-        if hasattr(model.model, "swa_idx"):
+        if hasattr(getattr(model, "model", None), "swa_idx"):
             model.make_cache = lambda: [
                 RotatingKVCache(max_size=size) if within else KVCache() for within in chosen
             ]
