@@ -1,6 +1,7 @@
 """The verbs that need no server: list, show, pull, rm, import."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,8 +105,9 @@ def test_it_is_told_how_a_cpu_will_compute_a_model(
     imports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pippin.cli.verbs.show.accelerator", lambda: "cpu")
-    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: "cpu")
-    monkeypatch.setattr("pippin.catalog.footprint.has_cpu_kernels", lambda: True)
+    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    monkeypatch.setattr(module, "accelerator", lambda: "cpu")
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: True)
     write_model(imports / "odd", {"model_type": "unheard_of"})
     write_model(imports / "usual", {"model_type": "llama"})
     told = {}

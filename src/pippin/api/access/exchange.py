@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin import __version__
 from pippin.api.access.keys import Key
+from pippin.core.models import ModelInfo
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,10 @@ class Exchange:
     def may_see(self, owner: str) -> bool:
         """Whether the caller may know of a running request of `owner`. Callers without a key can't be told apart."""
         return self.manages or (self.key is not None and self.owner == owner)
+
+    def opens(self, info: ModelInfo) -> bool:
+        """Whether the caller may use a model, and so learn of it."""
+        return self.key is None or self.key.rights.allows_model((info.id,), info.kind)
 
     @property
     def elapsed(self) -> float:

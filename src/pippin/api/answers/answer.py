@@ -465,7 +465,7 @@ class RunningAnswers:
         # A stream of server-sent events reports its failure itself; any other is cut short.
         cut = operation.media != EVENTS and not operation.generates
         return EventStream(
-            pieces, answer.close, operation.media, cut=lambda: cut and answer.failure is not None
+            pieces, operation.media, leave=answer.close, cut=lambda: cut and answer.failure is not None
         )
 
     @property

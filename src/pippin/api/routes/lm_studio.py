@@ -324,13 +324,8 @@ class LMStudioModels:
     async def _found(self, request: Request) -> list[tuple[ModelInfo, ModelState | None]]:
         found = await asyncio.to_thread(self.api.service.models)
         kinds = ("language", "embeddings", "scripted")
-        key = exchange_of(request.scope).key
-        states = self._states()
-        return [
-            (info, states.get(info.id))
-            for info in found
-            if info.kind in kinds and (key is None or key.rights.allows_model((info.id,), info.kind))
-        ]
+        states, opens = self._states(), exchange_of(request.scope).opens
+        return [(info, states.get(info.id)) for info in found if info.kind in kinds and opens(info)]
 
     def _states(self) -> dict[str, ModelState]:
         return {state.id: state for state in self.api.service.pool.states()}

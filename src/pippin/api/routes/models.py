@@ -120,7 +120,7 @@ class Listing:
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.missing)
         here = {info.id for info in found}
-        shown = [info for info in [*found, *missing] if self._may_see(request, info)]
+        shown = list(filter(exchange_of(request.scope).opens, (*found, *missing)))
         page, more = page_of(shown, request.query_params)
         data = [
             await self._described(request, info) if info.id in here else self._missing(request, info)
@@ -131,17 +131,14 @@ class Listing:
         )
         return json_reply({"object": "list", "data": data, "has_more": more, **ends})
 
-    def _may_see(self, request: Request, info: ModelInfo) -> bool:
-        key = exchange_of(request.scope).key
-        return key is None or key.rights.allows_model((info.id,), info.kind)
-
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
         try:
             info = await self.api.service.find(name)
         except ServerError:
             missing = await asyncio.to_thread(self.api.service.missing)
-            named = next((each for each in missing if each.id == name and self._may_see(request, each)), None)
+            opened = filter(exchange_of(request.scope).opens, missing)
+            named = next((each for each in opened if each.id == name), None)
             if named is None:
                 raise
             return json_reply(self._missing(request, named))

@@ -151,10 +151,8 @@ class Responses:
         return json_reply(running.response)
 
     def _follow(self, running: BackgroundResponse, after: int) -> Response:
-        async def nothing() -> None:
-            """The response goes on without its reader."""
-
-        return EventStream(running.follow(after, self._silence), nothing, EVENTS)
+        """The events of a response, which goes on without its reader."""
+        return EventStream(running.follow(after, self._silence), EVENTS)
 
 
 def owner_of(request: Request) -> str:
