@@ -300,13 +300,9 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     that of `no`; both for the last token."""
     config, name = preparer.tokenizer.config, preparer.info.id
     refuse_unreadable(preparer.info, preparer.folder)
-    if is_classifier(config):
-        tokens, reading = (
-            _head_of(name, arrays_aside(preparer.folder, config)),
-            body_of(preparer.folder, config),
-        )
-    else:
-        tokens, reading = _yes_and_no(preparer), Reading()
+    aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
+    reading = Reading() if aside is None else body_of(preparer.folder, config)
+    tokens: mx.array | tuple[int, int] = _yes_and_no(preparer) if aside is None else _head_of(name, aside)
     plan = decide(find_facts(), preparer.options)
     configure(plan)
     threads = None if attends_both_ways(config) else preparer.threads

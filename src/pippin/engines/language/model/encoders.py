@@ -156,10 +156,10 @@ def arrays_aside(folder: Path, config: Config) -> dict[str, mx.array]:
         return {}
     config = dict(config)
     found = {name: array for name, array in read_arrays(folder, config).items() if name.startswith(ASIDE)}
-    settings = config.get("quantization") or {}
+    settings: dict[str, Any] = config.get("quantization") or {}
     for name in [name for name in found if name.endswith(".scales")]:
         path = name.removesuffix(".scales")
-        own = settings.get(path, settings)
+        own: dict[str, Any] = settings.get(path) or settings
         weight, scales, biases = (
             found.pop(f"{path}.weight"),
             found.pop(name),
