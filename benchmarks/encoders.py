@@ -20,17 +20,6 @@ SHAPES: dict[str, dict[str, Any]] = {
         "type_vocab_size": 2,
     },
     "modernbert": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152},
-    "qwen3_embedding": {  # of 0.6 billion parameters
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3072,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": True,
-    },
 }
 WORDS = 1000
 

@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 
 from pippin.catalog.info import WINDOW_KEYS
-from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS
+from pippin.core.parameters import APPLIED, LEFT_OUT, OF_CHECKPOINTS
+from pippin.engines.embeddings import ACTIVATIONS, MODES
+from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
+from pippin.engines.transcription import UNREAD
 from scripts.docs.marked import marked
 
 
@@ -15,7 +18,7 @@ def folder_page() -> str:
 
 
 def _table() -> str:
-    generation = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id")
+    generation = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id", *APPLIED)
     rows = [
         ("File", "What is read", "What is not"),
         ("---",) * 3,
@@ -45,6 +48,27 @@ def _table() -> str:
             "`model.safetensors.index.json`",
             "`weight_map`, if its files hold all of its tensors; else every `model*.safetensors`, each tensor once",
             "files beside those of the index",
+        ),
+        (
+            "`modules.json` and the folders that it names",
+            f"pooling by {_listed(MODES)}, or several of them; `Dense` with {_listed(ACTIVATIONS)}; `LayerNorm`, "
+            "`Normalize`, `Dropout`",
+            "other modules and poolings, and `include_prompt` false, are refused by name",
+        ),
+        (
+            "`config_sentence_transformers.json`, `sentence_bert_config.json`",
+            "`prompts`, `default_prompt_name`; `max_seq_length`, `do_lower_case`",
+            "`similarity_fn_name`: the client compares",
+        ),
+        (
+            "`adapter_config.json`",
+            f"`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, {_listed(OF_PAIRS)}; of mlx-lm `lora_parameters`",
+            f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...`",
+        ),
+        (
+            "`preprocessor_config.json`",
+            "by the family's processor in transformers or mlx-vlm",
+            f"refused for Whisper where it is another: {_listed(UNREAD)}",
         ),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -9,6 +9,7 @@ import pytest
 
 from pippin.catalog.info import DEFAULT_WINDOWS, read_info
 from pippin.catalog.kinds import kind_of, other_sound
+from pippin.catalog.scan import scan_folder
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelKind
 from pippin.core.requests import Sampling
@@ -266,3 +267,13 @@ def test_a_model_of_sound_that_is_not_served_is_refused_by_name(
 def test_a_language_model_is_none_of_those(tmp_path: Path) -> None:
     for each in ("llama", "qwen3", "lfm2", "nemotron_voicechat"):
         assert other_sound({"model_type": each}) is None
+
+
+def test_a_folder_of_static_embeddings_is_listed_and_refused_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "static"
+    folder.mkdir()
+    kind = "sentence_transformers.models.StaticEmbedding"
+    (folder / "modules.json").write_text(json.dumps([{"path": "0_StaticEmbedding", "type": kind}]))
+    assert [each.id for each in scan_folder(tmp_path, "folder")] == ["static"]
+    with pytest.raises(ServerError, match="StaticEmbedding is not served"):
+        read_info(folder)

@@ -36,8 +36,8 @@ def test_a_model_that_mlx_audio_has_no_code_for_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("kind", "missing", "command"),
     [
-        ("embeddings", "mlx_vlm.embedding_loader", install_command("embeddings")),
-        ("reranking", "mlx_vlm.reranker_loader", install_command("embeddings")),
+        ("embeddings", "mlx_vlm.models.bert", install_command("embeddings")),
+        ("reranking", "mlx_vlm.models.bert", install_command("embeddings")),
         ("transcription", "mlx_audio", install_command("audio")),
         ("transcription", "av", install_command("audio")),
         ("speech", "mlx_audio", install_command("audio")),

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.engines.embeddings import load_encoder_of
-from pippin.engines.reranking import refuse_other_prompts
+from pippin.engines.language.model.encoders import encoder_of
+from pippin.engines.reranking import compares, refuse_other_prompts
 from tests.engines.test_embeddings import embed, load
 from tests.engines.tiny_models import tiny_model
 
@@ -63,7 +63,7 @@ def module(folder: Path, config: dict[str, Any], **arrays: Rows) -> None:
 def states(minilm: Path) -> list[Rows]:
     """The last hidden states of each text alone."""
     config = json.loads((minilm / "config.json").read_text())
-    model, tokenizer = load_encoder_of(minilm, config), load(minilm)[0].tokenizer
+    model, tokenizer = encoder_of(minilm, config), load(minilm)[0].tokenizer
     tokens = [mx.array([tokenizer.encode(text).tokens]) for text in TEXTS]
     return [
         np.array(model(row, attention_mask=mx.ones_like(row)).last_hidden_state[0], np.float64)
@@ -133,6 +133,22 @@ def test_text_is_lowered_where_the_folder_says_so(minilm: Path, tmp_path: Path) 
     assert np.abs(embed(load(folder), "Paris") - embed(load(folder), "paris")).max() > 1e-2
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 256, "do_lower_case": true}')
     assert np.allclose(embed(load(folder), "Paris"), embed(load(folder), "paris"))
+
+
+@pytest.mark.model
+def test_a_stray_file_changes_no_vector(minilm: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "model"))
+    arrays: Any = mx.load(str(folder / "model.safetensors"))
+    for name in ("another.safetensors", "zero.safetensors"):
+        mx.save_safetensors(str(folder / name), {key: array * 0 for key, array in arrays.items()})
+    assert np.abs(embed(load(folder), *TEXTS) - embed(load(minilm), *TEXTS)).max() < 1e-6
+
+
+def test_a_classifier_made_from_qwen3_reranker_is_asked_in_its_prompt() -> None:
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForSequenceClassification"]}
+    assert compares("scorer", config)
+    assert not compares("Qwen3-Reranker-0.6B-seq-cls", config)
+    assert not compares("Qwen3-Reranker-0.6B", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]})
 
 
 def test_a_body_without_its_head_embeds_as_the_whole_model(tmp_path: Path) -> None:

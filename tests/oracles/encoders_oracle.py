@@ -1,52 +1,42 @@
-"""Writes tiny encoders of several families with random weights, and what transformers makes of some texts.
+"""Writes tiny random embedding models and rerankers as transformers saves them, and what it makes of some texts.
 
-    python tests/oracles/encoders_oracle.py FOLDER
+    python tests/oracles/encoders_oracle.py FOLDER [KIND/NAME ...]
 
-Each model's folder has `expected.npy`: normalised vectors, or logits of pairs. Needs torch and transformers.
+FOLDER/KIND/NAME is one of the checkpoints of `encoders.yaml`, and has `expected.npy` beside its files: normalised
+vectors [texts, size], or the logits of pairs [pairs]. What transformers cannot make has `failed.txt`. Needs torch and
+transformers.
 """
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from encoder_texts import PAIRS, PROMPT_WORDS, TEXTS
-from safetensors.torch import save_file
+from text_oracle import configuration, merged, spread
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    Gemma3TextConfig,
-    Gemma3TextModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    ModernBertConfig,
-    ModernBertModel,
+    AutoModel,
+    AutoModelForSequenceClassification,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
-    XLMRobertaConfig,
-    XLMRobertaModel,
 )
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-}
-ROWS: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16}
-LIBRARY = "sentence_transformers.models"
+SETTINGS = yaml.safe_load(Path(__file__).with_name("encoders.yaml").read_text("utf-8"))
+KINDS = ("embeddings", "rerankers")
+OF_FILES = {"pooling": "mean_tokens", "single": "<s> $A </s>", "pair": "<s>:0 $A:0 </s>:0 $B:1 </s>:1"}
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 WORDS = sorted(
     {word for text in (*TEXTS, *PROMPT_WORDS, *(w for pair in PAIRS for w in pair)) for word in text.split()}
 )
-VOCABULARY = len(SPECIAL) + len(WORDS) + 2
 
 
-def write_tokenizer(folder: Path, single: str, pair: str | None = None) -> PreTrainedTokenizerFast:
+def write_tokenizer(folder: Path, single: str, pair: str) -> PreTrainedTokenizerFast:
     """Whole words; `single` and `pair` say where the special tokens stand."""
     words = {word: number for number, word in enumerate([*SPECIAL, *WORDS, "yes", "no"])}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
@@ -59,146 +49,106 @@ def write_tokenizer(folder: Path, single: str, pair: str | None = None) -> PreTr
     return fast
 
 
-def settings(folder: Path, pooling: str, *, normalize: bool = True, dense: int = 0) -> None:
+def write_modules(folder: Path, pooling: str, size: int) -> None:
     """sentence-transformers' files."""
-    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * normalize]
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
-        {
-            "idx": n,
-            "name": str(n),
-            "path": "" if n == 0 else f"{n}_{kind}",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for n, kind in enumerate(kinds)
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for place, (path, kind) in enumerate(kinds.items())
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling").mkdir(exist_ok=True)
     modes = {f"pooling_mode_{mode}": mode == pooling for mode in ("cls_token", "mean_tokens", "lasttoken")}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": size, **modes}))
 
 
 @torch.no_grad()
-def vectors(model: Any, tokenizer: Any, pooling: str, dense: tuple[torch.Tensor, ...] = ()) -> np.ndarray:
+def vectors(model: Any, tokenizer: Any, pooling: str) -> np.ndarray:
     """One text at a time, so that padding can't matter."""
     found = []
     for text in TEXTS:
-        inputs = tokenizer(text, return_tensors="pt")
-        inputs.pop("token_type_ids", None)
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
         states = model(**inputs).last_hidden_state[0]
         row = {"cls_token": states[0], "mean_tokens": states.mean(0), "lasttoken": states[-1]}[pooling]
-        for weight in dense:
-            row = weight @ row
         found.append(torch.nn.functional.normalize(row, dim=0).numpy())
     return np.stack(found)
 
 
-def save(folder: Path, model: Any, expected: np.ndarray) -> None:
+@torch.no_grad()
+def scores(model: Any, tokenizer: Any) -> np.ndarray:
+    """Of one pair at a time; segments are told where the architecture has more than one."""
+    segments = getattr(model.config, "type_vocab_size", 0) > 1
+    rows = [
+        model(**tokenizer(*pair, return_tensors="pt", return_token_type_ids=segments)).logits[0, 0]
+        for pair in PAIRS
+    ]
+    return torch.stack(rows).numpy()
+
+
+def write(kind: str, name: str, folder: Path) -> None:
+    own = merged(SETTINGS[kind][TYPES[name]], SETTINGS[kind][name])
+    files = {field: own.pop(field, usual) for field, usual in OF_FILES.items()}
+    config = configuration(TYPES[name], own, SETTINGS["common"])
+    torch.manual_seed(5)
+    if kind == "embeddings":
+        model = AutoModel.from_config(config, dtype=torch.float32)
+    else:
+        config.num_labels = own.get("num_labels", 1)
+        model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+    spread(model)
     model.save_pretrained(folder)
+    tokenizer = write_tokenizer(folder, files["single"], files["pair"])
+    # What the folder says is compared, not what was in memory.
+    model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    if kind == "embeddings":
+        write_modules(folder, files["pooling"], model.config.hidden_size)
+        expected = vectors(model, tokenizer, files["pooling"])
+    else:
+        expected = scores(model, tokenizer)
     np.save(folder / "expected.npy", expected.astype(np.float32))
 
 
-def encoders(root: Path) -> None:
-    pads = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    for name, model, pooling in (
-        (
-            "xlm-roberta-embedding",
-            XLMRobertaModel(
-                XLMRobertaConfig(
-                    vocab_size=VOCABULARY, max_position_embeddings=64, type_vocab_size=1, **SIZES, **pads
-                )
-            ),
-            "mean_tokens",
-        ),
-        (
-            "modernbert-embedding",
-            ModernBertModel(
-                ModernBertConfig(
-                    vocab_size=VOCABULARY,
-                    max_position_embeddings=64,
-                    local_attention=8,
-                    global_attn_every_n_layers=3,
-                    cls_token_id=1,
-                    sep_token_id=2,
-                    **SIZES,
-                    **pads,
-                )
-            ),
-            "cls_token",
-        ),
-    ):
-        folder = root / name
-        tokenizer = write_tokenizer(folder, "<s> $A </s>")
-        settings(folder, pooling)
-        save(folder, model.eval(), vectors(model, tokenizer, pooling))
-
-
-def decoders(root: Path) -> None:
-    shape = {"vocab_size": VOCABULARY, "max_position_embeddings": 128, **SIZES, **ROWS}
-    folder = root / "qwen3-embedding"
-    tokenizer = write_tokenizer(folder, "$A </s>")
-    settings(folder, "lasttoken")
-    qwen = Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
-    save(folder, qwen, vectors(qwen.model, tokenizer, "lasttoken"))
-
-    folder = root / "llama-language"
-    tokenizer = write_tokenizer(folder, "<s> $A")
-    llama = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **shape)).eval()
-    save(folder, llama, vectors(llama.model, tokenizer, "lasttoken"))
-
-    folder = root / "embeddinggemma"
-    tokenizer = write_tokenizer(folder, "<s> $A </s>")
-    settings(folder, "mean_tokens", dense=2)
-    gemma = Gemma3TextModel(
-        Gemma3TextConfig(
-            use_bidirectional_attention=True,
-            sliding_window=8,
-            query_pre_attn_scalar=16,
-            **{**shape, "num_hidden_layers": 6},  # five local layers, then one that sees everything
-        )
-    ).eval()
-    dense = (torch.randn(256, 64) * 0.1, torch.randn(64, 256) * 0.1)
-    for number, weight in enumerate(dense, 2):
-        inner = folder / f"{number}_Dense"
-        inner.mkdir()
-        save_file({"linear.weight": weight}, inner / "model.safetensors")
-        (inner / "config.json").write_text(
-            json.dumps({"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": False})
-        )
-    save(folder, gemma, vectors(gemma, tokenizer, "mean_tokens", dense))
-    config = json.loads((folder / "config.json").read_text())
-    config["sliding_window"] = 8  # as the original writes it; transformers halves it when it reads
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 @torch.no_grad()
-def rerankers(root: Path) -> None:
-    folder = root / "bert-reranker"
-    tokenizer = write_tokenizer(folder, "<s> $A </s>", "<s>:0 $A:0 </s>:0 $B:1 </s>:1")
-    bert = BertForSequenceClassification(
-        BertConfig(vocab_size=VOCABULARY, max_position_embeddings=64, num_labels=1, pad_token_id=0, **SIZES)
+def write_by_prompt(folder: Path) -> None:
+    """Qwen3-Reranker, which answers yes or no."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = write_tokenizer(folder, "$A", OF_FILES["pair"])
+    own = {field: value for field, value in SETTINGS["common"].items() if field != "sliding_window"}
+    torch.manual_seed(5)
+    qwen = Qwen3ForCausalLM(
+        Qwen3Config(**{**own, "max_position_embeddings": 256, "tie_word_embeddings": True})
     ).eval()
-    bert.classifier.weight.mul_(20)
+    spread(qwen)
+    qwen.save_pretrained(folder)
     rows = []
-    for query, document in PAIRS:
-        encoded = tokenizer(query, document, return_tensors="pt", return_token_type_ids=True)
-        rows.append(bert(**encoded).logits[0, 0])
-    save(folder, bert, torch.stack(rows).numpy())
-
-    folder = root / "qwen3-reranker"
-    tokenizer = write_tokenizer(folder, "$A")
-    shape = {"vocab_size": VOCABULARY, "max_position_embeddings": 256, **SIZES, **ROWS}
-    qwen = Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=True, **shape)).eval()
-    qwen.model.embed_tokens.weight.mul_(10)
-    rows = []
+    yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
     for query, document in PAIRS:
         prompt = PROMPT_WORDS[0] + f" {query}\n<Document>: {document}" + PROMPT_WORDS[1]
         logits = qwen(**tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)).logits[0, -1]
-        yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
         rows.append(logits[yes] - logits[no])
-    save(folder, qwen, torch.stack(rows).numpy())
+    np.save(folder / "expected.npy", torch.stack(rows).numpy())
+
+
+TYPES = {
+    name: name if name in ("xlm-roberta", "deberta-v2") else name.partition("-")[0]
+    for kind in KINDS
+    for name in SETTINGS[kind]
+}
+
+
+def main(root: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for path in names or [f"{kind}/{name}" for kind in KINDS for name in SETTINGS[kind]]:
+        folder = root / path
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            write(*path.split("/"), folder)
+            print("wrote", path, flush=True)
+        except Exception:
+            (folder / "failed.txt").write_text(traceback.format_exc())
+            print("failed", path, traceback.format_exc().splitlines()[-1], flush=True)
+    write_by_prompt(root / "rerankers" / "qwen3-reranker")
 
 
 if __name__ == "__main__":
-    torch.manual_seed(5)
-    for write in (encoders, decoders, rerankers):
-        write(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

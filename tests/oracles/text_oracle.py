@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from tokenizers import Tokenizer, models
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 
 Json = dict[str, Any]
 
@@ -43,14 +44,14 @@ def own_settings(name: str) -> Json:
     return found if kind == name else merged(found, CHECKPOINTS[name])
 
 
-def configuration(kind: str, own: Json) -> Any:
+def configuration(kind: str, own: Json, common: Json = SETTINGS["common"]) -> Any:
     """The configuration of a type: the settings that all have, if its class knows them, and its own."""
     blank = type(AutoConfig.for_model(kind))
     fields = {each.name for each in dataclasses.fields(blank)} | {*getattr(blank, "attribute_map", {})}
-    settings = merged({name: value for name, value in SETTINGS["common"].items() if name in fields}, own)
+    settings = merged({name: value for name, value in common.items() if name in fields}, own)
     for name, value in settings.items():
         if name.endswith("_config") and "model_type" in value:
-            settings[name] = configuration(value["model_type"], value).to_dict()
+            settings[name] = configuration(value["model_type"], value, common).to_dict()
     return AutoConfig.for_model(kind, **present(settings))
 
 
@@ -85,6 +86,8 @@ def write(name: str, folder: Path) -> None:
     spread(model)
     model.generation_config = GenerationConfig(**SETTINGS["generation"])
     model.save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"<{place}>": place for place in range(250)}, unk_token="<3>"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
     # What the folder says is compared, not what was in memory.
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"

@@ -37,7 +37,7 @@ KERNEL_DECODERS: Final = frozenset(
 )
 """`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
 conditions."""
-KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
+KERNEL_ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""

@@ -10,6 +10,7 @@ from pippin.core.models import ModelKind
 ENCODERS: Final = frozenset(
     {
         "bert",
+        "camembert",
         "distilbert",
         "embedding_gemma2",
         "gemma3_embedding",

@@ -11,7 +11,7 @@ from pippin.catalog.folder_files import find_text
 from pippin.core.published import HUB_PREFIX
 
 Source = Literal["hub", "folder", "import", "operator", "LM Studio", "oMLX", "Ollama"]
-MARKS: Final = ("config.json", "model_index.json")
+MARKS: Final = ("config.json", "model_index.json", "modules.json")
 
 
 @dataclass(frozen=True)

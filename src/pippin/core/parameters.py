@@ -277,19 +277,14 @@ OF_CHECKPOINTS: Final = (
 )
 """The parameters that are read from a checkpoint's generation_config.json, and hold where a request does not say."""
 
+APPLIED: Final = ("suppress_tokens", "stop_strings", "min_new_tokens")
+"""Fields of generation_config.json beside the sampling's that hold for every request."""
+
 LEFT_OUT: Final = (
     *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "guidance_scale", "dola_layers"),
     *("no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "sequence_bias"),
-    *(
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "top_h",
-        "min_length",
-        "min_new_tokens",
-        "stop_strings",
-        "token_healing",
-    ),
-    *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids", "constraints"),
+    *("epsilon_cutoff", "eta_cutoff", "top_h", "min_length", "token_healing"),
+    *("begin_suppress_tokens", "bad_words_ids", "force_words_ids", "constraints"),
     *(
         "forced_bos_token_id",
         "forced_eos_token_id",

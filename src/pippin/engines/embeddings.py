@@ -1,17 +1,15 @@
 """The engine of embedding models: a vector for each text or conversation with media, in batches across requests.
 
-Encoders (BERT, ModernBERT, EmbeddingGemma and others) run on mlx-vlm's embedding loader. Every other model is run as a
-causal language model whose hidden states after the last norm are pooled. How states are pooled is read from the
-folder's sentence-transformers files (`modules.json`, `1_Pooling/config.json`).
+Encoders (BERT, RoBERTa, ModernBERT) are mlx-vlm's. Every other model is run as a language model whose hidden states
+after the last norm are pooled. How states are pooled is read from the folder's sentence-transformers files
+(`modules.json`, `1_Pooling/config.json`).
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlx.core as mx
@@ -25,7 +23,6 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.safetensors import weight_files
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
@@ -43,17 +40,18 @@ from pippin.engines.encoding import (
     padded,
     read_json,
 )
-from pippin.engines.language.configuration import spelled_out
-from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.weights import Reading, load_weights
+from pippin.engines.language.model.encoders import (
+    arrays_aside,
+    attends_both_ways,
+    body_of,
+    encoder_of,
+    hidden_states,
+    is_encoder,
+)
+from pippin.engines.language.model.weights import load_weights, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
-
-ENCODERS = frozenset(
-    {"bert", "xlm-roberta", "modernbert", "llama_bidirec", "gemma3_text", "qwen3", "lfm2", "ministral3"}
-)
-"""The `model_type`s that mlx-vlm's embedding loader builds; every other one is read as a language model."""
 
 NOT_COMPUTED: dict[str, str] = {
     "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
@@ -65,10 +63,6 @@ NOT_COMPUTED: dict[str, str] = {
 }
 """The architectures that mlx-vlm names for embeddings and that are refused, each with its reason."""
 
-MASKED = -1e9
-"""Added to the score of a position that is not attended to. A padding position attends to nothing at all: with minus
-infinity its softmax would be NaN, and so would every sum over positions."""
-
 MODES: dict[str, str] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -79,7 +73,9 @@ MODES: dict[str, str] = {
 }
 """The pooling modes of sentence-transformers by the flags that name them, in the order in which several are joined."""
 
-ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
+Step = Callable[[mx.array], mx.array]
+
+ACTIVATIONS: dict[str, Step] = {
     "Identity": lambda x: x,
     "Tanh": mx.tanh,
     "ReLU": nn.relu,
@@ -88,8 +84,6 @@ ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
     "Sigmoid": mx.sigmoid,
 }
 """torch's activations that a Dense module of sentence-transformers may name."""
-
-Step = Callable[[mx.array], mx.array]
 
 
 def normalized(vectors: mx.array) -> mx.array:
@@ -125,14 +119,20 @@ def pool(states: mx.array, mask: mx.array, modes: tuple[str, ...]) -> mx.array:
     return mx.concatenate([found[mode]() for mode in modes], axis=-1)
 
 
-def read_pooling(folder: Path) -> Pooling | None:
-    """The pooling that a folder's sentence-transformers files name, or None where it has no `modules.json`.
+def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Pooling:
+    """The pooling that a folder's sentence-transformers files name; without them the `usual` one, normalised.
 
-    Raises `ServerError("load_failed")` naming a module or a setting that is not computed here.
+    Conversions to MLX have the weights of Dense modules beside the model's: these are `stored`. Raises
+    `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
+    beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
     file = folder / "modules.json"
     if not file.exists():
-        return None
+        if "splade" in folder.name.lower():
+            raise _not_computed(folder.name, "it is a sparse encoder (SPLADE)")
+        if (folder / "1_Dense").is_dir():
+            refuse_unknown(folder.name, "late interaction")
+        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized))
     modes: tuple[str, ...] = ("mean",)
     steps: list[Step] = []
     unknown: list[str] = []
@@ -147,6 +147,8 @@ def read_pooling(folder: Path) -> Pooling | None:
                 modes = _modes(folder.name, read_json(path / "config.json"))
             case "Normalize":
                 steps.append(normalized)
+            case "Dense" if beside and not (path / "model.safetensors").exists():
+                steps.append(_linear(beside.pop(0)))
             case "Dense":
                 steps.append(_dense(folder.name, path))
             case "LayerNorm":
@@ -175,8 +177,12 @@ def _dense(name: str, folder: Path) -> Step:
     source = config.get("module_input_name", "sentence_embedding")
     if activation not in ACTIVATIONS or source != "sentence_embedding":
         raise _not_computed(name, f"{folder.name} has the activation {activation} on {source}")
-    weight, bias = arrays["linear.weight"].T, arrays.get("linear.bias", mx.zeros(()))
-    return lambda vectors: ACTIVATIONS[activation](vectors @ weight + bias)
+    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
+    return lambda vectors: ACTIVATIONS[activation](linear(vectors))
+
+
+def _linear(weight: mx.array, bias: mx.array | None = None) -> Step:
+    return lambda vectors: vectors @ weight.T + (0.0 if bias is None else bias)
 
 
 def _layer_norm(name: str, folder: Path) -> Step:
@@ -219,10 +225,12 @@ class EmbeddingPreparer:
         settings = read_json(folder / "config_sentence_transformers.json")
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
-        self._default_prompt = self._prompts.get(str(settings.get("default_prompt_name")), "")
+        named = settings.get("default_prompt_name")
+        if named is not None and named not in self._prompts:
+            raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
+        self._default_prompt = self._prompts.get(str(named), "")
         self.conversations: ConversationPreparer | None = None
-        encoder = self.tokenizer.config.get("model_type") in ENCODERS
-        if not encoder and takes_media(self.tokenizer.config):
+        if not is_encoder(self.tokenizer.config) and takes_media(self.tokenizer.config):
             self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
             self.info = self.conversations.described(self.info)
 
@@ -328,18 +336,9 @@ def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
     progress(0, spec.info.size_bytes, "weights")
-    config = preparer.tokenizer.config
-    pooling = read_pooling(preparer.folder)
-    if config.get("model_type") in ENCODERS:
-        if preparer.options.embedding_pooling is not None:
-            raise ServerError(
-                "load_failed",
-                f"{spec.info.id} has a pooling of its own; leave embedding_pooling out.",
-                "embedding_pooling",
-            )
-        forward = _encoder(preparer, pooling)
-    else:
-        forward = _language_model(preparer, pooling, progress)
+    refuse_unreadable(spec.info, preparer.folder)
+    encodes = is_encoder(preparer.tokenizer.config)
+    forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
     if vector.ndim != 2:
         refuse_unknown(spec.info.id, "late interaction")
@@ -348,9 +347,17 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return EncodingEngine(forward)
 
 
-def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
-    """The forward pass of an encoder of mlx-vlm, which pools by itself."""
-    load = partial(load_encoder_of, preparer.folder, preparer.tokenizer.config)
+def _encoder(preparer: EmbeddingPreparer) -> Forward:
+    """The forward pass of an encoder of mlx-vlm."""
+    if preparer.options.embedding_pooling is not None:
+        raise ServerError(
+            "load_failed",
+            f"{preparer.info.id} has a pooling of its own; leave embedding_pooling out.",
+            "embedding_pooling",
+        )
+    usual = "cls" if preparer.tokenizer.config["model_type"] == "lfm2" else "mean"
+    pooling = read_pooling(preparer.folder, {}, usual)
+    load = partial(encoder_of, preparer.folder, preparer.tokenizer.config)
     try:
         model = load_encoder(load, preparer.options, preparer.threads)
     except ImportError as error:
@@ -358,101 +365,40 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
             "load_failed",
             f"Models that embed text need mlx-vlm, which reads them: {install_command('embeddings')}",
         ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ServerError("load_failed", f"{preparer.info.id} can't be loaded: {error}") from error
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        tokens, mask, segments = padded(batch, pad)
-        extra = {} if segments is None else {"token_type_ids": segments}
-        out = model(tokens, attention_mask=mask, **extra)
-        # EmbeddingGemma's Dense modules are layers of mlx-vlm's model of it.
-        if pooling is not None and "dense" not in model:
-            return floats(pooling.finished(pool(out.last_hidden_state, mask, pooling.modes)))
-        return floats(out.text_embeds)
+        tokens, mask, _ = padded(batch, pad)
+        states = model(tokens, attention_mask=mask).last_hidden_state
+        return floats(pooling.finished(pool(states, mask, pooling.modes)))
 
     return forward
 
 
-def load_encoder_of(folder: Path, config: dict[str, Any]) -> nn.Module:
-    """mlx-vlm's model of a folder with this configuration; its weights are not read yet."""
-    from mlx_vlm.embedding_loader import load_embedding_model
-
-    config = spelled_out(config)
-    with _without_modules(folder, config["model_type"]) as alone:
-        model = load_embedding_model(alone, config=config, lazy=True, trust_remote_code=False)
-    if config["model_type"] == "gemma3_text":
-        restore_sliding_window(model, config)
-    return model
-
-
-@contextmanager
-def _without_modules(folder: Path, architecture: str) -> Iterator[Path]:
-    """A view of a folder without the folders in it: mlx-vlm takes the arrays of modules for the model's. It reads
-    itself those of architectures that have them as layers."""
-    if architecture in ("gemma3_text", "lfm2"):
-        yield folder
-        return
-    with TemporaryDirectory(prefix="pippin-encoder-") as view:
-        for file in folder.iterdir():
-            if file.is_file():
-                (Path(view) / file.name).symlink_to(file.absolute())
-        yield Path(view)
-
-
-class SlidingWindowLayer(nn.Module):  # type: ignore[misc]
-    """A layer whose positions attend to those less than `size` positions away, before and after them.
-
-    EmbeddingGemma's local layers have such attention, and mlx-vlm leaves it out.
-    """
-
-    def __init__(self, layer: nn.Module, size: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self._size = size
-
-    def __call__(self, states: mx.array, mask: mx.array, cache: Any = None) -> mx.array:
-        """`states` is [batch, length, hidden]; `mask` [batch, 1, length, length] is added to attention scores."""
-        positions = mx.arange(states.shape[1])
-        near = mx.abs(positions[:, None] - positions[None]) < self._size
-        local = mx.where(near & (mask == 0), 0.0, MASKED).astype(mask.dtype)
-        out: mx.array = self.layer(states, local, cache)
-        return out
-
-
-def restore_sliding_window(model: nn.Module, config: dict[str, Any]) -> None:
-    """Wrap the local layers of a bidirectional Gemma 3.
-
-    `sliding_window` counts both sides together, as transformers reads it for bidirectional attention.
-    """
-    size, pattern = config.get("sliding_window"), model.model.sliding_window_pattern
-    if not config.get("use_bidirectional_attention") or not isinstance(size, int) or pattern < 2:
-        return
-    model.model.layers = [
-        layer if index % pattern == pattern - 1 else SlidingWindowLayer(layer, size // 2 + 1)
-        for index, layer in enumerate(model.model.layers)
-    ]
-
-
-def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progress: LoadProgress) -> Forward:
-    """The forward pass of a causal language model whose hidden states are pooled."""
+def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forward:
+    """The forward pass of a language model whose hidden states are pooled."""
     info, options, pad = preparer.info, preparer.options, preparer.tokenizer.pad
-    modes = _pooling_modes(info, options, pooling)
-    steps = pooling or Pooling(modes, (normalized,))
+    config = preparer.tokenizer.config
+    both = attends_both_ways(config)
+    pooling = _pooling(preparer, both)
+    modes = pooling.modes
     plan = decide(find_facts(), options)
     configure(plan)
     model, _ = load_weights(
         info,
         plan,
         progress,
-        Reading(trust_remote_code=options.trust_remote_code, changed=_without_head(preparer.folder)),
-        kernel_threads=preparer.threads,
+        body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code),
+        kernel_threads=None if both else preparer.threads,
     )
     seen = _conversation_states(preparer, model)  # before the head is removed
-    hidden_states = _hidden_states(info, model)
+    states_of = hidden_states(info.id, model, config)
 
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
         tokens, mask, _ = padded(batch, pad)
-        lengths = mask.sum(axis=1)
-        return pool(hidden_states(tokens, lengths), mask, modes)
+        return pool(states_of(tokens, mask.sum(axis=1)), mask, modes)
 
     def pool_alone(sequence: EncoderInput) -> mx.array:
         assert seen is not None
@@ -468,7 +414,7 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
             if texts:
                 rows |= zip(texts, pool_texts([batch[index] for index in texts]), strict=True)
             pooled = mx.stack([rows[index] for index in range(len(batch))])
-        return floats(steps.finished(pooled))
+        return floats(pooling.finished(pooled))
 
     return forward
 
@@ -484,41 +430,18 @@ def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> Conve
     return states
 
 
-def _without_head(folder: Path) -> dict[str, int]:
-    """A setting for mlx-lm that needs no head of a checkpoint that has none."""
-    there = any(name.startswith("lm_head.") for name in weight_files(folder).owners)
-    return {} if there else {"tie_word_embeddings": True}
-
-
-def _pooling_modes(info: ModelInfo, options: ModelOptions, pooling: Pooling | None) -> tuple[str, ...]:
-    """The pooling named by the option, else by the folder, else the last token, which attends to all others."""
-    if options.embedding_pooling is not None:
-        return ("mean",) if options.embedding_pooling == "mean" else ("lasttoken",)
-    if pooling is None:
-        return ("lasttoken",)
-    if "cls" in pooling.modes:
+def _pooling(preparer: EmbeddingPreparer, both: bool) -> Pooling:
+    """The pooling named by the option, else by the folder, else the last token, or the mean where `both` says that a
+    token attends to all others."""
+    folder, config = preparer.folder, preparer.tokenizer.config
+    found = read_pooling(folder, arrays_aside(folder, config), "mean" if both else "lasttoken")
+    if (asked := preparer.options.embedding_pooling) is not None:
+        return replace(found, modes=("mean",) if asked == "mean" else ("lasttoken",))
+    if "cls" in found.modes and not both:
         raise ServerError(
             "load_failed",
-            f"{info.id} asks for the pooling 'cls', and its first token attends to nothing but itself; "
+            f"{preparer.info.id} asks for the pooling 'cls', and its first token attends to nothing but itself; "
             "choose one with --embedding-pooling last or mean.",
             "embedding_pooling",
         )
-    return pooling.modes
-
-
-def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:
-    """The model without its head: maps tokens [batch, length] and lengths [batch] to states after the last norm
-    [batch, length, hidden]."""
-    if ways.computes_all(model):
-        return lambda tokens, lengths: model.states(tokens, lengths)
-    # Attention is causal, so no token attends to the padding on its right.
-    if isinstance(model, VisionModel):
-        headless = model.without_head()
-        return lambda tokens, _: headless(tokens)
-    language = model.language_model if "language_model" in model else model
-    if "model" not in language:
-        raise ServerError(
-            "load_failed", f"{info.id} gives no states that could be embedded; choose another model."
-        )
-    body: Callable[[mx.array], mx.array] = language.model
-    return lambda tokens, _: body(tokens)
+    return found

@@ -231,7 +231,7 @@ class EncodingTokenizer:
         """The smallest limit that the folder's files name (`max_seq_length` is sentence-transformers'), or 512."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
-        if positions and text.get("model_type") in ("roberta", "xlm-roberta"):
+        if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
             positions -= text.get("pad_token_id", 1) + 1
         limits = [

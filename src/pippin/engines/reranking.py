@@ -1,17 +1,17 @@
 """The engine of rerankers: a score for each pair of query and document, across requests in padded batches.
 
-A reranker is a cross-encoder of mlx-vlm with one label, or a language model that was trained to answer yes or no.
+A reranker is a classifier with one label (an encoder of mlx-vlm, or a language model with a head for scores), or a
+language model that was trained to answer yes or no.
 """
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from pippin.config.errors import install_command
@@ -37,11 +37,17 @@ from pippin.engines.encoding import (
     load_encoder,
     padded,
 )
-from pippin.engines.language.configuration import spelled_out
-from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.model.encoders import (
+    arrays_aside,
+    attends_both_ways,
+    body_of,
+    encoder_of,
+    hidden_states,
+    is_encoder,
+)
+from pippin.engines.language.model.weights import Reading, load_weights, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
-from pippin.engines.language.vision.checkpoint import read_config, takes_media
+from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.model import VisionModel
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
@@ -71,8 +77,8 @@ class RerankingPreparer:
         self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
         self.options = options
         self.threads = spec.threads or os.cpu_count() or 1
-        self.is_classifier = is_classifier(self.tokenizer.config)
-        if not self.is_classifier:
+        self.is_classifier = compares(spec.info.id, self.tokenizer.config)
+        if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
         self.conversations: ConversationPreparer | None = None
         if not self.is_classifier and takes_media(self.tokenizer.config):
@@ -210,6 +216,13 @@ def is_classifier(config: dict[str, Any]) -> bool:
     return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
 
 
+def compares(name: str, config: dict[str, Any]) -> bool:
+    """Whether a model is given two texts alone. Qwen3-Reranker's conversions to a classifier are asked in its prompt,
+    as it is."""
+    converted = config.get("model_type") == "qwen3" and "qwen3-reranker" in name.lower()
+    return is_classifier(config) and not converted
+
+
 def refuse_other_prompts(name: str, config: dict[str, Any]) -> None:
     """Raises `ServerError("load_failed")` for a language model that was not trained with Qwen3-Reranker's prompt."""
     classes = config.get("architectures") or ("Qwen3",)
@@ -251,72 +264,92 @@ def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
     progress(0, spec.info.size_bytes, "weights")
-    forward = _classifier(preparer) if preparer.is_classifier else _language_model(preparer, progress)
+    config = preparer.tokenizer.config
+    encodes = is_classifier(config) and is_encoder(config)
+    forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
+    refuse_unreadable(preparer.info, preparer.folder)
     try:
-        model = load_encoder(partial(load_classifier, preparer.folder), preparer.options, preparer.threads)
+        load = partial(encoder_of, preparer.folder, preparer.tokenizer.config, classifies=True)
+        model = load_encoder(load, preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
             "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"
         ) from error
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ServerError(
             "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
         ) from error
-    pad = preparer.tokenizer.pad
+    pad, segmented = preparer.tokenizer.pad, preparer.tokenizer.config.get("type_vocab_size", 2) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
-        extra = {} if segments is None else {"token_type_ids": segments}
+        extra = {"token_type_ids": segments} if segmented and segments is not None else {}
         return floats(model(tokens, attention_mask=mask, **extra).logits)
 
     return forward
 
 
-def load_classifier(folder: Path) -> nn.Module:
-    """mlx-vlm's model of a cross-encoder's folder; its weights are not read yet. Raises `ValueError` for other
-    models."""
-    from mlx_vlm.reranker_loader import load_sequence_classification_model
-
-    config = spelled_out(read_config(folder))
-    return load_sequence_classification_model(folder, lazy=True, config=config)
-
-
 def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forward:
-    """The score of Qwen3-Reranker and its like: the logit of `yes` as the next token less that of `no`."""
+    """The score of a classifier's head, or of Qwen3-Reranker and its like: the logit of `yes` as the next token less
+    that of `no`; both for the last token."""
+    config, name = preparer.tokenizer.config, preparer.info.id
+    refuse_unreadable(preparer.info, preparer.folder)
+    aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
+    reading = Reading() if aside is None else body_of(preparer.folder, config)
+    tokens: mx.array | tuple[int, int] = _yes_and_no(preparer) if aside is None else _head_of(name, aside)
+    plan = decide(find_facts(), preparer.options)
+    configure(plan)
+    threads = None if attends_both_ways(config) else preparer.threads
+    model, _ = load_weights(preparer.info, plan, progress, reading, kernel_threads=threads)
+    if preparer.conversations is not None:
+        preparer.conversations.loaded(model)
+        preparer.info = preparer.conversations.described(preparer.info)
+    if isinstance(model, VisionModel):
+        assert isinstance(tokens, tuple)
+        return _sees(preparer, model, *tokens)
+    pad, states_of = preparer.tokenizer.pad, hidden_states(name, model, config)
+
+    def score(last: mx.array) -> mx.array:
+        if isinstance(tokens, mx.array):
+            return last.astype(mx.float32) @ tokens.T
+        yes, no = tokens
+        logits = model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
+        return (logits[:, yes] - logits[:, no])[:, None]
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        ids, mask, _ = padded(batch, pad)
+        lengths = mask.sum(axis=1)
+        return floats(score(states_of(ids, lengths)[mx.arange(len(batch)), lengths - 1]))
+
+    return forward
+
+
+def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
+    """The head of a language model that scores, [1, hidden]. Raises `ServerError("load_failed")`."""
+    head = aside.get("score.weight")
+    if head is None or head.shape[0] != 1:
+        rows = (
+            "its head for scores is not known" if head is None else f"it has {head.shape[0]} labels, not one"
+        )
+        raise ServerError("load_failed", f"{name} can't be loaded as a reranker: {rows}.")
+    return head
+
+
+def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
+    """The ids of the two answers. Raises `ServerError("load_failed")`."""
     yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
     if yes is None or no is None:
         raise ServerError(
             "load_failed",
             f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
         )
-    plan = decide(find_facts(), preparer.options)
-    configure(plan)
-    model, _ = load_weights(preparer.info, plan, progress, kernel_threads=preparer.threads)
-    if preparer.conversations is not None:
-        preparer.conversations.loaded(model)
-        preparer.info = preparer.conversations.described(preparer.info)
-    if isinstance(model, VisionModel):
-        return _sees(preparer, model, yes, no)
-    pad = preparer.tokenizer.pad
-    head: Callable[[mx.array], Any] = (
-        model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
-    )
-
-    def forward(batch: Sequence[EncoderInput]) -> Floats:
-        tokens, mask, _ = padded(batch, pad)
-        lengths = mask.sum(axis=1)
-        states = model.states(tokens, lengths) if ways.computes_all(model) else model.model(tokens)
-        last = states[mx.arange(len(batch)), lengths - 1]
-        logits = head(last)
-        return floats((logits[:, yes] - logits[:, no])[:, None])
-
-    return forward
+    return yes, no
 
 
 def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:

@@ -23,11 +23,13 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.published import object_in
 from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.language.upstream.stored import read_arrays
 from pippin.engines.refusals import library_refusals, missing_package
 from pippin.engines.speech.keywords import Keywords, keywords_of
 from pippin.engines.whisper.vocabulary import whisper_tokenizer
@@ -93,7 +95,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         with warnings.catch_warnings():
             # Nothing that the operator must mend: `_give_tokenizer` adds a missing tokenizer.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
-            model = _load(folder, spec.info.id)
+            model = read_model(folder, spec.info.id)
         _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
@@ -106,7 +108,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return BlockingEngine(load)
 
 
-def _load(folder: Path, name: str) -> nn.Module:
+def read_model(folder: Path, name: str) -> nn.Module:
     """mlx-audio's model. Raises `ServerError("load_failed")` if mlx-audio can't build one.
 
     mlx-audio does not require exactly the weights of an architecture: some of its models compute parameters, and
@@ -116,12 +118,15 @@ def _load(folder: Path, name: str) -> nn.Module:
 
     try:
         try:
-            return load_model(folder, strict=True)
+            model = load_model(folder, strict=True)
         except ValueError as error:
             if MISFIT.match(str(error)) is None:
                 raise
             logger.warning("The weights of %s are not just those of its architecture: %.500s", name, error)
-        return load_model(folder)
+            model = load_model(folder)
+        if is_whisper(model) and any(folder.glob("*.safetensors")):
+            _read_exactly(model, folder)
+        return model
     except ValueError as error:
         raise ServerError("load_failed", f"mlx-audio can't hear with {name}: {error}") from error
     except ImportError as error:
@@ -145,8 +150,40 @@ def _require_hearing(model: nn.Module, name: str) -> None:
         )
 
 
+UNREAD: dict[str, Any] = {
+    "activation_function": "gelu",
+    "scale_embedding": False,
+    "sampling_rate": RATE,
+    "n_fft": 400,
+    "hop_length": 160,
+    "chunk_length": 30,
+}
+"""Fields of Whisper's config.json and preprocessor_config.json that mlx-audio does not read, with the value that it
+takes for granted."""
+
+
+def _read_exactly(model: nn.Module, folder: Path) -> None:
+    """Read Whisper's weights and positions as they are stored: mlx-audio rounds them to float16, and reads every
+    safetensors file. Raises `ValueError` for settings that it does not read."""
+    config = object_in(folder / "config.json")
+    told = object_in(folder / "preprocessor_config.json") | config
+    for field, usual in UNREAD.items():
+        if told.get(field, usual) != usual:
+            raise ValueError(f"{field} {told[field]!r} is not read by its class")
+    arrays = read_arrays(folder, config)
+    floats = (array.dtype for array in arrays.values() if mx.issubdtype(array.dtype, mx.floating))
+    model.dtype = next(floats, mx.float32)
+    model.load_weights(list(model.sanitize(arrays).items()), strict=False)
+    positions = arrays.get("model.encoder.embed_positions.weight")
+    if positions is not None:
+        model.encoder._positional_embedding = positions
+
+
 def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
+    # Tokens that the folder's own list leaves out are not suppressed, as in transformers.
+    suppressed = object_in(folder / "generation_config.json").get("suppress_tokens")
+    model.suppressed = None if suppressed is None else frozenset(suppressed)
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
     if not any((folder / file).exists() for file in WHISPER_TOKENIZER_FILES):
@@ -387,6 +424,8 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     arguments["task"] = "translate" if task.translate else "transcribe"
     arguments["word_timestamps"] = task.words
     arguments["initial_prompt"] = task.prompt
+    if model.suppressed is not None:
+        arguments["suppress_tokens"] = model.suppressed
     # As in OpenAI's API, 0 is the default: the temperature begins at 0 and rises where decoding fails.
     if task.temperature:
         arguments["temperature"] = task.temperature

@@ -1,9 +1,13 @@
 """What a model computes: the same in every way, and beside the library; tool calls and questions are counted."""
 
 import math
+import re
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from pippin.core.completion import CompletedChoice, CompletedPart, Completion
@@ -14,6 +18,8 @@ from pippin.engines.verify import questions, tools
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.numbers import difference
 from tests.engines.verify.folders import edit, report_on, write_sound
+
+Arrays = dict[str, mx.array]
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +132,60 @@ def test_a_real_model_keeps_its_quality(demo_model: Path) -> None:
     assert numbers.findings == asked.findings == ()
     assert numbers.figures["perplexity"] < 30
     assert asked.figures["right"] > 0.4
+
+
+def rolled(arrays: Arrays) -> None:
+    """The embeddings one row further."""
+    for name in arrays:
+        if "embed_tokens." in name:
+            arrays[name] = mx.roll(arrays[name], 1, axis=0)
+
+
+def swapped(arrays: Arrays) -> None:
+    """Two layers in each other's place."""
+    for name in list(arrays):
+        if ".layers.5." in name:
+            other = name.replace(".layers.5.", ".layers.20.")
+            arrays[name], arrays[other] = arrays[other], arrays[name]
+
+
+def scaled(part: str, factor: float, layers: int) -> Callable[[Arrays], None]:
+    """A projection larger in the first layers, as where an adapter was merged into a part of them, or twice."""
+
+    def scale(arrays: Arrays) -> None:
+        for name in arrays:
+            found = re.fullmatch(rf"model\.layers\.(\d+)\.{re.escape(part)}\.(weight|scales|biases)", name)
+            packed = f"{name.rpartition('.')[0]}.scales" in arrays
+            if found and int(found[1]) < layers and not (packed and found[2] == "weight"):
+                arrays[name] = arrays[name] * factor
+
+    return scale
+
+
+@pytest.mark.model
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("theta", "change"),
+    [
+        (500.0, lambda _: None),
+        (None, rolled),
+        (None, swapped),
+        (None, scaled("self_attn.q_proj", 1.6, 15)),
+        (None, scaled("mlp.down_proj", 1.3, 30)),
+    ],
+)
+def test_numbers_tell_faults_that_no_file_does(
+    demo_model: Path, tmp_path: Path, theta: float | None, change: Callable[[Arrays], None]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(demo_model, folder)
+    arrays = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(arrays, dict)
+    change(arrays)
+    mx.save_safetensors(str(folder / "changed.safetensors"), arrays, {"format": "mlx"})
+    (folder / "changed.safetensors").rename(folder / "model.safetensors")
+    if theta is not None:
+        edit(folder, "config.json", rope_theta=theta)
+    [section] = report_on(folder, "numbers", architecture="llama", against=demo_model).sections
+    assert {"perplexity", "other-better"} & {each.code for each in section.findings}

@@ -1,4 +1,5 @@
-"""Each architecture answers as transformers does, from checkpoints that it saves: see tests/oracles/text.yaml.
+"""Each architecture answers as transformers does, from checkpoints that it saves: see tests/oracles/text.yaml. The
+kernels for CPUs are compared too, where they are there.
 
 `PIPPIN_ORACLE_WRITE=1` writes the verdicts anew, from which docs/engine.md has its table.
 """
@@ -7,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ import pytest
 import yaml
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes, load_model
+from msgspec.structs import replace
 
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.language.model.weights import load_weights
-from pippin.engines.language.upstream.mends import Arguments
+from pippin.engines.cpu.kernels import why_missing
+from pippin.engines.language.model.weights import Reading, load_weights
+from pippin.engines.language.upstream.mends import SERVED, Arguments
 from tests.engines.language.bench import PLAN
 
 ORACLES = Path(__file__).parents[3] / "oracles"
@@ -53,9 +57,10 @@ def verdicts() -> Iterator[dict[str, str]]:
         VERDICTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def ours(folder: Path) -> nn.Module:
+def ours(folder: Path, *, kernels: bool = False) -> nn.Module:
     info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
-    return load_weights(info, PLAN, lambda *_: None)[0]
+    plan = replace(PLAN, kernels=kernels)
+    return load_weights(info, plan, lambda *_: None, kernel_threads=1)[0]
 
 
 def theirs(folder: Path) -> nn.Module:
@@ -104,6 +109,8 @@ def verdict(folder: Path) -> str:
         return "transformers fails"
     assert defaults(folder).items() <= SETTINGS["generation"].items()
     own = found(ours, folder)
+    if own == "equal" and why_missing() is None:
+        own = found(partial(ours, kernels=True), folder)
     if own != "equal":
         return own
     try:
@@ -121,6 +128,16 @@ def test_a_checkpoint_of_transformers_is_answered_as_the_table_says(
     if os.environ.get("PIPPIN_ORACLE_WRITE"):
         verdicts[name] = own
     assert own == verdicts[name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SETTINGS["differing"])
+def test_longrope_turns_by_its_short_factors_in_a_window_that_ends_within_the_first(
+    name: str, written: Path
+) -> None:
+    info = ModelInfo(id="tiny", kind="language", path=str(written / name), architecture=name)
+    model, _ = load_weights(info, PLAN, lambda *_: None, Reading(changed={SERVED: 128}))
+    assert difference(model, np.load(written / name / "oracle.npz")) < CLOSE
 
 
 def test_no_checkpoint_is_answered_in_another_way_without_a_word() -> None:

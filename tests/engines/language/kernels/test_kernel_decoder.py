@@ -29,6 +29,7 @@ from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.upstream.mends import mend
 from tests.engines.driving import no_progress
 from tests.engines.language.bench import PLAN, TIE, Bench, Eager, follower_of, run_all
 from tests.engines.language.tiny_heads import dflash_head, eagle3_head, eagle3_model, qwen_with_head
@@ -107,6 +108,7 @@ def made(architecture: str, changes: dict[str, Any], bits: int | str | None, typ
     elif bits is not None:
         nn.quantize(model, 32, bits)
     model.update(cast(model.parameters(), type))
+    mend(model)
     return model
 
 

@@ -37,15 +37,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
     },
-    "qwen3_embedding": {
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": True,
-    },
 }
-ARCHITECTURES = ("bert", "xlm_roberta", "modernbert", "qwen3_embedding")
+ARCHITECTURES = ("bert", "xlm_roberta", "modernbert")
 
 
 def made(architecture: str, **changes: Any) -> nn.Module:
@@ -100,7 +93,6 @@ def test_a_modernbert_without_biases_has_its_states() -> None:
     [
         ("bert", lambda layer: setattr(layer.intermediate, "intermediate_act_fn", nn.ReLU())),
         ("modernbert", lambda layer: setattr(layer.attn, "scale", 0.5)),
-        ("qwen3_embedding", lambda layer: setattr(layer.input_layernorm, "eps", 0.1)),
     ],
 )
 def test_layers_that_are_no_longer_what_the_kernels_know_run_in_mlx(
@@ -122,7 +114,7 @@ def test_layers_that_are_no_longer_what_the_kernels_know_run_in_mlx(
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("architecture", ["bert", "modernbert", "qwen3_embedding"])
+@pytest.mark.parametrize("architecture", ["bert", "modernbert"])
 def test_quantised_encoders_stay_as_they_are_stored(architecture: str, bits: int) -> None:
     model = made(architecture, hidden_size=64)
     nn.quantize(
@@ -138,7 +130,7 @@ def test_quantised_encoders_stay_as_they_are_stored(architecture: str, bits: int
         assert np.abs(found - right).max() < 1e-4
 
 
-@pytest.mark.parametrize("architecture", ["bert", "modernbert", "qwen3_embedding"])
+@pytest.mark.parametrize("architecture", ["bert", "modernbert"])
 def test_activations_are_rounded_where_that_is_asked_for(architecture: str) -> None:
     def load() -> nn.Module:
         model = made(architecture, hidden_size=64)

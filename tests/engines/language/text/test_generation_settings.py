@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import Generate
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.tiny_models import TinyModels
 
@@ -19,11 +24,27 @@ def folder(tiny_models: TinyModels, tmp_path: Path) -> Path:
 def test_settings_that_change_no_answer_are_named_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"num_beams": 4, "top_h": None, "guidance_scale": 1.0, "suppress_tokens": [7], "top_p": 0.9}
+    settings = {"num_beams": 4, "top_h": None, "guidance_scale": 1.0, "bad_words_ids": [[7]], "top_p": 0.9}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     Tokenizer.load(folder)
     told = [record.getMessage() for record in caplog.records if record.name.startswith("pippin")]
-    assert told == ["generation_config.json sets num_beams, suppress_tokens, which change no answer here"]
+    assert told == ["generation_config.json sets num_beams, bad_words_ids, which change no answer here"]
+
+
+def test_what_a_checkpoint_asks_of_every_answer_is_asked(folder: Path) -> None:
+    settings = {"suppress_tokens": [7, 9], "stop_strings": ["END"], "min_new_tokens": 3}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    prepared = open_preparer(
+        WorkerSpec(info=ModelInfo(id="m", kind="language", path=str(folder), architecture="llama"))
+    )
+    request = GenerationRequest(
+        model="m", prompt="text", stop=("me",), sampling=Sampling(logit_bias={9: 1.0, 10: 2.0})
+    )
+    job = prepared.prepare("one", Generate(request))
+    assert isinstance(job, LanguageJob)
+    assert job.request.sampling.logit_bias == {7: -100.0, 9: 1.0, 10: 2.0}
+    assert job.stops == ("me", "END")
+    assert job.request.min_tokens == 3
 
 
 def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:

@@ -65,7 +65,8 @@ def _root_of_width(args: Any) -> float:
 
 
 def _rounded_root_of_width(args: Any) -> float:
-    return float(mx.array(args.hidden_size**0.5, mx.bfloat16).astype(mx.float32))
+    kind = mx.float32 if getattr(args, "exact_scale", False) else mx.bfloat16
+    return float(mx.array(args.hidden_size**0.5, kind).astype(mx.float32))
 
 
 ARCHITECTURES = (
@@ -80,7 +81,7 @@ ARCHITECTURES = (
         residual_scale=lambda args: float(args.residual_multiplier),
         logits=lambda args, logits: logits / args.logits_scaling,
     ),
-    Architecture(module="gemma", activation="gelu", norms_less_one=True, embedding_scale=_root_of_width),
+    Architecture(module="gemma", activation="gelu_tanh", norms_less_one=True, embedding_scale=_root_of_width),
     Architecture(
         module="gemma2",
         activation="gelu_tanh",

@@ -1,6 +1,5 @@
 """Runs the layers of encoders on the kernels instead of mlx-vlm: without padding, and without an array for each
-operation. BERT, XLM-RoBERTa and ModernBERT have whole layers here; embedding models that are decoders go to
-`decoder.py`."""
+operation. BERT, XLM-RoBERTa and ModernBERT have whole layers here."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,6 +30,8 @@ def why_not(model: nn.Module) -> str | None:
     known = type(model).__module__
     if known not in (*BERT, MODERNBERT):
         return f"the architecture {getattr(model, 'model_type', type(model).__name__)!r} is not one that they know"
+    if (activation := getattr(model, "activation", "gelu")) != "gelu":
+        return f"its activation is {activation!r}"
     try:
         if known == MODERNBERT:
             modules = [
@@ -191,7 +192,6 @@ def _modernbert(model: nn.Module, threads: int) -> KernelEncoder:
     return KernelEncoder(encoder)
 
 
-# GELU as transformers computes it, with erf: mlx-vlm's form with tanh is up to 5e-4 away from that.
 def _modernbert_layer(layer: Any, rope: int | None, window: int) -> EncoderLayer:
     attention, network = layer.attn, layer.mlp
     size, inner = attention.all_head_size, _rows(network.Wi) // 2

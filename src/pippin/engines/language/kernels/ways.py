@@ -73,10 +73,9 @@ def way_of_encoder(model: nn.Module) -> Way:
     missing = why_missing()
     if missing is not None:
         return Way("float32", missing)
-    from pippin.engines.language.kernels import embedder, encoder
+    from pippin.engines.language.kernels import encoder
 
-    room = embedder if type(model).__module__ == embedder.QWEN3 else encoder
-    reason = room.why_not(model)
+    reason = encoder.why_not(model)
     return Way("fused layers") if reason is None else Way("float32", reason)
 
 
@@ -84,10 +83,8 @@ def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivation
     """The model with its layers on the kernels, if `way_of_encoder` returned fused layers. Vectors are rounded to
     `activations`. Removes weights from the original model. Raises `ValueError` for damaged weights, and
     `OtherAnswer`."""
-    from pippin.engines.language.kernels import embedder, encoder
+    from pippin.engines.language.kernels import encoder
 
-    if type(model).__module__ == embedder.QWEN3:
-        return embedder.KernelEmbedder(model, threads, activations=activations)
     return encoder.put_on(model, threads, activations=activations)
 
 

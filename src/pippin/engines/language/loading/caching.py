@@ -53,6 +53,8 @@ def _open_disk(asked: Asked) -> DiskCache | None:
     details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
     if options.moe_top_k is not None:
         details += f" {options.moe_top_k} experts"
+    if options.context_length is not None:  # positions may be turned by it
+        details += f" {options.context_length} tokens"
     try:
         return DiskCache(
             Path(options.cache_dir).expanduser(),

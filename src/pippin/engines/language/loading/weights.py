@@ -15,6 +15,7 @@ from pippin.engines.language.model.experts import fewer_experts, memory_for_expe
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.upstream.mends import SERVED
 from pippin.engines.language.vision.joint import find_tokens
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly
 from pippin.engines.language.vision.model import VisionModel
@@ -67,7 +68,7 @@ def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:
     """Read the weights and find out how the model runs. Raises `ServerError("load_failed")`."""
     info, options, plan = asked.info, asked.options, asked.plan
     experts = memory_for_experts(info, options.expert_cache_gb, plan.memory_limit)
-    changed = fewer_experts(info, options.moe_top_k)
+    changed = {**fewer_experts(info, options.moe_top_k), SERVED: preparer.context_window}
     reading = Reading(trust_remote_code=options.trust_remote_code, experts=experts, changed=changed)
     way = way_of(_read(asked, reading, _kernel_threads(asked)), preparer)
     if experts is not None:

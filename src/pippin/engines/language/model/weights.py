@@ -43,7 +43,8 @@ class Reading:
     text_only: bool = False  # a model that takes media: by mlx-lm, without its encoders
     diffusion: bool = False  # a diffusion language model: by mlx-vlm; otherwise such a model is refused
     experts: ExpertMemory | None = None  # for a repacked checkpoint, which is refused without this
-    changed: Mapping[str, int] = field(default_factory=dict)  # values for mlx-lm that replace config.json's
+    changed: Mapping[str, Any] = field(default_factory=dict)  # values for mlx-lm that replace config.json's
+    aside: tuple[str, ...] = ()  # how the names of arrays begin that mlx-lm's model does not get
 
 
 def load_weights(
@@ -64,7 +65,7 @@ def load_weights(
     _refuse_foreign_code(info, folder, reading.trust_remote_code)
     if reading.experts is None:
         refuse_repacked(info)
-    _refuse_unreadable(info, folder)
+    refuse_unreadable(info, folder)
     model, config = _read(info, folder, reading)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
@@ -90,7 +91,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
     load: Callable[..., Any] = partial(
-        load_model, model_config=dict(reading.changed), get_model_classes=classes_in(folder)
+        load_model, model_config=dict(reading.changed), get_model_classes=classes_in(folder, reading.aside)
     )
     if reading.diffusion:
         load = checkpoint.load_diffusion_model
@@ -177,7 +178,7 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
         )
 
 
-def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
+def refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
     weights = sorted(folder.glob(RESIDENT if is_repacked(folder) else "model*.safetensors"))
     if not weights:

@@ -5,11 +5,11 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import msgspec
@@ -203,6 +203,7 @@ class LanguagePreparer:
         check_numbers(request, self.tokenizer)
         if self.diffusion is None:
             refuse_diffusion(request.diffusion)
+            request = as_published(request, self.tokenizer.generation)
         offered = self._offered(request)
         if offered or request.output_format is not None:
             checking.prepare()
@@ -410,6 +411,22 @@ def _cache_key(request: GenerationRequest) -> bytes:
 
 
 MOST_LOGPROBS = 100
+
+
+def as_published(request: GenerationRequest, generation: Mapping[str, Any]) -> GenerationRequest:
+    """The request with what the checkpoint's generation_config.json asks of each: tokens that are not drawn unless the
+    request biases them, texts that end an answer, and the least length of one."""
+    if not generation:
+        return request
+    never = dict.fromkeys(generation.get("suppress_tokens") or (), -parameters.LARGEST_BIAS)
+    bias = {**never, **(request.sampling.logit_bias or {})} or None
+    ends = generation.get("stop_strings") or ()
+    return msgspec.structs.replace(
+        request,
+        sampling=msgspec.structs.replace(request.sampling, logit_bias=bias),
+        stop=(*request.stop, *([ends] if isinstance(ends, str) else ends)),
+        min_tokens=request.min_tokens or generation.get("min_new_tokens") or 0,
+    )
 
 
 def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:

@@ -7,10 +7,11 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
-from pippin.core.parameters import left_out
+from pippin.core.parameters import APPLIED, left_out
 from pippin.core.published import from_published, mistaken, name_of
 from pippin.engines.language.text.fast_forms import open_fast_form
 
@@ -305,13 +306,15 @@ class Tokenizer:
         vocab_size: int | None = None,
         special_names: dict[str, str] | None = None,
         chat_templates: dict[str, str] | None = None,
+        generation: Mapping[str, Any] = MappingProxyType({}),
         marker_text: str = "",
     ) -> None:
         """Wrap a tokenizer of the tokenizers library.
 
         `vocab_size` is the number of tokens that the model has embeddings for, which may be above or below that of the
         tokenizer. `special_names` are the variables of chat templates for special tokens: `bos_token`, `eos_token` and
-        so on. `marker_text` is the `template_text` of `Literals`.
+        so on. `generation` has what generation_config.json asks of every request (`APPLIED`). `marker_text` is the
+        `template_text` of `Literals`.
         """
         backend.no_padding()
         backend.no_truncation()
@@ -322,6 +325,7 @@ class Tokenizer:
         self.rows = vocab_size or self.size
         self.special_names = special_names or {}
         self.chat_templates = chat_templates or {}
+        self.generation = generation
         self.literals = Literals(backend, marker_text)
         self.pieces = Pieces(backend)
         self.tokens_holding = lru_cache(maxsize=16)(self._tokens_holding)
@@ -352,6 +356,7 @@ class Tokenizer:
                 name: text for name, text in wrapped.special_tokens_map.items() if isinstance(text, str)
             },
             chat_templates=_named_templates(wrapped.chat_template),
+            generation={name: generation[name] for name in APPLIED if generation.get(name)},
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
@@ -415,6 +420,7 @@ class Tokenizer:
             vocab_size=self.rows,
             special_names=self.special_names,
             chat_templates=self.chat_templates,
+            generation=self.generation,
             marker_text=text,
         )
 

@@ -41,6 +41,7 @@ def filled(config: Config) -> Config:
     found = {"head_dim": size, **found} if size is not None else found
     found = {name: value for name, value in found.items() if config.get(name) is None is not value}
     found |= REWRITTEN.get(kind, _nothing)(config)
+    found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
     return {**config, **found}
@@ -63,6 +64,16 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
 
 def _nothing(config: Mapping[str, Any]) -> Config:
     return {}
+
+
+def _pattern(config: Config) -> Config:
+    """Which layer is the first without a window, and so each that comes as many behind it: transformers lists the types
+    of all layers instead."""
+    types = config.get("layer_types") or []
+    told = config.get("sliding_window_pattern") is not None or config.get("model_type") == "exaone4"
+    if told or {*types} != {"sliding_attention", "full_attention"}:
+        return {}
+    return {"sliding_window_pattern": types.index("full_attention") + 1}
 
 
 def _renamed(kinds: Mapping[str, str]) -> Callable[[Config], Config]:
@@ -134,21 +145,11 @@ OF_TWO_SIZES = ("gemma4_text",)
 """Types whose layers have heads of unlike sizes."""
 
 
-def _other_pattern(config: Config) -> str:
-    types = config.get("layer_types") or []
-    pattern = config.get("sliding_window_pattern") or 4
-    usual = [
-        "sliding_attention" if place % pattern else "full_attention" for place in range(1, len(types) + 1)
-    ]
-    return "" if types == usual else "layer_types"
-
-
 def _other_turns(config: Config) -> str:
     return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
 
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
-    "cohere2": _other_pattern,
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "llama4_text": _other_turns,
 }

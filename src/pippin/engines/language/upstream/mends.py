@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
+import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import _get_classes
 
@@ -19,6 +20,11 @@ from pippin.engines.language.upstream.rotary import complete
 LIBRARIES = ("mlx_lm", "mlx_vlm")
 SHARED = "rope_utils"
 """The module of mlx-lm that its architectures share, and that has mends."""
+
+Arrays = dict[str, mx.array]
+
+SERVED = "served_window"
+"""A field of configurations, made here: the most tokens of a sequence."""
 
 
 def _nothing(module: nn.Module) -> None:
@@ -64,6 +70,16 @@ def to(kind: type) -> Callable[[nn.Module], None]:
         become(module, kind)
 
     return change
+
+
+def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[str, Any]], None]:
+    """What has a model change the arrays of a checkpoint before its class reads them: `made` of a mend."""
+
+    def made(model: Any, _: Mapping[str, Any]) -> None:
+        sanitize = model.sanitize
+        model.sanitize = lambda arrays: sanitize(change(model, arrays))
+
+    return made
 
 
 def files(library: str) -> list[str]:

@@ -55,12 +55,14 @@ def _wide(config: Config) -> mx.Dtype:
     return TYPES.get(str(named).removeprefix("torch."), mx.bfloat16)
 
 
-def classes_in(folder: Path) -> Callable[[Config], tuple[Any, Any]]:
-    """What makes a model of mlx-lm and its arguments, for its `load_model`, with the arrays of `read_arrays`."""
+def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], tuple[Any, Any]]:
+    """What makes a model of mlx-lm and its arguments, for its `load_model`, with the arrays of `read_arrays`, but for
+    those that begin with a word of `aside`."""
 
     def classes(config: Config) -> tuple[Any, Any]:
         make, arguments = classes_of(config)
-        arrays = _whole(read_arrays(folder, config), config)
+        found = read_arrays(folder, config)
+        arrays = _whole({name: found[name] for name in found if not name.startswith(aside)}, config)
 
         def made(given: Any) -> nn.Module:
             model = make(given)

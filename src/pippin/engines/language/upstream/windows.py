@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import mlx.nn as nn
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 ALL_LAYERS = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "starcoder2")
 """Types of which `sliding_window` alone tells that every layer has one."""
@@ -20,19 +20,34 @@ TYPES = {"sliding_window", "layer_types"}
 def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]) -> None:
     """Have a model attend within the window that its configuration names, where its class leaves that out.
 
-    `taken` are the fields that the class takes. Raises `ValueError` where only some layers have a window.
+    `taken` are the fields that the class takes. Raises `ValueError` where only some layers have a window, and where the
+    class has windows in other layers than `layer_types` says.
     """
     size = config.get("sliding_window")
     chosen = windowed(config, len(model.layers))
+    own = make_prompt_cache(model)
+    places = [isinstance(cache, RotatingKVCache) for cache in own]
+    types = config.get("layer_types") or ()
+    if (
+        any(places)
+        and {*types} == {"sliding_attention", "full_attention"}
+        and places != chosen[: len(places)]
+    ):
+        raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
     if (
         not isinstance(size, int)
         or size >= config.get("max_position_embeddings", size + 1)
         or not any(chosen)
     ):
         return
-    own = make_prompt_cache(model)
-    # Some classes have caches of windows, some make a mask of one for those types of layers.
-    if any(isinstance(cache, RotatingKVCache) for cache in own) or (not all(chosen) and {*taken} >= TYPES):
+    if any(places):
+        return
+    if not all(chosen) and {*taken} >= TYPES:
+        # Such classes make a mask of a window for layers of that type. The kernels for CPUs go by the caches.
+        if hasattr(getattr(model, "model", None), "swa_idx"):
+            model.make_cache = lambda: [
+                RotatingKVCache(max_size=size) if within else KVCache() for within in chosen
+            ]
         return
     if not all(chosen):
         count = f"{sum(chosen)} of {len(chosen)} layers"

@@ -2,14 +2,14 @@
 
 from mlx_lm.models.bailing_moe_linear import Model
 
-from pippin.engines.language.upstream.mends import Mend
-from pippin.engines.language.upstream.mlx_lm.bailing_moe import leave_out_heads
+from pippin.engines.language.upstream.mends import Mend, storing
+from pippin.engines.language.upstream.mlx_lm.bailing_moe import without_heads
 
 MENDS = (
     Mend(
         original=Model,
         kind="fault",
         why="a checkpoint with layers behind the last one is not read",
-        made=leave_out_heads,
+        made=storing(without_heads),
     ),
 )

@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.rope_utils import SuScaledRoPE, YarnRoPE
 
 from pippin.engines.language.configuration import rotary_tables, spelled_out
-from pippin.engines.language.upstream.mends import Mend
+from pippin.engines.language.upstream.mends import SERVED, Mend
 
 
 def complete(rope: YarnRoPE, config: Mapping[str, Any]) -> None:
@@ -49,6 +49,9 @@ def scale_long(rope: SuScaledRoPE, config: Mapping[str, Any]) -> None:
         rope._scale = float(scaling["attention_factor"])
     elif factor is not None and original is not None:
         rope._scale = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    # Keys in a cache cannot be turned again, so that the window decides for all lengths, as in vLLM and llama.cpp.
+    if original is not None and config.get(SERVED, math.inf) <= original:
+        rope._freqs = rope._freqs * mx.array(scaling["short_factor"]) / mx.array(scaling["long_factor"])
 
 
 MENDS = (

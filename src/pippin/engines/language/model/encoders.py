@@ -1,0 +1,228 @@
+"""The models behind embeddings and rerankers: encoders of mlx-vlm, and the bodies of language models."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+
+from pippin.core.errors import ServerError
+from pippin.core.safetensors import weight_files
+from pippin.engines.language.configuration import Config, spelled_out
+from pippin.engines.language.kernels import ways
+from pippin.engines.language.model.weights import Reading
+from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
+from pippin.engines.language.vision.model import VisionModel
+
+PACKAGES: Mapping[str, str] = {
+    "bert": "bert",
+    "camembert": "xlm_roberta",
+    "lfm2": "lfm2_embedding",
+    "modernbert": "modernbert",
+    "roberta": "xlm_roberta",
+    "xlm-roberta": "xlm_roberta",
+}
+"""mlx-vlm's packages for the `model_type`s of encoders. The RoBERTas differ in their tokenizers alone."""
+
+ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
+    "gelu": nn.gelu,
+    "gelu_new": nn.gelu_approx,
+    "gelu_pytorch_tanh": nn.gelu_approx,
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "swish": nn.silu,
+    "tanh": mx.tanh,
+}
+"""By transformers' names. mlx-vlm's classes have one of them each, whatever the configuration names."""
+
+ASIDE = ("classifier.", "dense.", "score.")
+"""How arrays of a language model begin that are no part of it: heads for scores, and EmbeddingGemma's Dense modules in
+conversions to MLX."""
+
+HEADS = ("classifier.weight", "classifier.out_proj.weight")
+
+States = Callable[[mx.array, mx.array], mx.array]
+"""Maps tokens [batch, length] and the lengths [batch] to states after the last norm [batch, length, hidden]."""
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether mlx-vlm has an encoder of its own for a configuration; LFM2 is one where it attends both ways."""
+    kind = config.get("model_type")
+    return kind in PACKAGES and (kind != "lfm2" or attends_both_ways(config))
+
+
+def attends_both_ways(config: Mapping[str, Any]) -> bool:
+    """Whether the tokens of a decoder attend to those behind them too."""
+    kind = config.get("model_type")
+    names = [kind, *(config.get("architectures") or ())]
+    return (
+        config.get("is_causal") is False
+        or bool(config.get("use_bidirectional_attention"))
+        or any("bidirec" in str(name).lower() for name in names)
+        # Publishers have no other way to say it of these than code of their own.
+        or (kind in ("lfm2", "ministral3") and bool(config.get("auto_map")))
+    )
+
+
+def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.Module:
+    """mlx-vlm's encoder of a folder, or its classifier with one label; its weights are not read yet.
+
+    Raises `ImportError` without mlx-vlm, and `ValueError` for weights or settings that its class does not have.
+    """
+    config = spelled_out(config)
+    package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[config['model_type']]}")
+    _refuse_unread(config)
+    made = package.ModelConfig.from_dict({**config, "num_labels": 1})
+    model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
+    _set_activations(model, config)
+    if config["model_type"] == "modernbert":
+        _set_types(model, config)
+    arrays = model.sanitize(read_arrays(folder, config))
+    labels = [arrays[name].shape[0] for name in HEADS if name in arrays] if classifies else [1]
+    if labels != [1]:
+        raise ValueError(f"it has {labels[0] if labels else 'no'} labels, and a reranker has one")
+    if settings := config.get("quantization"):
+        _quantize(model, settings, arrays)
+    model.load_weights(list(arrays.items()), strict=True)
+    refuse_bytes(model)
+    model.eval()
+    return model
+
+
+def _refuse_unread(config: Config) -> None:
+    """Raises `ValueError` for settings that change what an encoder computes and that mlx-vlm's class does not read."""
+    position = config.get("position_embedding_type") or "absolute"
+    if position not in ("absolute", "rope", "sans_pos"):
+        raise ValueError(
+            f"position_embedding_type {position!r} is not read by the class of this architecture"
+        )
+    for name in ("is_decoder", "add_cross_attention"):
+        if config.get(name):
+            raise ValueError(f"{name} true is not read by the class of this architecture")
+
+
+def _set_activations(model: nn.Module, config: Config) -> None:
+    """Raises `ValueError` for an activation that is not known."""
+    name = config.get("hidden_activation") or config.get("hidden_act") or "gelu"
+    if name not in ACTIVATIONS:
+        raise ValueError(f"the activation {name!r} is not computed here")
+    model.activation = name
+    for _, module in model.named_modules():
+        if "intermediate_act_fn" in module:
+            module.intermediate_act_fn = ACTIVATIONS[name]
+        if "act" in module:
+            # The head of a classifier has an activation of its own; mlx-vlm knows GELU alone there.
+            module.act = ACTIVATIONS[name if "Wi" in module else "gelu"]
+
+
+def _set_types(model: nn.Module, config: Config) -> None:
+    """Give the layers of ModernBERT the types that the configuration lists: mlx-vlm has each third see everything."""
+    types = config.get("layer_types")
+    for layer, kind in zip(model.layers, types or (), strict=bool(types)):
+        layer.attn.local = kind == "sliding_attention"
+        own = model.config.local_rope_theta if layer.attn.local else None
+        layer.attn.rotary_emb.base = own or model.config.global_rope_theta
+
+
+def _quantize(model: nn.Module, settings: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> None:
+    def packed(path: str, module: nn.Module) -> Any:
+        return f"{path}.scales" in arrays and (settings.get(path) or True)
+
+    nn.quantize(
+        model,
+        settings["group_size"],
+        settings["bits"],
+        mode=settings.get("mode", "affine"),
+        class_predicate=packed,
+    )
+
+
+def body_of(folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Reading:
+    """How a language model is read of which the states count: without a head, where the folder has none."""
+    changed: dict[str, Any] = {}
+    if not any(name.startswith("lm_head.") for name in weight_files(folder).owners):
+        changed["tie_word_embeddings"] = True
+    if config.get("model_type") == "llama_bidirec":
+        changed["model_type"] = "llama"
+    return Reading(trust_remote_code=trust_remote_code, changed=changed, aside=ASIDE)
+
+
+def arrays_aside(folder: Path, config: Config) -> dict[str, mx.array]:
+    """The arrays of a folder that are no part of its language model, in float32."""
+    if not any(name.startswith(ASIDE) for name in weight_files(folder).owners):
+        return {}
+    config = dict(config)
+    found = {name: array for name, array in read_arrays(folder, config).items() if name.startswith(ASIDE)}
+    settings: dict[str, Any] = config.get("quantization") or {}
+    for name in [name for name in found if name.endswith(".scales")]:
+        path = name.removesuffix(".scales")
+        own: dict[str, Any] = settings.get(path) or settings
+        weight, scales, biases = (
+            found.pop(f"{path}.weight"),
+            found.pop(name),
+            found.pop(f"{path}.biases", None),
+        )
+        found[f"{path}.weight"] = mx.dequantize(
+            weight, scales, biases, own["group_size"], own["bits"], own.get("mode", "affine")
+        )
+    return {name: array.astype(mx.float32) for name, array in found.items()}
+
+
+class BothWays:
+    """In the place of a cache in one forward pass: each token attends to all tokens of its sequence, or, in layers with
+    a window, to those at most `reach` away on both sides."""
+
+    offset = 0
+
+    def __init__(self, mask: mx.array, reach: int) -> None:
+        self._mask = mask[:, None, None, :].astype(mx.bool_)
+        self._reach = reach
+
+    def make_mask(
+        self, count: int, *, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array:
+        """[batch, 1, 1 or length, length]; a padding token attends to itself, as the softmax of nothing is NaN."""
+        if window_size is None:
+            return self._mask
+        places = mx.arange(count)
+        away = mx.abs(places[:, None] - places[None])
+        return (self._mask & (away <= self._reach)) | (away == 0)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        return keys, values
+
+
+def _reach(config: Mapping[str, Any]) -> int:
+    """How far a token sees in a layer with a window: `sliding_window` is both sides together where a configuration asks
+    for them with `use_bidirectional_attention`, as transformers reads it."""
+    size = config.get("sliding_window") or 0
+    return size // 2 if config.get("use_bidirectional_attention") else size
+
+
+def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> States:
+    """A language model without its head. Padding is on the right. Raises `ServerError("load_failed")`."""
+    if ways.computes_all(model):
+        return lambda tokens, lengths: model.states(tokens, lengths)
+    if isinstance(model, VisionModel):
+        headless = model.without_head()
+        return lambda tokens, _: headless(tokens)
+    language = model.language_model if "language_model" in model else model
+    if "model" not in language:
+        raise ServerError(
+            "load_failed", f"{name} gives no states that could be embedded; choose another model."
+        )
+    body, both, reach = language.model, attends_both_ways(config), _reach(config)
+
+    def states(tokens: mx.array, lengths: mx.array) -> mx.array:
+        # Windows are those of the caches. Attention is causal, so no token attends to the padding on its right.
+        cache: list[Any] = make_prompt_cache(model)
+        if both:
+            mask = mx.arange(tokens.shape[1]) < lengths[:, None]
+            cache = [BothWays(mask, reach)] * len(cache)
+        found: mx.array = body(tokens, cache=cache)
+        return found
+
+    return states

@@ -1,0 +1,35 @@
+"""Gemma 3's scale of embeddings, which mlx-lm 0.32 rounds to bfloat16 whatever the weights are stored in: transformers
+rounds it to their type, so that it is exact for those in float32 (EmbeddingGemma)."""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.gemma3_text import Gemma3Model
+
+from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.mends import Mend
+
+
+class ExactlyScaled(Gemma3Model):  # type: ignore[misc] # mlx-lm has no types
+    def __call__(self, inputs: mx.array, cache: Any = None, input_embeddings: Any = None) -> mx.array:
+        scale = self.args.hidden_size**0.5
+        rounded = mx.array(scale, mx.bfloat16).item()
+        embedded = self.embed_tokens(inputs) if input_embeddings is None else input_embeddings
+        found: mx.array = super().__call__(inputs, cache, embedded * (scale / rounded))
+        return found
+
+
+def scale_exactly(model: Gemma3Model) -> None:
+    if model.embed_tokens.weight.dtype == mx.float32:
+        model.args.exact_scale = True
+        become(model, ExactlyScaled)
+
+
+MENDS = (
+    Mend(
+        original=Gemma3Model,
+        kind="fault",
+        why="the scale of embeddings in float32 is rounded to bfloat16",
+        loaded=scale_exactly,
+    ),
+)
