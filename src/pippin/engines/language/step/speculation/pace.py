@@ -182,10 +182,10 @@ class StepTimes:
 
     def _factor(self, sequences: int, width: float, ratio: float) -> float:
         """How many times what was guessed a measured pass takes beyond a plain step. Where costs are known, the guess
-        counts as one more measurement, so that the first one does not decide alone."""
+        counts as two more measurements, so that the first one does not decide alone."""
         found = (ratio - 1) / self._guessed(sequences, width)
         count = len(self._nearest(sequences)[width])
-        return (count * found + 1) / (count + 1) if self.costs else found
+        return (count * found + 2) / (count + 2) if self.costs else found
 
     def _guessed(self, sequences: int, width: float) -> float:
         """What a pass is taken to cost beyond a plain step, in plain steps, before any was measured."""
