@@ -21,6 +21,11 @@ EXTRAS ?=
 # compiles all that it imports again, which takes longer than most tests do.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Kernels compile while packages are installed and the demo model is fetched.
+ifeq ($(MAKECMDGOALS),serve)
+MAKEFLAGS += --jobs=3
+endif
+
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
 # A low temperature suits so small a model; the limit ends what it would repeat.
@@ -70,7 +75,8 @@ test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process
 .PHONY: test
 test: prepare lint ## Run the checks and the tests, in minutes
 	@# What fails beside another process, as a test of times may, is judged alone; the first report stays to be read.
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || \
+	@# Files go out in their order: by default those of few tests, which take the longest, would come last.
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS)
 
 .PHONY: collect
@@ -90,6 +96,23 @@ test-oracle: $(TO_TEST) $(ORACLE) ## Compare the answers of every architecture w
 .PHONY: schedules
 schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache
 	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/step/test_schedules.py $(ARGS)
+
+# Tests, the checkpoints of a Mac that they run with, and its memory. What asks for equal answers rounds evenly (vision).
+AS_ON_A_MAC := step:bfloat16 step:4bit step:mxfp4:--mac=64 step:mixed:--mac=128 prefix_cache:4bit kv_cache:bfloat16 sampling:bfloat16 \
+  model/test_lora.py:4bit drafters:bfloat16 vision:bfloat16:--even ../test_embeddings.py:bfloat16 \
+  ../test_language_embeddings.py:bfloat16 ../../drop_in:4bit
+.PHONY: as-on-a-mac
+as-on-a-mac: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) ## Run the tests of the engine as on a Mac, whose GPU rounds to 16 bits
+	@for each in $(AS_ON_A_MAC); do \
+	  IFS=: read -r tests form more <<< "$$each"; \
+	  $(BIN)/pytest -p tests.as_on_a_mac.plugin -m 'not long and not model' --form $$form $$more \
+	    tests/engines/language/$$tests -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || exit 1; \
+	done
+	$(BIN)/pytest -m '' tests/as_on_a_mac $(ARGS)
+
+.PHONY: first-gpu-run
+first-gpu-run: $(TO_TEST) ## Measure in 8 minutes what only a GPU can tell, and write first-gpu-run.jsonl
+	$(BIN)/python -m benchmarks.first_gpu_run $(ARGS)
 
 .PHONY: lint
 lint: $(TO_TEST) ## Check style and types
@@ -147,7 +170,7 @@ $(TO_TEST): $(UV) $(LOCK)
 # Where there is no C compiler, Pippin runs without them, and their tests are skipped.
 $(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
 	@echo "Compiling the kernels for CPUs (once) ..."
-	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
+	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) --here || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
 	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
 	@touch $@
 

@@ -30,6 +30,7 @@ OUTSIDE: Final = frozenset(
         "multiprocessing",
         "pippin.api.server",
         "pty",
+        "schemathesis",
         "socket",
         "socketserver",
         "subprocess",
@@ -37,7 +38,8 @@ OUTSIDE: Final = frozenset(
         "uvicorn",
     )
 )
-"""What a test imports that serves or starts processes. In Pippin's own modules these names say nothing of a test."""
+"""What a test imports that serves, starts processes or tries requests by the hundred. In Pippin's own modules these
+names say nothing of a test."""
 IMPORT: Final = re.compile(
     r"^(?:import|from) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?$", re.MULTILINE
 )

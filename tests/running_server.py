@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+MAC = "PIPPIN_TEST_MAC"  # of `tests.as_on_a_mac`, for workers too
 SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 
@@ -47,6 +48,9 @@ def running_process(
     """
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
+    if MAC in os.environ:
+        environment |= {MAC: os.environ[MAC], "PIPPIN_WORKER_VARIABLES": MAC}
+        environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests/as_on_a_mac/site'}"
     output = home / "server.log"
     environment |= variables or {}
     command = [sys.executable, "-m", module, verb, *words, "--port", "0"]

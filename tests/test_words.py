@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "pippin"
+from tests.source import MODULES, SOURCE, trees
+
 ROOT = SOURCE.parents[1]
-MODULES = sorted(SOURCE.rglob("*.py"))
 
 FRAGMENTS = {"As", "By", "For", "From", "Into", "Nothing", "Of", "With"}
 """Words with which a docstring begins that leaves out its subject or its verb."""
@@ -18,16 +18,12 @@ OPEN_TO_ALL = ("engines/language", "api/dialects", "api/sockets")
 """Houses whose own rooms count, where elsewhere a room is two folders deep."""
 LONGEST_NAME = 90
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.py)`")
+TRAILING = re.compile(r"\S.*#")
 METHOD = re.compile(r"`([A-Z]\w+)\.([a-z_]\w*)`")
 
 
-@cache
-def tree_of(module: Path) -> ast.Module:
-    return ast.parse(module.read_text("utf-8"))
-
-
 def docstrings(module: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree_of(module)):
+    for node in ast.walk(trees()[module]):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -78,7 +74,7 @@ def missing_methods(text: str) -> Iterator[str]:
 def members_of_classes() -> dict[str, set[str]]:
     """What the classes of each name have, in their bodies or by assignment to `self`, and what their bases have."""
     classes = [
-        node for module in MODULES for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)
+        node for module in MODULES for node in ast.walk(trees()[module]) if isinstance(node, ast.ClassDef)
     ]
     members: dict[str, set[str]] = {}
     for node in classes:
@@ -107,7 +103,7 @@ def test_a_room_has_one_class_of_a_name() -> None:
     counted = Counter(
         (room_of(module), node.name)
         for module in MODULES
-        for node in tree_of(module).body
+        for node in trees()[module].body
         if isinstance(node, ast.ClassDef)
     )
     found = [f"{room}: {name}" for (room, name), times in counted.items() if times > 1]
@@ -135,6 +131,8 @@ def test_a_reason_stands_above_its_code() -> None:
 
 
 def wrapped_reasons(module: Path) -> Iterator[int]:
+    if not TRAILING.search(module.read_text("utf-8")):
+        return
     with tokenize.open(module) as file:
         tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type != tokenize.NL]
     in_values: list[bool] = []  # for each open bracket, whether it holds arguments or one value

@@ -336,9 +336,7 @@ def descriptions(contract: Contract[Any]) -> dict[str, str]:
 
 
 def _description(hint: Any) -> str:
-    if get_origin(hint) is not Annotated:
-        return ""
-    _, *extras = get_args(hint)
-    return next(
-        (meta.description for meta in extras if isinstance(meta, msgspec.Meta) and meta.description), ""
-    )
+    """What the annotation of a type says, or of one of the types of a union."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    own = [each.description for each in extras if isinstance(each, msgspec.Meta) and each.description]
+    return next(iter(own), "") or next(filter(None, map(_description, get_args(hint))), "")

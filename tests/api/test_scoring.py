@@ -9,25 +9,31 @@ import pytest
 from mlx_lm import load
 from openai import OpenAI
 
+from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 TEXTS: Final = ("The capital of France is Paris.", "Water boils at one hundred degrees, déjà vu 🙂.")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model("llama", tmp_path_factory.mktemp("models") / "tiny")
+
+
 # Not strict: the client's types forget that the first token of a prompt has no logprob, which is null.
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[OpenAI]:
+def client(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[OpenAI]:
     with (
-        running_server(tmp_path_factory.mktemp("home"), str(demo_model)) as address,
+        running_server(tmp_path_factory.mktemp("home"), str(folder)) as address,
         OpenAI(base_url=f"{address}/v1", api_key="x", max_retries=0) as made,
     ):
         yield made
 
 
-def test_prompts_of_tokens_are_scored_as_the_model_scores_them(client: OpenAI, demo_model: Path) -> None:
-    model, tokenizer = load(str(demo_model), lazy=True)[:2]
+def test_prompts_of_tokens_are_scored_as_the_model_scores_them(client: OpenAI, folder: Path) -> None:
+    model, tokenizer = load(str(folder), lazy=True)[:2]
     model.set_dtype(mx.float32)
     prompts = [tokenizer.encode(text) for text in TEXTS]
     answer = client.completions.create(

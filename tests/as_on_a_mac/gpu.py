@@ -10,12 +10,19 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import pytest
 
 ROWS = 13
 """From so many rows on, Metal multiplies by weights in 16 bits: 6 to 33, as the chip and the sizes have it."""
 ORDER = 1e-6
 """How much another order of additions in float32 changes a sum, relative to it."""
+
+SUMMED = (
+    (mx, "gather_mm"),
+    (mx, "gather_qmm"),
+    (mx, "quantized_matmul"),
+    (mx.fast, "scaled_dot_product_attention"),
+)
+"""Functions that sum in 16 bits on a CPU, or take float32 alone."""
 
 
 class Gpu:
@@ -23,7 +30,12 @@ class Gpu:
 
     def __init__(self, *, seed: int = 0, rows: int = ROWS, order: float = ORDER) -> None:
         self.rows, self.order = rows, order
-        self._seed, self._drawn = seed * 100_003, 0
+        self._seed = seed * 100_003
+        self.begin()
+
+    def begin(self) -> None:
+        """Round as at first."""
+        self._drawn = 0
 
     def product(self, x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
         """x [..., inner] times dense weights [outer, inner]."""
@@ -32,10 +44,12 @@ class Gpu:
 
     def quantized(self, layer: Any, x: mx.array) -> mx.array:
         """x [..., inner] times a layer's quantised weights."""
-        biases = None if layer.get("biases") is None else layer.biases.astype(mx.float32)
-        weight = mx.dequantize(
-            layer.weight, layer.scales.astype(mx.float32), biases, layer.group_size, layer.bits
-        )
+        form = {"group_size": layer.group_size, "bits": layer.bits, "mode": layer.mode}
+        if layer.mode == "affine":
+            scales, biases = layer.scales.astype(mx.float32), layer.biases.astype(mx.float32)
+            weight = mx.dequantize(layer.weight, scales, biases, **form)
+        else:
+            weight = mx.dequantize(layer.weight, layer.scales, dtype=mx.float32, **form)
         if _count(x) >= self.rows:
             weight = weight.astype(x.dtype).astype(mx.float32)
         bias = layer.bias if "bias" in layer else None
@@ -76,17 +90,15 @@ def _widened(value: Any) -> Any:
     return value if _is_wide(value) else value.astype(mx.float32)
 
 
-def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
-    """Have MLX compute as the GPU until the test ends."""
+def compute_as_a_gpu(put: Callable[[Any, str, Any], None], gpu: Gpu) -> None:
+    """Have MLX compute as the GPU. `put` sets attributes: `setattr`, or a monkeypatch's until the test ends."""
 
     def linear(layer: Any, x: mx.array) -> mx.array:
         return gpu.product(x, layer.weight, layer.bias if "bias" in layer else None)
 
-    monkeypatch.setattr(nn.Linear, "__call__", linear)
-    monkeypatch.setattr(nn.Embedding, "as_linear", lambda layer, x: gpu.product(x, layer.weight))
-    monkeypatch.setattr(nn.QuantizedLinear, "__call__", lambda layer, x: gpu.quantized(layer, x))
-    monkeypatch.setattr(nn.QuantizedEmbedding, "as_linear", lambda layer, x: gpu.quantized(layer, x))
-    monkeypatch.setattr(mx, "gather_mm", _in_float32(mx.gather_mm))
-    monkeypatch.setattr(
-        mx.fast, "scaled_dot_product_attention", _in_float32(mx.fast.scaled_dot_product_attention)
-    )
+    put(nn.Linear, "__call__", linear)
+    put(nn.Embedding, "as_linear", lambda layer, x: gpu.product(x, layer.weight))
+    put(nn.QuantizedLinear, "__call__", lambda layer, x: gpu.quantized(layer, x))
+    put(nn.QuantizedEmbedding, "as_linear", lambda layer, x: gpu.quantized(layer, x))
+    for owner, name in SUMMED:
+        put(owner, name, _in_float32(getattr(owner, name)))

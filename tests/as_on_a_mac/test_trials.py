@@ -157,7 +157,7 @@ def inject(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    compute_as_a_gpu(monkeypatch, Gpu())
+    compute_as_a_gpu(monkeypatch.setattr, Gpu())
     return
 
 
@@ -180,7 +180,7 @@ def sound(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     model = loaded(folder)
     for seed in range(PATTERNS):
         with monkeypatch.context() as patched:
-            compute_as_a_gpu(patched, Gpu(seed=seed))
+            compute_as_a_gpu(patched.setattr, Gpu(seed=seed))
             batching = choose_batching(model, ModelOptions())
             assert batching.shape is not None, f"pattern {seed}"
             assert batching.rewinds == batching.layout.rewinds, f"pattern {seed}"

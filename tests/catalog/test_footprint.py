@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -12,12 +13,20 @@ from pippin.catalog.footprint import (
     IN_KERNELS,
     KERNEL_DECODERS,
     PROCESS_BYTES,
-    AutoDtype,
     weight_bytes,
 )
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo, ModelKind
 from tests.catalog.folders import write_model, write_safetensors
+
+Machine = Literal["cpu", "metal"]
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    """A machine that runs weights in float32, without the kernels, or one that runs them as they are stored."""
+    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    monkeypatch.setattr(module, "accelerator", lambda: machine)
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: False)
 
 
 def quantised(folder: Path) -> Path:
@@ -47,34 +56,46 @@ def test_stored_weights_take_what_the_file_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "auto", "value_bytes"),
+    ("options", "machine", "value_bytes"),
     [
-        (ModelOptions(), "float32", 4),
-        (ModelOptions(), "stored", None),
-        (ModelOptions(dtype="float32"), "stored", 4),
-        (ModelOptions(dtype="stored"), "float32", None),
-        (ModelOptions(dtype="bfloat16"), "float32", None),
+        (ModelOptions(), "cpu", 4),
+        (ModelOptions(), "metal", None),
+        (ModelOptions(dtype="float32"), "metal", 4),
+        (ModelOptions(dtype="stored"), "cpu", None),
+        (ModelOptions(dtype="bfloat16"), "cpu", None),
     ],
 )
-def test_the_type_decides(tmp_path: Path, options: ModelOptions, auto: str, value_bytes: int | None) -> None:
+def test_the_type_decides(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: ModelOptions,
+    machine: Machine,
+    value_bytes: int | None,
+) -> None:
+    pretend(monkeypatch, machine)
     folder = quantised(tmp_path / "m")
-    decided = "stored" if auto == "stored" else "float32"
-    assert footprint(read_info(folder), options, decided) == PROCESS_BYTES + weight_bytes(folder, value_bytes)
+    assert footprint(read_info(folder), options) == PROCESS_BYTES + weight_bytes(folder, value_bytes)
 
 
-@pytest.mark.parametrize("auto", ["stored", "float32"])
-def test_what_drafts_beside_the_model_counts(tmp_path: Path, auto: AutoDtype) -> None:
+@pytest.mark.parametrize("machine", ["metal", "cpu"])
+def test_what_drafts_beside_the_model_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    pretend(monkeypatch, machine)
     folder, draft = (quantised(tmp_path / name) for name in "md")
-    one = footprint(read_info(folder), ModelOptions(), auto) - PROCESS_BYTES
-    counted = footprint(read_info(folder), ModelOptions(draft_model_path=str(draft)), auto)
+    one = footprint(read_info(folder), ModelOptions()) - PROCESS_BYTES
+    counted = footprint(read_info(folder), ModelOptions(draft_model_path=str(draft)))
     assert counted == PROCESS_BYTES + one * 2
 
 
-def test_a_damaged_header_falls_back_to_the_file_size(tmp_path: Path) -> None:
+def test_a_damaged_header_falls_back_to_the_file_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, "metal")
     folder = write_model(tmp_path / "m")
     for data in (b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"\x02" + bytes(7) + b"{"):
         (folder / "model.safetensors").write_bytes(data)
-        assert footprint(read_info(folder), ModelOptions(), "stored") == PROCESS_BYTES + len(data)
+        assert footprint(read_info(folder), ModelOptions()) == PROCESS_BYTES + len(data)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +108,14 @@ def test_a_damaged_header_falls_back_to_the_file_size(tmp_path: Path) -> None:
     ],
 )
 def test_what_other_tools_packed_counts_as_it_is_unpacked(
-    tmp_path: Path, dtype: str, method: str, leaf: str, values: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, method: str, leaf: str, values: int
 ) -> None:
+    pretend(monkeypatch, "cpu")
     config = {"model_type": "llama", "quantization_config": {"quant_method": method}}
     folder = write_model(tmp_path / "m", config)
     header = json.dumps({f"a.{leaf}": {"dtype": dtype, "shape": [8, 4], "data_offsets": [0, 32]}}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
-    wide = footprint(read_info(folder), ModelOptions(), "float32") - PROCESS_BYTES
+    wide = footprint(read_info(folder), ModelOptions()) - PROCESS_BYTES
     assert wide == 4 * values
 
 
@@ -114,7 +136,7 @@ def test_the_scripted_model_is_small() -> None:
 def test_the_kernels_for_cpus_hold_weights_as_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool, options: ModelOptions, packed: bool
 ) -> None:
-    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    module = sys.modules["pippin.catalog.footprint"]
     monkeypatch.setattr(module, "accelerator", lambda: "cpu")
     monkeypatch.setattr(module, "has_cpu_kernels", lambda: kernels)
     folder = quantised(tmp_path / "m")

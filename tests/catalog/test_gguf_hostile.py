@@ -281,12 +281,7 @@ def import_or_refuse(data: bytes, tmp_path: Path) -> None:
         (root / "m").rmdir()
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(edits=EDITS, cut=st.one_of(st.just(0), st.integers(1, 200_000)))
 def test_mutated_files_are_imported_or_refused(
     tmp_path: Path, whole: bytes, edits: list[tuple[int, int]], cut: int

@@ -1,6 +1,7 @@
 """The verbs that need no server: list, show, pull, rm, import."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
     config = {**heads, "max_position_embeddings": 64}
     write_model(imports / "small", config, generation_config={"temperature": 0.6, "top_p": 0.9})
     monkeypatch.setenv("PIPPIN_TEMPERATURE", "0.2")
+    monkeypatch.setenv("PIPPIN_CPU_KERNELS", "off")  # how a CPU computes is asked in a process of its own
     assert main(["show", "small"]) == 0
     shown = capsys.readouterr().out
     assert "window        64 tokens\n" in shown
@@ -84,6 +86,8 @@ def test_the_formats_of_calls_and_reasoning_are_told_from_the_template(
     usual = {"name": "default", "template": "{{ tools }}<tool_call>\\n<function=<think>"}
     write_model(imports / "several", tokenizer_config={"chat_template": [tool_use, usual]})
     write_model(imports / "silent", tokenizer_config={"chat_template": "{{ messages }}"})
+
+    monkeypatch.setenv("PIPPIN_CPU_KERNELS", "off")
 
     def told(model: str) -> list[str]:
         assert main(["show", model]) == 0
@@ -101,8 +105,9 @@ def test_it_is_told_how_a_cpu_will_compute_a_model(
     imports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pippin.cli.verbs.show.accelerator", lambda: "cpu")
-    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: "cpu")
-    monkeypatch.setattr("pippin.catalog.footprint.has_cpu_kernels", lambda: True)
+    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    monkeypatch.setattr(module, "accelerator", lambda: "cpu")
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: True)
     write_model(imports / "odd", {"model_type": "unheard_of"})
     write_model(imports / "usual", {"model_type": "llama"})
     told = {}

@@ -163,14 +163,14 @@ def test_no_name_becomes_a_setting_of_the_service(
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
     with pytest.raises(ConfigError, match="control characters"):
-        service.run(["install", "--dry-run", "model", "--served-model-name", name])
+        service.run(["install", "--dry-run", "org/model", "--served-model-name", name])
     assert capsys.readouterr().out == ""
 
 
 def test_no_folder_of_models_becomes_a_setting_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", "/models\rExecStartPre=/bin/sh")
     with pytest.raises(ConfigError, match="control characters"):
-        service.run(["install", "--dry-run", "model"])
+        service.run(["install", "--dry-run", "org/model"])
 
 
 @pytest.mark.parametrize(

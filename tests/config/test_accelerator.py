@@ -15,31 +15,25 @@ CARD = 80 * 10**9
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     accelerator.cache_clear()
+    card_memory.cache_clear()
     yield
     accelerator.cache_clear()
+    card_memory.cache_clear()
 
 
-def library(status: int = 0) -> SimpleNamespace:
-    def memory(device: object, found: object) -> int:
-        found._obj.total = CARD  # type: ignore[attr-defined]
-        return status
-
-    return SimpleNamespace(
-        nvmlInit_v2=lambda: 0,
-        nvmlShutdown=lambda: 0,
-        nvmlDeviceGetHandleByIndex_v2=lambda index, device: 0,
-        nvmlDeviceGetMemoryInfo=memory,
-    )
-
-
-def missing(name: str) -> SimpleNamespace:
-    raise OSError(f"{name}: cannot open shared object file")
-
-
-def test_the_cards_memory_is_the_drivers_word_or_none() -> None:
-    assert card_memory(lambda name: library()) == CARD
-    assert card_memory(lambda name: library(status=15)) is None
-    assert card_memory(missing) is None
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [("echo 81559", 81559 << 20), ("echo '[N/A]'", None), ("exit 9", None), (None, None)],
+)
+def test_the_cards_memory_is_the_drivers_word_or_none(
+    program: str | None, found: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if program is not None:
+        path = tmp_path / "nvidia-smi"
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert card_memory() == found
 
 
 @pytest.mark.parametrize(

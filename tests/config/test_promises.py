@@ -269,7 +269,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "api/access/test_tenants.py::test_voices_are_those_of_a_model_in_memory_and_never_load_one",
         ),
         "`bench`, `bench-serve`": (
-            "cli/bench/test_sweep.py::test_a_server_is_measured_and_the_files_are_written",
+            "cli/bench/test_sweep.py::test_a_server_is_measured_and_the_file_is_written",
             X + "test_metrics",
         ),
         "`/v1/mcp/status`, tools as `tools`, `execute` by `server` and `tool`": (

@@ -70,7 +70,10 @@ def test_a_language_that_the_model_does_not_know_is_refused(loaded: Loaded) -> N
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("language", ["English", "en-GB", "en_US", "auto", "Auto"])
+@pytest.mark.parametrize(
+    "language",
+    ["English", "auto", *(pytest.param(name, marks=pytest.mark.long) for name in ("en-GB", "en_US", "Auto"))],
+)
 def test_a_language_may_be_a_name_or_detected(loaded: Loaded, language: str) -> None:
     done = hear(loaded, language=language)[-1]
     assert isinstance(done, Transcribed)
@@ -133,6 +136,7 @@ def test_a_stream_is_cut_where_it_is_quiet() -> None:
     assert np.array_equal(np.concatenate(pieces), noise)
 
 
+@pytest.mark.long
 @pytest.mark.model
 def test_a_folder_of_weights_alone_hears_the_same(whisper_base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "whisper-base-mlx"  # as mlx-community has them: config.json and weights.npz

@@ -9,6 +9,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.as_on_a_mac.mac import Mac, chosen_mac
+
 VOCABULARY = 320
 EOS = 256
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -259,8 +261,11 @@ ODD_ONES: dict[str, dict[str, Any]] = {
 are tried in a few tests, and at night in schedules too."""
 
 
-def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any) -> Path:
-    """Write a random float32 checkpoint of this architecture into `folder`."""
+def tiny_model(
+    architecture: str, folder: Path, *, seed: int = 7, mac: Mac | None = None, **changes: Any
+) -> Path:
+    """Write a random checkpoint of this architecture into `folder`: float32, or as `mac` has it, or the Mac that the
+    tests run on."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": architecture,
@@ -276,6 +281,9 @@ def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any
         for name, array in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten([(name, array.astype(mx.float32)) for name, array in spread]))
+    mac = mac or chosen_mac()
+    if mac is not None:
+        config = mac.stored(model, config)
     mx.save_safetensors(
         str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), {"format": "mlx"}
     )
@@ -303,8 +311,8 @@ def write_byte_tokenizer(folder: Path) -> None:
 class TinyModels:
     """Each model is made when it is first asked for, once for all tests of a session."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, mac: Mac | None = None) -> None:
+        self._root, self._mac = root, mac
         self._made: dict[str, Path] = {}
 
     def __call__(self, architecture: str, **changes: Any) -> Path:
@@ -312,7 +320,7 @@ class TinyModels:
         named = json.dumps([architecture, changes], sort_keys=True)
         if named not in self._made:
             folder = self._root / f"{len(self._made)}" / architecture
-            self._made[named] = tiny_model(architecture, folder, **changes)
+            self._made[named] = tiny_model(architecture, folder, mac=self._mac, **changes)
         return self._made[named]
 
     def all(self) -> dict[str, Path]:

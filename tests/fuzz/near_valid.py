@@ -135,11 +135,6 @@ RIGHT: Final = (
         known=("top_n", "return_documents", "instruction", "truncate"),
     ),
     Right(
-        "/v1/score",
-        {"model": MODEL, "text_1": "a", "text_2": ["a", "b"]},
-        known=("instruction", "use_activation", "truncate"),
-    ),
-    Right(
         "/v1/tokenize",
         {"model": MODEL, "prompt": "a b"},
         known=("messages", "add_special_tokens", "return_token_strs"),

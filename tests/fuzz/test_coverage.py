@@ -1,4 +1,4 @@
-"""Atheris at every reader of strangers' bytes: seconds here, minutes in `make test-all`.
+"""Atheris at every reader of strangers' bytes in `make test-all`; its seeds are read in `make test` too.
 
 `PIPPIN_FUZZ_MINUTES` is the time of all long fuzzers together.
 """
@@ -41,6 +41,7 @@ def fuzz(name: str, seconds: int, folder: Path) -> None:
     assert inputs > 0
 
 
+@pytest.mark.long
 def test_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:
     fuzz("everything", 3, tmp_path)
 

@@ -177,8 +177,7 @@ def named(file: str, tool: str | None, reasoning: str | None) -> Family:
 
 
 BY_NAME = (
-    named("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron", "implicit_think"),
-    named("poolside-Laguna-XS-2.1", "poolside_v1", "think"),
+    named("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "qwen3_coder", "implicit_think"),
     named("StepFun3.5-Flash", "step3p5", "implicit_think"),
     named("Qwen-Qwen3-0.6B", "qwen", "mixed_think_tool_handoff"),
     named("muse-glimmer", "atem", "muse_spark"),

@@ -1,12 +1,9 @@
 """The tables of docs/formats.md, made from the formats; `python -m tests.output.formats_table` writes."""
 
-import importlib
-import pkgutil
 from pathlib import Path
 
-from pippin.output import tool_parsers
-from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.reasoning_formats import REASONING_FORMATS
+from pippin.output.formats import tool_format, tool_format_names
+from pippin.output.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
 
@@ -14,19 +11,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
-MOST_NAMED = 4  # templates
+MOST_NAMED = 1  # templates
 BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 
 def tool_table() -> str:
     rows = []
-    for found, doc in tool_formats():
+    for found in sorted(set(map(tool_format, tool_format_names())), key=lambda form: form.name):
         families = [
             family
             for family in (*FAMILIES, *BY_NAME)
             if family.tool == found.name and family.writes != "nothing"
         ]
-        rows.append(row(found, doc, BY_HAND.get(found.name) or verified(families)))
+        rows.append(row(found, BY_HAND.get(found.name) or verified(families)))
     return "\n".join(rows)
 
 
@@ -41,7 +38,7 @@ def reasoning_table() -> str:
             and family.writes != "nothing"
             and family.thoughts
         ]
-        rows.append(row(found, found.about, verified(families)))
+        rows.append(row(found, verified(families)))
     return "\n".join(rows)
 
 
@@ -49,23 +46,16 @@ def verified(families: list[Family]) -> str:
     if not families:
         return "no real template"
     names = list(dict.fromkeys(f"`{family.file}`" for family in families))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f", {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def tool_formats() -> list[tuple[ToolFormat, str]]:
-    found = []
-    for entry in pkgutil.iter_modules(tool_parsers.__path__):
-        module = importlib.import_module(f"{tool_parsers.__name__}.{entry.name}")
-        found.append((module.FORMAT, (module.__doc__ or "").splitlines()[0]))
-    return sorted(found, key=lambda pair: pair[0].name)
-
-
-def row(found: ToolFormat | ReasoningFormat, doc: str, verified: str) -> str:
+def row(found: ToolFormat | ReasoningFormat, verified: str) -> str:
     aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
-    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "its name only"
-    known = f" ({aliases})" if aliases else ""
-    return f"- `{found.name}`{known}: {doc} Detected by {signs}, priority {found.priority}. Templates: {verified}."
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs)
+    detected = f"{signs}, priority {found.priority}" if signs else "its name only"
+    known = f"`{found.name}`" + (f" ({aliases})" if aliases else "")
+    return f"- {known}: {found.about} Detected by {detected}. Templates: {verified}."
 
 
 def code(text: str) -> str:

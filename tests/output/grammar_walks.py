@@ -107,8 +107,10 @@ class Walks:
     ) -> list[int] | None:
         if chance.random() < 0.5:
             return None
-        phrase = self.tokens(chance.choice([*liked, *(end.decode() for end in ENDS)]))
-        return phrase if matcher.validate_tokens(phrase) == len(phrase) else None
+        text = chance.choice([*liked, *(end.decode() for end in ENDS)])
+        # A value may contain what ends values where more text follows on the line.
+        phrases = [self.tokens(text + after) for after in ("\n", "<", "")]
+        return next((each for each in phrases if matcher.validate_tokens(each) == len(each)), None)
 
     def _pick(
         self, matcher: llguidance.LLMatcher, chance: random.Random, row: np.ndarray, tokens: list[int]

@@ -7,6 +7,7 @@ import pytest
 
 from pippin.core.completion import collect
 from pippin.core.conversation import Tool
+from pippin.output.formats import tool_format, tool_format_names
 from pippin.output.notations.arguments import object_text
 from pippin.output.reader import Markup
 from tests.output.reading import fold, read, reader_of
@@ -142,6 +143,14 @@ def test_calls_around_one_of_an_unknown_tool_are_found(format: str, text: str, b
     assert between in middle[1]
 
 
+FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
+HEADS = {
+    "harmony": "<|channel|>final<|message|>",
+    "functionary": "all\n<|content|>",
+    "functionary_v32": "all\n",
+    "muse_spark": "to=user<|message|>",
+}
+"""What comes before an answer of formats that have messages."""
 PROSE = [
     "Some models use <tool_call> or <function=x>, others use JSON.",
     "Write `<tool_call>` first, then `<function=write>` and `<parameter=path>`.",
@@ -153,13 +162,14 @@ PROSE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "format", ["json_tools", "qwen3_coder", "qwen", "llama", "auto", "glm47", "mistral", "xlam"]
-)
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("text", PROSE)
 def test_prose_that_mentions_markup_is_text_to_the_letter(format: str, text: str) -> None:
-    assert "".join(part[1] for part in parts(format, text)) == text
-    assert {part[0] for part in parts(format, text)} == {"text"}
+    said = HEADS.get(format, "") + text
+    for pieces in ([said], list(said)):
+        found = fold(read(reader_of(format, tools=OFFERED), pieces))
+        assert "".join(part[1] for part in found) == text
+        assert {part[0] for part in found} == {"text"}
 
 
 @pytest.mark.parametrize("text", PROSE)

@@ -1,12 +1,15 @@
 """What a format's grammar admits, its own reader reads as valid calls."""
 
 import json
+from functools import cache
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec import structs
 
 from pippin.core.conversation import Tool
+from pippin.core.errors import ServerError
 from pippin.output.formats import tool_format, tool_format_names
 from tests.output.grammar_walks import Walks, special_tokens
 from tests.output.reading import fold, read, reader_of
@@ -24,16 +27,25 @@ ORDER = Tool(
             "note": {"type": ["string", "null"]},
             "address": {"$ref": "#/$defs/address"},
             "codes": {"type": "array", "items": {"type": "integer", "maximum": 999}, "maxItems": 3},
-            "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]+$"},
+            "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]+$", "maxLength": 4},
+            "shade": {"$ref": "#/$defs/shade"},
+            "tag": {"anyOf": [{"type": "string", "pattern": "^#[a-z]$"}, {"type": "null"}]},
+            "place": {
+                "anyOf": [
+                    {"type": "string", "enum": ["here", "there"]},
+                    {"allOf": [{"$ref": "#/$defs/shade"}]},
+                ]
+            },
         },
-        "required": ["item", "size", "count", "address", "code"],
+        "required": ["item", "size", "count", "address", "code", "shade", "tag", "place"],
         "$defs": {
+            "shade": {"type": "string", "enum": ["dark", "light"]},
             "address": {
                 "type": "object",
                 "properties": {"zip": {"type": "string", "maxLength": 5}},
                 "required": ["zip"],
                 "additionalProperties": False,
-            }
+            },
         },
     },
 )
@@ -48,6 +60,12 @@ KINDS = ("text", "special")
 SCHEMAS = {tool.name: tool.parameters or {"type": "object"} for tool in TOOLS}
 
 
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.long)], ids=str
+)
+
+
+@cache
 def walks_of(name: str, kind: str) -> Walks:
     """With the format's markers as plain text, or as the special tokens that its family has for them."""
     return Walks(special_tokens(tool_format(name).markers) if kind == "special" else ())
@@ -65,12 +83,13 @@ def assert_valid(calls: list[tuple[str, Any]]) -> None:
         jsonschema.validate(arguments, SCHEMAS[name])
 
 
+@SEEDS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_walk_through_a_required_grammar_is_valid_calls(name: str, kind: str) -> None:
+def test_a_walk_through_a_required_grammar_is_valid_calls(name: str, kind: str, seeds: range) -> None:
     walks = walks_of(name, kind)
     source = tool_format(name).grammar(TOOLS, required=True, parallel=True, special=walks.special)
-    texts = [walks.walk(source, f"{name} {seed}") for seed in range(4)]
+    texts = [walks.walk(source, f"{name} {seed}") for seed in seeds]
     walked = [calls_in(name, text) for text in texts if text]  # a walk may find no end within its limit
     assert walked
     for calls in walked:
@@ -89,16 +108,59 @@ def test_a_named_grammar_calls_that_tool_once(name: str, kind: str) -> None:
         assert_valid(calls)
 
 
+@SEEDS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_call_in_the_text_of_a_strict_grammar_is_valid(name: str, kind: str) -> None:
+def test_a_call_in_the_text_of_a_strict_grammar_is_valid(name: str, kind: str, seeds: range) -> None:
     found = tool_format(name)
     walks = walks_of(name, kind)
     source = found.grammar((ORDER,), required=False, parallel=True, special=walks.special)
     liked = (*found.openers, *found.leading, "order", "look", " ", "{")
-    for seed in range(6):
+    for seed in seeds:
         text = walks.walk(source, f"{name} {seed}", liked=liked, limit=1500)
         assert_valid(calls_in(name, text, alone=False))
+
+
+WHOLE: dict[str, dict[str, Any]] = {
+    "anyOf": {
+        "type": "object",
+        "anyOf": [
+            {"properties": {key: {"type": "integer"}}, "required": [key], "additionalProperties": False}
+            for key in ("a", "b")
+        ],
+    },
+    "dependentRequired": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "dependentRequired": {"a": ["b"]},
+        "additionalProperties": False,
+    },
+    "required": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]},
+    "properties.day.format": {
+        "type": "object",
+        "properties": {"day": {"type": "string", "format": "date"}},
+        "required": ["day"],
+    },
+}
+
+
+def grammar_or_refusal(name: str, tool: Tool) -> str:
+    try:
+        return tool_format(name).grammar((tool,), required=True, parallel=False, special=Walks().special)
+    except ServerError as error:
+        return error.report.message
+
+
+@pytest.mark.parametrize("place", WHOLE)
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_strict_grammar_leaves_out_is_refused_by_tool_and_place(name: str, place: str) -> None:
+    tool = Tool("whole", None, WHOLE[place], strict=True)
+    whole, lax = grammar_or_refusal(name, tool), grammar_or_refusal(name, structs.replace(tool, strict=False))
+    refused = f"The parameters of the tool 'whole' can't be enforced at '{place}'"
+    # llguidance enforces the whole of a schema that it is given.
+    given = [WHOLE[place], *(WHOLE[place]["properties"].values() if "." in place else ())]
+    assert whole.startswith(refused) or any(json.dumps(schema)[1:-1] in whole for schema in given)
+    assert not lax.startswith("The parameters")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -124,6 +186,34 @@ def test_functionarys_grammar_goes_on_in_the_header_that_the_prompt_opens(kind: 
     free = tool_format("functionary").grammar(TOOLS, required=False, parallel=True, special=walks.special)
     assert walks.admits(free, calls)
     assert walks.admits(free, said + calls)
+
+
+ENDED = {
+    "qwen3_coder": (
+        "<tool_call>\n<function=look>\n<parameter=where>\n{}\n</parameter>\n</function>\n</tool_call>", "</parameter>"
+    ),
+    "seed_oss": (
+        "<seed:tool_call>\n<function=look>\n<parameter=where>{}</parameter>\n</function>\n</seed:tool_call>",
+        "</parameter>",
+    ),
+    "glm47": (
+        "<tool_call>look\n<arg_key>where</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>", "</arg_value>"
+    ),
+    "minimax_m2": (
+        '<minimax:tool_call>\n<invoke name="look">\n<parameter name="where">{}</parameter>\n</invoke>\n'
+        "</minimax:tool_call>", "</parameter>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_value_may_contain_its_end_where_more_text_follows(name: str) -> None:
+    walks, (wire, end) = walks_of(name, "text"), ENDED[name]
+    source = tool_format(name).grammar((LOOK,), required=True, parallel=True, special=walks.special)
+    for where in (f"Use {end} to close", f"{end}.", f"a{end}b {end} c", "plain", "a < b </other> c"):
+        text = wire.format(where)
+        assert walks.admits(source, text), text
+        assert calls_in(name, text) == [("look", {"where": where})]
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -351,7 +351,6 @@ QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]
 
 
 @pytest.mark.parametrize("reasoning", [name for name, _ in REASONING])
-@settings(deadline=None, max_examples=60)
 @given(text=QUOTING, cuts=st.data())
 def test_under_a_grammar_an_answer_may_hold_any_marker(
     reasoning: str, text: str, cuts: st.DataObject
@@ -373,7 +372,6 @@ def test_under_a_grammar_an_answer_may_hold_any_marker(
     assert fold(read(reader, [wire[:cut], wire[cut:]]))[-1] == ("text", text)
 
 
-@settings(deadline=None, max_examples=100)
 @given(text=QUOTING)
 def test_without_tokens_for_its_markers_no_answer_of_a_grammar_is_reasoning(text: str) -> None:
     reader = reader_of(None, "qwen3", markup=Markup(grammar="answer"))

@@ -33,6 +33,13 @@ def parts_of(sample: Sample, tokens: Sequence[str], *, spelled: bool, step: int)
     return fold([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
 
 
+def bare(begin: str, wire: str, tokens: list[str]) -> bool:
+    """Whether this begins a call, is no token, and does not stand behind one that begins calls."""
+    head, found, _ = wire.partition(begin)
+    behind = head.rstrip().endswith(tuple(tokens))
+    return bool(found) and not behind and not any(token in begin for token in tokens)
+
+
 MARKED = [sample for sample in SAMPLES if tokens_of(sample)]
 
 
@@ -50,7 +57,7 @@ def test_a_marker_that_is_spelled_out_opens_nothing(sample: Sample) -> None:
     begins = [*found.openers, *found.leading, *found.dropped]
     if sample.reasoning:
         begins += [reasoning_format(sample.reasoning).start, *reasoning_format(sample.reasoning).dropped]
-    if any(begin in sample.wire and not any(token in begin for token in tokens) for begin in begins):
+    if any(bare(begin, sample.wire, [token for token in tokens if token in begins]) for begin in begins):
         pytest.skip("calls of this format may begin with a marker that is no token")
     if found.channels is not None:
         pytest.skip("the prompt may have begun a header of this format")
@@ -58,6 +65,34 @@ def test_a_marker_that_is_spelled_out_opens_nothing(sample: Sample) -> None:
         parts = parts_of(sample, tokens, spelled=True, step=step)
         assert {part[0] for part in parts} <= {"text"}
         assert "".join(part[1] for part in parts) == sample.wire
+
+
+@pytest.mark.parametrize("sample", MARKED, ids=lambda sample: sample.format)
+def test_a_cut_at_any_token_leaks_no_markup(sample: Sample) -> None:
+    """Whatever is sent of a text that a limit cut off is a beginning of what is sent of the whole text."""
+    tokens = tokens_of(sample)
+    pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) + "|.", re.DOTALL)
+    pieces = [found.group() for found in pattern.finditer(sample.wire)]
+    whole = [part for part in sample.parts if part[0] != "tool_call"]
+    for cut in range(len(pieces)):
+        reader = reader_of(
+            sample.format,
+            sample.reasoning,
+            tools=TOOLS,
+            thinking=sample.reasoning == "kimi_k3",
+            markup=Markup(tokens=frozenset(tokens)),
+        )
+        length, events = 0, list[Any]()
+        for piece in pieces[:cut]:
+            if piece in tokens:
+                reader.added_token(length)
+            events += reader.feed(piece)
+            length += len(piece)
+        found = fold(events + reader.finish(truncated=True))
+        said = [part for part in found if part[0] != "tool_call" and part[1].strip()]
+        for number, part in enumerate(said):
+            assert number < len(whole), (cut, part)
+            assert whole[number][1].startswith(part[1].strip()), (cut, part)
 
 
 KEYS = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")

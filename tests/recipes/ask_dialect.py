@@ -6,9 +6,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared.fields import Contract, invalid
-from pippin.api.dialects.shared.frames import COMMENT, event_frame
+from pippin.api.dialects.shared.frames import event_frame
 from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
@@ -39,7 +39,7 @@ class Problem(Struct):
     field: str | None
 
 
-class AskEncoder:
+class AskEncoder(Encoder):
     def __init__(self, run: RunInfo) -> None:
         self._id = ID_PREFIX + run.id
         self._said: list[str] = []
@@ -58,14 +58,8 @@ class AskEncoder:
             case _:
                 return b""
 
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
     def failed(self, report: ErrorReport) -> bytes:
         return event_frame("failed", Problem(report.message, report.param))
-
-    def end(self) -> bytes:
-        return b""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         [choice] = completions[0].choices
@@ -73,7 +67,7 @@ class AskEncoder:
         return msgspec.json.encode(Reply(id=self._id, reply=choice.text("text"), tokens=tokens))
 
 
-class AskDialect:
+class AskDialect(Dialect[None]):
     name = "ask"
     path = "/ask"
     id_prefix = ID_PREFIX
@@ -82,7 +76,6 @@ class AskDialect:
         accepted={"mood": "Answers have none."},
         refused={"answer": "it is what the server gives."},
     )
-    media = "text/event-stream; charset=utf-8"
     answer = Reply
     failure = Problem
 
@@ -96,9 +89,6 @@ class AskDialect:
 
     def encoder(self, decoded: Decoded[None], run: RunInfo) -> AskEncoder:
         return AskEncoder(run)
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return msgspec.json.encode(Problem(report.message, report.param))

@@ -23,9 +23,7 @@ FILTER = '''def best_gap(x: mx.array, gap: mx.array) -> mx.array:
 
 
 '''
-FIELD = (
-    "    best_gap: Annotated[Annotated[float, p.BEST_GAP.wire_bounds] | None, p.BEST_GAP.described] = None\n"
-)
+FIELD = "    best_gap: Annotated[float, p.BEST_GAP.wire_meta] | None = None\n"
 OPTION = (
     "    best_gap: Annotated[Annotated[float, p.BEST_GAP.bounds] | None, default_of(p.BEST_GAP)] = None\n"
 )

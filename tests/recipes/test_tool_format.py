@@ -8,17 +8,20 @@ import pytest
 from tests.recipes.overlay import Overlay, files_of_recipe
 
 FOLDER = "src/pippin/output/tool_parsers/"
-FORMAT = '''"""`<<call>>[{"name": "f", "arguments": {...}}]<</call>>`: of no model at all."""
+FORMAT = '''"""Calls that no model writes."""
 
-from pippin.output.notations.json_envelopes import JsonEnvelope
+from pippin.output.tool_parsers.json_envelopes import JsonEnvelope
 
-FORMAT = JsonEnvelope(
-    name="throw_away",
-    aliases=("nobody",),
-    openers=("<<call>>",),
-    closers=("<</call>>",),
-    signs=(("<<call>>",),),
-    priority=99,
+FORMATS = (
+    JsonEnvelope(
+        about='`<<call>>[{"name": "f", "arguments": {...}}]<</call>>`: of no model at all.',
+        name="throw_away",
+        aliases=("nobody",),
+        openers=("<<call>>",),
+        closers=("<</call>>",),
+        signs=(("<<call>>",),),
+        priority=99,
+    ),
 )
 '''
 ANSWER = 'Let me look.<<call>>[{"name": "look", "arguments": {"at": ["a", {"b": 1}]}}]<</call>>Done.'

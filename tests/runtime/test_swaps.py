@@ -291,7 +291,7 @@ def two_scripted(folder: Path) -> list[ModelInfo]:
 
 
 def test_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
-    swaps_leave_nothing(two_scripted(tmp_path), 10)
+    swaps_leave_nothing(two_scripted(tmp_path), 4)
 
 
 @pytest.mark.long

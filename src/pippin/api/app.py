@@ -21,13 +21,12 @@ from pippin.api.batches.batches import Batches
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
-from pippin.api.routing import VERSION, Api, both
+from pippin.api.routing import VERSION, Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
 from pippin.api.telemetry.observer import Observer, Unobserved
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
-from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
@@ -51,12 +50,12 @@ def create_app(
     keys = KeysInForce(options)
     live.follow(keys.adopt)  # before the followers that check requests against the keys
     observer = observer_of(settings)
-    limits = limits_of(options)
     dialects = find_dialects()
     errors = Errors(dialects)
-    media = MediaResolver(options)
+    limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
+    access = Access(keys=keys, limits=limits, errors=errors)
     tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
-    handler = Handler(service, options, observer, limits, media, tools)
+    handler = Handler(service, options, observer, limits, MediaResolver(options), tools)
     batches = batches or Batches(options)
     for follower in (tools, handler, batches):
         live.follow(follower.adopt)
@@ -65,14 +64,10 @@ def create_app(
         settings=live,
         handler=handler,
         dialects=dialects,
-        errors=errors,
+        access=access,
         observer=observer,
         store=open_store(options),
-        media=media,
-        tool_servers=tools.servers,
         batches=batches,
-        keys=keys,
-        limits=limits,
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
@@ -83,19 +78,15 @@ def create_app(
         },
     )
     batches.connect(app, handler.answers, keys)
-    return ExchangeFrame(_guarded(app, live, keys, errors), observer.http)
+    return ExchangeFrame(_guarded(app, live, access), observer.http)
 
 
-def limits_of(options: ServerOptions) -> Limits:
-    return Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
-
-
-def _guarded(app: ASGIApp, live: LiveSettings, keys: KeysInForce, errors: Errors) -> ASGIApp:
+def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
     """Wrap the application in the bound on bodies, the guard, CORS, and the catcher of unexpected errors."""
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, options, keys, errors)
+    app = guard = Guard(app, options, access.keys, access.errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(
@@ -107,7 +98,7 @@ def _guarded(app: ASGIApp, live: LiveSettings, keys: KeysInForce, errors: Errors
             allow_credentials=False,
             allow_private_network=True,
         )
-    return LastCatcher(app, errors)
+    return LastCatcher(app, access.errors)
 
 
 def observer_of(settings: Settings) -> Observer:

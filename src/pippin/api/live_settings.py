@@ -55,10 +55,6 @@ class LiveSettings:
         if reloaded.needs_restart:
             log.warning("A restart is needed to change %s.", ", ".join(reloaded.needs_restart))
 
-    async def adopt(self, settings: Settings) -> None:
-        """Take over settings that another process has changed."""
-        await self._take_over(Reloaded(settings=settings, changed=("settings",)))
-
     async def _take_over(self, reloaded: Reloaded, *, files: bool = False) -> Reloaded:
         """`files`: files that the settings name, such as the key file, may have changed too."""
         self.settings = reloaded.settings

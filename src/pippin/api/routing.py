@@ -16,7 +16,6 @@ from pippin.api.access.exchange import routed
 from pippin.api.access.keys import KeysInForce
 from pippin.api.access.limits import Limits
 from pippin.api.answers.handler import Handler
-from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
@@ -25,8 +24,16 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
-from pippin.mcp import ToolServers
 from pippin.service import Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may come in, how much they may ask, and how a refusal is told."""
+
+    keys: KeysInForce
+    limits: Limits
+    errors: Errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +44,10 @@ class Api:
     settings: LiveSettings
     handler: Handler
     dialects: Mapping[str, AnyDialect]
-    errors: Errors
+    access: Access
     observer: Observer
     store: ResponseStore
-    media: MediaResolver
-    tool_servers: ToolServers
     batches: Batches
-    keys: KeysInForce
-    limits: Limits
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

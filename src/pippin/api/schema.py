@@ -71,6 +71,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     structs = list(dict.fromkeys(structs))
     references, components = msgspec.json.schema_components(structs, ref_template=REFERENCE)
     reference_of = dict(zip(structs, references, strict=True))
+    _describe(components)
     paths: dict[str, dict[str, Any]] = {}
     for route in documented:
         address = re.sub(r":path}", "}", route.path)
@@ -95,6 +96,15 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
         },
         "security": [{}, {"bearer": []}, {"key": []}],
     }
+
+
+def _describe(components: dict[str, Any]) -> None:
+    """Move the description of a type that may be null to its field, where readers look for it."""
+    for component in components.values():
+        for field in component.get("properties", {}).values():
+            for kind in field.get("anyOf", ()):
+                if "description" in kind:
+                    field.setdefault("description", kind.pop("description"))
 
 
 def _operation(

@@ -1,16 +1,15 @@
-"""SQLite, in a file or in memory: opening, migration, and setting aside of unusable files.
+"""SQLite, in a file or in memory: opening, and setting aside of unusable files.
 
-Tables are defined by the rooms that use them: `storage/` and `batches/`.
+Tables are defined by the rooms that use them: `stored_responses/` and `batches/`.
 """
 
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pippin.core.errors import ServerError
 
@@ -21,15 +20,11 @@ USELESS: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 """SQLite's codes for a file that is no database or is damaged. Any other error, such as a full disk, may pass."""
 
 
-@dataclass(frozen=True)
-class Schema:
-    """The tables of a database, and the migrations of files that an older Pippin wrote."""
+class Schema(NamedTuple):
+    """The tables of a database: statements that create what does not exist yet."""
 
     version: int
     tables: str
-    """Statements that create what does not exist yet."""
-    migrations: Mapping[int, Callable[[sqlite3.Connection], None]] = field(default_factory=dict)
-    """By the version of the file. Each migrates to the version of the schema."""
 
 
 class SQLite:
@@ -114,11 +109,9 @@ def _opened(path: Path, schema: Schema) -> SQLite:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, schema.version, *schema.migrations):
+        if version not in (0, schema.version):
             raise _UselessError(f"is of version {version}, which this Pippin cannot read")
         connection.executescript(schema.tables)
-        if version in schema.migrations:
-            schema.migrations[version](connection)
         connection.execute(f"PRAGMA user_version = {schema.version}")
         connection.commit()
     except BaseException as error:

@@ -3,18 +3,15 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
-from pippin.catalog.info import is_full
+from pippin.catalog.info import RECURRENT, is_full
 from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
-from pippin.config.options.model import ModelOptions, machines_of
+from pippin.config.options.model import ModelOptions, cache_bits, machines_of
 from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.safetensors import StoredArray, find_header
-
-AutoDtype = Literal["stored", "float32"]
-"""The result of `dtype: auto`: "float32" on a CPU, where weights are dequantised, else "stored"."""
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
@@ -42,8 +39,6 @@ KERNEL_DECODERS: Final = frozenset(
 conditions."""
 KERNEL_ENCODERS: Final = frozenset({"bert", "xlm-roberta", "modernbert"})
 """Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
-WITH_WINDOWS: Final = frozenset({"gemma3_text", "gpt_oss", "llama", "mistral"})
-"""Those of `KERNEL_DECODERS` of which some layers may attend to the last tokens alone."""
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 UNPACKED: Final = ("F8_E4M3", "I8", "U8")
@@ -51,20 +46,17 @@ UNPACKED: Final = ("F8_E4M3", "I8", "U8")
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
-def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Bytes of the weights (a drafter's too) and of the process that holds them; the KV cache comes on top.
-
-    `auto` is the device's result for `dtype: auto`; without it, it follows from what is installed here.
-    """
+def footprint(info: ModelInfo, options: ModelOptions) -> int:
+    """Bytes of the weights (a drafter's too) and of the process that holds them; the KV cache comes on top."""
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
     folder = Path(info.path)
-    drafters = drafter_bytes(options, auto) + _expert_bytes(folder, options)
-    if auto is None and not is_repacked(folder):  # the kernels do not run repacked models
-        config = find_json(folder / "config.json") or {}
-        weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
-        return process_bytes(config, info.kind) + drafters + (weights or info.size_bytes)
-    return PROCESS_BYTES + drafters + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+    beside = drafter_bytes(options) + _expert_bytes(folder, options)
+    if is_repacked(folder):  # the kernels do not run repacked models
+        return PROCESS_BYTES + beside + (weight_bytes(folder, _value_bytes(options)) or info.size_bytes)
+    config = find_json(folder / "config.json") or {}
+    weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
+    return process_bytes(config, info.kind) + beside + (weights or info.size_bytes)
 
 
 def _expert_bytes(folder: Path, options: ModelOptions) -> int:
@@ -81,12 +73,12 @@ def process_bytes(config: Json, kind: ModelKind) -> int:
     return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
-def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
+def drafter_bytes(options: ModelOptions) -> int:
     """Bytes of the weights that draft beside the model. Embeddings in a draft head's file count even
     if the model's replace them, because both are in memory during the load."""
     if options.draft_model_path is None:
         return 0
-    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options, auto))
+    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options))
 
 
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
@@ -102,21 +94,29 @@ def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "lang
     return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
 
 
-def context_bytes(config: Json, tokens: int, value_bytes: int) -> int | None:
-    """Bytes of the keys and values of one sequence; None for an architecture that is not in `KERNEL_DECODERS`: its
-    layers may keep something else."""
+def context_bytes(config: Json, tokens: int, value_bytes: int, options: ModelOptions) -> int | None:
+    """Bytes of the keys and values of one sequence, as config.json tells them; `value_bytes` is the size of a number
+    that is not quantised. None where it does not tell its heads. The state of recurrent layers, of a constant size, is
+    not counted."""
     text = table(config.get("text_config")) or config
-    name, heads = text.get("model_type"), whole(text.get("num_attention_heads"))
-    layers, hidden = whole(text.get("num_hidden_layers")), whole(text.get("hidden_size"))
-    if name not in KERNEL_DECODERS or heads is None or layers is None or hidden is None:
+    heads, hidden = whole(text.get("num_attention_heads")), whole(text.get("hidden_size"))
+    layers = whole(text.get("num_hidden_layers"))
+    if heads is None or hidden is None or layers is None:
         return None
-    window = whole(text.get("sliding_window")) if name in WITH_WINDOWS else None
-    full = layers if window is None else sum(is_full(text, place) for place in range(layers))
-    if window is not None and text.keys().isdisjoint(("layer_types", "sliding_window_pattern")):
-        return None  # which layers have it is the library's to say
-    remembered = full * tokens + (layers - full) * min(tokens, window or tokens)
-    head = whole(text.get("head_dim")) or hidden // heads
-    return remembered * 2 * (whole(text.get("num_key_value_heads")) or heads) * head * value_bytes
+    full = 0 if text.get("model_type") in RECURRENT else sum(is_full(text, place) for place in range(layers))
+    window = whole(text.get("sliding_window"))
+    in_windows = 0 if window is None else (layers - full) * min(tokens, window)
+    if "kv_lora_rank" in text:
+        # An index keeps its vectors beside the latent ones, in a cache of keys and values.
+        named = ("kv_lora_rank", "qk_rope_head_dim", "index_head_dim", "index_head_dim")
+        latent = sum(whole(text.get(name)) or 0 for name in named)
+        return (full * tokens + in_windows) * latent * value_bytes
+    numbers = (whole(text.get("num_key_value_heads")) or heads) * (
+        whole(text.get("head_dim")) or hidden // heads
+    )
+    packed = 2 * value_bytes / options.kv_group_size  # the scale and offset of a group
+    widths = [value_bytes if bits is None else bits / 8 + packed for bits in cache_bits(options)]
+    return int(full * tokens * numbers * sum(widths)) + in_windows * numbers * 2 * value_bytes
 
 
 def weight_bytes(folder: Path, value_bytes: int | None) -> int:
@@ -143,7 +143,7 @@ def _loaded_bytes(
     arrays: Iterable[tuple[str, StoredArray]], config: Json, options: ModelOptions, kind: ModelKind
 ) -> int:
     """Bytes of the weights, depending on what is installed here."""
-    settings, widened = _quantization(config), _value_bytes(options, None)
+    settings, widened = _quantization(config), _value_bytes(options)
     if not runs_on_kernels(config, options, kind):
         return sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
     encodes = config.get("model_type") in KERNEL_ENCODERS
@@ -160,13 +160,12 @@ def _quantization(config: Json) -> Json:
     return table(config.get("quantization")) or table(config.get("quantization_config"))
 
 
-def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
+def _value_bytes(options: ModelOptions) -> int | None:
     match options.dtype:
         case "float32":
             return 4
         case "auto":
-            decided = auto or ("float32" if accelerator() == "cpu" else "stored")
-            return 4 if decided == "float32" else None
+            return 4 if accelerator() == "cpu" else None
         case _:
             # Quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints.
             return None

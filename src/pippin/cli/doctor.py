@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pippin import __version__
 from pippin.cli.local import open_catalog, roots
-from pippin.cli.running import address, is_there, running_servers
+from pippin.cli.running import address, ask, is_there, running_servers
 from pippin.cli.terminal import size
 from pippin.config import environment
 from pippin.config.errors import ConfigError, install_command
@@ -195,19 +196,26 @@ def check_python() -> Iterator[Finding]:
     yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
 
 
-def check_arrays() -> Iterator[Finding]:
-    """Imports MLX in a child process, because a broken MLX may crash its process."""
+def arrays() -> dict[str, Any]:
+    """The output of `pippin.engines.device`, or why there is none as `error`. MLX is imported in a child process,
+    because a broken MLX may crash its process."""
     command = [sys.executable, "-m", "pippin.engines.device"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        yield Finding("problem", f"MLX did not import within {SECONDS} seconds.")
-        return
+        return {"error": f"MLX did not import within {SECONDS} seconds."}
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("problem", f"MLX does not import ({last}). On Linux: {install_command('cpu')}")
+        return {"error": f"MLX does not import ({last}). On Linux: {install_command('cpu')}"}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def check_arrays() -> Iterator[Finding]:
+    report = arrays()
+    if "error" in report:
+        yield Finding("problem", report["error"])
         return
-    report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
     yield products(report)
     yield from metal_kernels(report)
@@ -288,6 +296,24 @@ def _settings() -> Settings:
         return load(Sources())
     except ConfigError:
         return Settings(server=ServerOptions())
+
+
+def report(parsed: Namespace) -> dict[str, Any]:
+    """What to send with a question: this machine as MLX sees it, what is wrong with it, and how near the batches of
+    loaded models are to single sequences. There are no paths, keys or texts in it."""
+    models: list[dict[str, Any]] = []
+    if is_there(parsed):
+        listed = ask(parsed, "GET", "/v1/models")["data"]
+        told = [ask(parsed, "GET", f"/v1/models/{each['id']}") for each in listed if each["loaded"]]
+        models = [{"id": each["id"], **each["metadata"], "agreement": each.get("agreement")} for each in told]
+    return {
+        "pippin": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "mlx": arrays(),
+        "findings": [each.text for each in check_mac() if each.state != "ok"],
+        "models": models,
+    }
 
 
 CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (

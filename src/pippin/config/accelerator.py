@@ -1,15 +1,13 @@
 """Which device MLX computes on, and how much memory it has; found without importing MLX."""
 
 import contextlib
-import ctypes
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import psutil
 
@@ -17,7 +15,7 @@ Accelerator = Literal["metal", "cuda", "cpu"]
 
 CUDA_BUILDS: Final = ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda")
 DRIVER: Final = Path("/proc/driver/nvidia/version")
-NVML: Final = "libnvidia-ml.so.1"
+CARD: Final = ("nvidia-smi", "--id=0", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 WIRED_LIMIT: Final = ("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
 WORKING_SHARE: Final = 0.9  # of a GPU's working set; the rest is for what a step computes
 
@@ -55,35 +53,25 @@ def model_memory(share: float) -> int:
 def working_set() -> int:
     """Bytes that macOS lets a GPU keep resident: `iogpu.wired_limit_mb` where the operator has set it, else two thirds
     of the memory of Macs up to 36 GB, and three quarters of larger ones."""
+    limit = _told(WIRED_LIMIT)
+    if limit:
+        return limit << 20
     memory = int(psutil.virtual_memory().total)
-    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-        found = subprocess.run(WIRED_LIMIT, capture_output=True, text=True, timeout=5, check=True).stdout
-        if int(found) > 0:
-            return int(found) << 20
     return memory * 2 // 3 if memory <= 36 << 30 else memory * 3 // 4
 
 
-class _Memory(ctypes.Structure):
-    """NVML's `nvmlMemory_t`."""
+@cache
+def card_memory() -> int | None:
+    """Bytes of the first NVIDIA card, according to its driver; None if that does not tell."""
+    found = _told(CARD)
+    return None if found is None else found << 20
 
-    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
-
-def card_memory(open_library: Callable[[str], Any] = ctypes.CDLL) -> int | None:
-    """Bytes of the first NVIDIA card, according to its driver's library; None if that fails."""
-    try:
-        nvml = open_library(NVML)
-        if nvml.nvmlInit_v2() != 0:
-            return None
-    except (OSError, AttributeError):
-        return None
-    device, memory = ctypes.c_void_p(), _Memory()
-    try:
-        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != 0:
-            return None
-        return int(memory.total) if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0 else None
-    finally:
-        nvml.nvmlShutdown()
+def _told(command: tuple[str, ...]) -> int | None:
+    """The number that a program prints; None if it prints none or fails."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        return int(subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout)
+    return None
 
 
 def _installed(package: str) -> bool:

@@ -116,21 +116,17 @@ class Message(Struct, frozen=True, omit_defaults=True):
 def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:
     """The index of the user's message that the answer is for; None if the last turn is of a tool.
 
-    What stands in one turn with a tool's result comes from the tool as well: some agents send its pictures and
-    documents as the user's. `continued`: the last message is the beginning of the answer.
+    `continued`: the last message is the beginning of the answer.
     """
-    found = None
     for index in reversed(range(len(messages) - continued)):
         match messages[index].role:
-            case "user" if found is None:
-                found = index
-            case "tool":
+            case "user":
+                return index
+            case "tool" | "assistant":
                 return None
-            case "assistant":
-                break
             case _:
                 pass
-    return found
+    return None
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):

@@ -193,6 +193,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     active_bytes: int = 0  # of the array allocator
     peak_bytes: int = 0
     cached_bytes: int = 0
+    agreement: str = ""  # how near batches are to what sequences give alone, as the trials at the load found
     draft_tokens: int = 0
     accepted_tokens: int = 0
     draft_seconds: float = 0.0  # spent proposing tokens, without the steps that verify them

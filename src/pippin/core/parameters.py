@@ -52,17 +52,13 @@ class Parameter(Struct, frozen=True, kw_only=True):
         return Meta(gt=low, le=high) if self.above_low else Meta(ge=low, le=high)
 
     @property
-    def wire_bounds(self) -> Meta:
-        """The range that clients may send."""
-        if self.wire is None:
-            return self.bounds
-        low, high = self.wire
-        return Meta(ge=self._number(low), le=self._number(high))
-
-    @property
-    def described(self) -> Meta:
-        """The help for clients."""
-        return Meta(description=f"{self.help} {self.wire_help}".strip())
+    def wire_meta(self) -> Meta:
+        """The range that clients may send, and the help for them."""
+        told = f"{self.help} {self.wire_help}".strip()
+        low, high = map(self._number, self.wire or (self.low, self.high))
+        if self.above_low and self.wire is None:
+            return Meta(gt=low, le=high, description=told)
+        return Meta(ge=low, le=high, description=told)
 
     @property
     def range(self) -> str:

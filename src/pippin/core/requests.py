@@ -168,9 +168,8 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     include_stop: bool = False  # keep the stop string in the output
     ignore_eos: bool = False
     max_tokens: int | None = None
-    cut_max_tokens: bool = (
-        False  # the API makes every client name a length: more than is allowed is cut, not refused
-    )
+    # Where an API makes every client name a length, more than is allowed is cut, not refused.
+    cut_max_tokens: bool = False
     min_tokens: int = 0
     n: int = 1
     logprobs: int | None = None

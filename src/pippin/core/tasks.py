@@ -102,11 +102,10 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Text | Image | Video, ...]
-    query: str | None = None  # overrides the request's query (`/v1/score` compares pairs)
 
 
 class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
-    """Score each document against the query (`/v1/rerank`, `/v1/score`)."""
+    """Score each document against the query (`/v1/rerank`)."""
 
     model_kind = "reranking"
     verb = "rank texts"
@@ -115,7 +114,6 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     query_media: tuple[Image | Video, ...] = ()  # placed before the query's text
     documents: tuple[RerankDocument, ...]
     instruction: str | None = None
-    raw_scores: bool = False
     overflow: Literal["error", "truncate"] | None = None
 
     def text_length(self) -> int:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import psutil
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
 from pippin.core.errors import ServerError
@@ -103,6 +103,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     free: int  # the free part of that memory, now
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     most_arrays: int | None = None  # that can be there at once (Metal)
+    largest_array: int | None = None  # bytes (Metal)
     cores: int = 1
 
 
@@ -118,6 +119,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     # Bytes from which MLX waits for memory, and then refuses it; None leaves MLX's own limit.
     allocation_limit: int | None = None
     most_cached_arrays: int | None = None  # of the prefix cache
+    largest_array: int | None = None  # bytes; None for no bound
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
     overlaps: bool = True  # the device computes while the host goes on
@@ -159,6 +161,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         wired_limit=_wired_limit(facts, options, memory_bytes),
         allocation_limit=None if on_cpu else min(facts.working_set, facts.memory),
         most_cached_arrays=None if facts.most_arrays is None else facts.most_arrays // 2,
+        largest_array=facts.largest_array,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         # On a CPU, MLX's queue takes a few operations and then blocks the caller.
@@ -221,8 +224,11 @@ class MemoryShares(Struct, frozen=True, kw_only=True):
     prefixes: int
 
 
-def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> MemoryShares:
-    """Divide the memory that the weights leave. Raises `ServerError("load_failed")` when they leave none."""
+def share_memory(
+    plan: DevicePlan, options: ModelOptions, weight_bytes: int, most: int | None = None
+) -> MemoryShares:
+    """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
+    `ServerError("load_failed")` when the weights leave none."""
     free = plan.memory_limit - weight_bytes
     if free <= 0:
         raise weights_too_large(weight_bytes, plan.memory_limit)
@@ -231,7 +237,8 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
         wanted = options.cache_memory_mb
         prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
         prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
-    return MemoryShares(sequences=max(free - prefixes, free // 8), prefixes=prefixes)
+    sequences = max(free - prefixes, free // 8)
+    return MemoryShares(sequences=sequences if most is None else min(sequences, most), prefixes=prefixes)
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
@@ -262,12 +269,14 @@ def find_facts() -> DeviceFacts:
     accelerator: Accelerator = "cpu"
     total, free, working_set = memory.total, memory.available, memory.total
     most_arrays: int | None = None
+    largest_array: int | None = None
     if mx.default_device().type == mx.DeviceType.gpu:
         info = mx.device_info()
         accelerator = "metal" if system == "Darwin" else "cuda"
         if accelerator == "metal":
             working_set = int(info.get("max_recommended_working_set_size", total))
             most_arrays = int(info["resource_limit"]) if "resource_limit" in info else None
+            largest_array = int(info["max_buffer_length"]) if "max_buffer_length" in info else None
         else:
             total = int(info.get("total_memory", info.get("memory_size", total)))
             free = int(info.get("free_memory", total))
@@ -279,6 +288,7 @@ def find_facts() -> DeviceFacts:
         free=free,
         working_set=working_set,
         most_arrays=most_arrays,
+        largest_array=largest_array,
         cores=os.cpu_count() or 1,
     )
 
@@ -393,6 +403,7 @@ def report() -> dict[str, object]:
         "busy": busy,
         "architecture": mx.device_info().get("architecture"),
         "nax_kernels": has_nax_kernels(Path(mx.__file__).parent),
+        "facts": to_builtins(find_facts()),
     }
 
 

@@ -104,7 +104,7 @@ class RerankingPreparer:
         tokens = sum(len(sequence.tokens) for sequence in sequences)
 
         def answer(logits: Floats) -> Event:
-            scores = logits[:, 0] if task.raw_scores else 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
+            scores = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
             return Ranked(tuple(float(score) for score in scores), tokens)
 
         return EncodingJob(id, Accepted(tokens), sequences, answer)
@@ -131,8 +131,7 @@ class RerankingPreparer:
     def _seen(self, conversations: ConversationPreparer, task: Rerank, index: int) -> EncoderInput:
         """The pair as a question to a vision model, in the words and order of mlx-vlm's `_vl_messages`."""
         document = task.documents[index]
-        written = document.query or task.query
-        query = (*task.query_media, *((Text(written),) if written else ()))
+        query = (*task.query_media, *((Text(task.query),) if task.query else ()))
         asked: tuple[Part, ...] = (
             Text(f"<Instruct>: {task.instruction or SEEN_INSTRUCTION}"),
             Text("<Query>:"),
@@ -148,7 +147,7 @@ class RerankingPreparer:
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
         text = plain_text(document, param)
         try:
-            sequence, length = build(document.query or task.query, text, truncating=truncating)
+            sequence, length = build(task.query, text, truncating=truncating)
         except TooLong as error:
             raise self._too_long(f"{param} and the query have {error.least} tokens or more", param) from None
         if length > self.tokenizer.limit and not truncating:

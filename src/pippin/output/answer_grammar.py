@@ -1,8 +1,7 @@
 """The grammar of a whole answer: a client's grammar, and the markers that the model family puts around it."""
 
-from pippin.output.grammars import Grammar
-from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.tool_format import SpecialToken
+from pippin.output.grammars import Grammar, SpecialToken
+from pippin.output.reasoning_formats import ReasoningFormat
 
 BLANKS = r"/[ \t\r\n]{1,4}/"
 """Whitespace after the end of reasoning. It is bounded, because small models can get stuck writing whitespace."""

@@ -17,14 +17,17 @@ from pippin.core.requests import JsonSchema, OutputFormat
 from pippin.output.schemas import resolve
 from pippin.output.stream import Check
 
-LONGEST_TEXT: Final = 1 << 18  # characters of JSON that are checked
-MOST_VALUES: Final = 50_000  # inside of one JSON text
-MOST_PARTS: Final = 5_000  # of a schema with its references followed, as deep as the value
-MOST_STEPS: Final = 1_000_000  # values times parts that apply to them
-MOST_MATCHED: Final = 200_000  # characters times patterns that they are matched with
+# Within these bounds a check takes some 20 ms at most, for which all answers of the model wait.
+LONGEST_TEXT: Final = 1 << 17  # characters of JSON that are checked
+LARGEST_SCHEMA: Final = 1 << 16  # bytes of its JSON, all of which is compiled
+LARGEST_WITH_PATTERNS: Final = 1 << 11
+MOST_VALUES: Final = 10_000  # inside of one JSON text
+MOST_PARTS: Final = 500  # of a schema with its references followed, as deep as the value
+MOST_STEPS: Final = 20_000  # values times parts that apply to them
+MOST_MATCHED: Final = 100_000  # characters times patterns that they are matched with
 BACKTRACKED: Final = 50  # characters in which a pattern that looks around takes as long as one that does not
 MOST_BACKTRACKS: Final = 500
-LARGEST_PATTERN: Final = 1 << 16  # bytes, compiled
+LARGEST_PATTERN: Final = 1 << 15  # bytes, compiled
 LONGEST_REASON: Final = 200  # characters
 
 _BESIDE_LISTS: Final = ("allOf", "anyOf", "oneOf")
@@ -120,6 +123,9 @@ def _told(path: list[str | int], message: str) -> str:
 def _is_quick(schema: Any, value: Any, length: int) -> bool:
     """Whether a check of a value takes few steps: an upper bound, as if each part applied to all values that lie as
     deep as those that it may apply to."""
+    written = msgspec.json.encode(schema)
+    if len(written) > (LARGEST_WITH_PATTERNS if b'"pattern' in written else LARGEST_SCHEMA):
+        return False
     parts = steps = matched = seen = 0
     level, values = [schema], [value]
     while level and values:

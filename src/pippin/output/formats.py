@@ -5,13 +5,14 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pippin.core.errors import ServerError
 from pippin.output import tool_parsers
-from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.reasoning_formats import REASONING_FORMATS
+from pippin.output.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
+
+Format = TypeVar("Format", ToolFormat, ReasoningFormat)
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,12 @@ class Detected:
 
 def tool_format(name: str) -> ToolFormat:
     """The format with that name or alias. Raises `ServerError`, which lists the names."""
-    found = _tool_formats().get(_normal(name))
-    if found is None:
-        raise _unknown("tool-call format", name, tool_format_names())
-    return found
+    return _known(_tool_formats(), "tool-call format", name)
 
 
 def reasoning_format(name: str) -> ReasoningFormat:
     """The format with that name or alias. Raises `ServerError`, which lists the names."""
-    found = _reasoning_formats().get(_normal(name))
-    if found is None:
-        raise _unknown("reasoning format", name, reasoning_format_names())
-    return found
+    return _known(_reasoning_formats(), "reasoning format", name)
 
 
 def tool_format_names() -> list[str]:
@@ -59,16 +54,17 @@ def detect(template: str, architecture: str | None = None) -> Detected:
     )
 
 
-def _distinct(formats: dict[str, Any]) -> list[Any]:
+def _distinct(formats: dict[str, Format]) -> list[Format]:
     return [found for name, found in formats.items() if name == found.name]
 
 
 @cache
 def _tool_formats() -> dict[str, ToolFormat]:
     modules = pkgutil.iter_modules(tool_parsers.__path__)
-    return _by_name(
-        importlib.import_module(f"{tool_parsers.__name__}.{each.name}").FORMAT for each in modules
-    )
+    found: list[ToolFormat] = []
+    for each in modules:
+        found += importlib.import_module(f"{tool_parsers.__name__}.{each.name}").FORMATS
+    return _by_name(sorted(found, key=lambda form: form.name))
 
 
 @cache
@@ -86,9 +82,9 @@ def _by_name(found_formats: Iterable[Any]) -> dict[str, Any]:
     return formats
 
 
-def _normal(name: str) -> str:
-    return name.strip().lower().replace("-", "_")
-
-
-def _unknown(what: str, name: str, known: list[str]) -> ServerError:
-    return ServerError("invalid_request", f"There is no {what} {name!r}. Known are: {', '.join(known)}.")
+def _known(formats: dict[str, Format], what: str, name: str) -> Format:
+    found = formats.get(name.strip().lower().replace("-", "_"))
+    if found is None:
+        names = ", ".join(sorted(formats))
+        raise ServerError("invalid_request", f"There is no {what} {name!r}. Known are: {names}.")
+    return found

@@ -2,12 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.schemas import types_of
-from pippin.output.tool_format import SpecialToken
+from pippin.core.errors import ServerError
+from pippin.output.schemas import resolve, types_of
+
+SpecialToken = Callable[[str], "int | bool | None"]
+"""The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
 
 ANY = "/(?s:.*)/"
 _PLAIN = {"type", "description", "title", "default", "items", "properties"}
@@ -16,6 +19,14 @@ MAYBE_LINE = '"\\n"?'
 _ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
 _NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
+_ABOUT_ARGUMENTS = (
+    *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "$dynamicRef", "enum", "const", "propertyNames"),
+    *("dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties"),
+)
+"""Keywords that are about all arguments together."""
+_ABOUT_TEXTS = ("format", "allOf", "not", "if", "$dynamicRef")
+"""Keywords that are enforced in JSON, but not in strings without quotes."""
+_DEEPEST = 16  # references and options that are followed one after the other
 
 
 def string(text: str) -> str:
@@ -34,13 +45,24 @@ def _without(pattern: str, markers: list[str]) -> str:
 
 
 class Grammar:
-    """Rules under construction. Expressions are Lark source; special tokens are written by id."""
+    """Rules under construction. Expressions are Lark source; special tokens are written by id.
+
+    `tools` may be called: at least one of them if `required`, and several at a time if `parallel`.
+    """
 
     def __init__(
-        self, special: SpecialToken, openers: tuple[str, ...] = (), leading: tuple[str, ...] = ()
+        self,
+        special: SpecialToken,
+        openers: tuple[str, ...] = (),
+        leading: tuple[str, ...] = (),
+        tools: tuple[Tool, ...] = (),
+        *,
+        required: bool = False,
+        parallel: bool = False,
     ) -> None:
         """Free text must not contain any of `openers`, nor begin with any of `leading`, which are single characters:
         after them, the grammar only admits a call."""
+        self.tools, self.required, self.parallel = tools, required, parallel
         self._special = special
         self._rules: list[str] = []
         self._openers = [opener for opener in openers if not self.is_special(opener)]
@@ -94,17 +116,40 @@ class Grammar:
     def value_until(self, marker: str, pattern: str = ANY) -> str:
         """A text up to and including a marker, which the text can't contain."""
         if self.is_special(marker):
-            return f"{self.rule(pattern)} {self.mark(marker)}"
+            return f"{self.rule(pattern if pattern == ANY else self.terminal(pattern))} {self.mark(marker)}"
         text = pattern if pattern == ANY else self.terminal(_without(pattern, [marker]))
         return self.rule(text, f"[suffix={string(marker)}]")
+
+    def value_around(self, marker: str) -> str:
+        """A text up to and including a marker, which the text may contain where more text follows: readers take the
+        marker for the end only where a tag or a line break follows it."""
+        if self.is_special(marker):
+            return self.value_until(marker)
+        piece = self.terminal(_without(ANY, [marker]))
+        inner = self.rule(self.terminal(f"{piece} {string(marker)} / ?[^\\s<]/"))
+        return f"{inner}* {self.rule(self.terminal(f'{piece} {string(marker)}'))}"
 
     def either(self, options: list[str]) -> str:
         return self.rule(" | ".join(options))
 
-    def source(self, opener: str, rest: str, *, required: bool, repeat: bool, separator: str = "") -> str:
-        """The whole grammar: only calls if one is required, else text that may contain calls."""
+    def calls(self, write: Callable[[Tool], str]) -> str:
+        """A call of one of the tools; `write` returns the expression of a tool's call."""
+        return self.either([write(tool) for tool in self.tools])
+
+    def several(self, call: str, between: str = "") -> str:
+        """One call, or several if they may be parallel."""
+        if not self.parallel:
+            return call
+        return f"{call} ({between} {call})*" if between else f"{call}+"
+
+    def source(self, opener: str, rest: str, *, repeat: bool = False, separator: str = "") -> str:
+        """The whole grammar: only calls if one is required, else text that may contain calls.
+
+        With `repeat`, each of parallel calls has an opener.
+        """
         again = f" {separator}" if separator else ""
-        if required:
+        repeat = repeat and self.parallel
+        if self.required:
             block = self.rule(f"{self.mark(opener)} {rest}")
             start = block + (f" ({again} {block})*" if repeat else "")
             if repeat and separator:  # a separator must not force another call
@@ -115,92 +160,143 @@ class Grammar:
             start += f" {self.text()}"
         return self.lines(start)
 
+    def bare(self, calls: str) -> str:
+        """The whole grammar of calls without an opener: only they if one is required, else they or text."""
+        return self.lines(calls if self.required else f"{calls} | {self.text()}?")
+
     def lines(self, start: str) -> str:
         """The rules with a given start."""
         return "\n".join([f"start: {start}", *self._rules]) + "\n"
 
+    def json_call(
+        self,
+        tool: Tool,
+        *,
+        name: str = "name",
+        arguments: str = "arguments",
+        first: str = "",
+        last: str = "",
+    ) -> str:
+        """`{"name": "f", "arguments": {...}}`. The schema is a separate root, so that its references resolve. `first`
+        and `last` are expressions for other members at the beginning and the end."""
+        head = f"{string(name)}: {string(tool.name)}, {string(arguments)}: "
+        return self.rule(f'"{{" {first} {string(head)} {self.json(parameters_of(tool))} {last} "}}"')
 
-def json_call(
-    grammar: Grammar,
-    tool: Tool,
-    *,
-    name: str = "name",
-    arguments: str = "arguments",
-    first: str = "",
-    last: str = "",
-) -> str:
-    """`{"name": "f", "arguments": {...}}`. The schema is a separate root, so that its references resolve. `first` and
-    `last` are expressions for other members at the beginning and the end."""
-    head = f"{string(name)}: {string(tool.name)}, {string(arguments)}: "
-    return grammar.rule(f'"{{" {first} {string(head)} {grammar.json(parameters_of(tool))} {last} "}}"')
+    def json_calls(self, around: tuple[str, str, str] = ("[", ", ", "]"), **members: str) -> str:
+        """An array of JSON calls with these `members`; `around` is the text before, between and after them."""
+        begin, between, end = map(string, around)
+        call = self.calls(lambda tool: self.json_call(tool, **members))
+        return f"{begin} {self.several(call, between)} {end}"
+
+    def named_calls(self, before: Callable[[str], str], after: str = "") -> str:
+        """Calls that are a name followed by JSON; `before` returns the expression that contains a tool's name."""
+        return self.calls(lambda tool: f"{before(tool.name)} {self.json(parameters_of(tool))} {after}")
+
+    def elements(
+        self,
+        tool: Tool,
+        opening: Callable[[str, bool], str],
+        close: str,
+        *,
+        lines: bool = False,
+        gap: str = "",
+        closing: Callable[[str], str] = lambda _: "",
+    ) -> str:
+        """One element for each argument, in the schema's order; arguments that are not required may be left out.
+
+        `closing` follows `close` if the end of an element names its key; `gap` follows each element.
+        """
+        schema = separate_arguments(tool)
+        parts = []
+        for key, inner, required in members_of(schema):
+            plain = is_text(inner, schema)
+            around = '"\\n" ' if lines else ""
+            value = (
+                self.text_value(inner, schema, close, after=around, around=not closing(key))
+                if plain
+                else f"{self._json_value(inner, schema)} {around}{self.mark(close)}"
+            )
+            rule = self.rule(f"{opening(key, plain)} {around}{value} {closing(key)} {around or gap}")
+            if "null" in types_of(inner, schema) and plain and opening(key, True) != opening(key, False):
+                rule = self.either([rule, f'{opening(key, False)} "null" {self.mark(close)} {gap}'])
+            parts.append(rule if required else f"{rule}?")
+        return " ".join(parts)
+
+    def _json_value(self, schema: Any, root: dict[str, Any]) -> str:
+        """JSON, or Python's `True`, `False` and `None`: templates write both."""
+        types = types_of(schema, root)
+        words = [f'"{word}"' for word in ("True", "False") if types == {"boolean"}]
+        words += ['"None"'] if "null" in types else []
+        return f"({' | '.join([self.json(with_definitions(schema, root)), *words])})"
+
+    def text_value(
+        self, schema: Any, root: dict[str, Any], close: str, *, after: str = "", around: bool = False
+    ) -> str:
+        """Plain text that a string schema admits, up to and including `close`; `after` comes between them. Free text
+        may contain `close` where `around` is set."""
+        options = [text_pattern(option) for option in _texts(schema, root)]
+        if ANY in options:
+            return self.value_around(close) if around else self.value_until(close)
+        if all(option.startswith('"') for option in options):
+            return f"({' | '.join(options)}) {after}{self.mark(close)}"
+        return self.value_until(close, f"(({' | '.join(options)}) {after})")
+
+    def sequence(self, parts: list[tuple[str, bool]], separator: str) -> str:
+        """Expressions in order, each with whether it is required, and a separator between those that are present."""
+        begun, fresh = self.rule('""'), self.rule('""')
+        for part, required in reversed(parts):
+            more = f"{string(separator)} {part}"
+            fresh = self.rule(f"{part} {begun}" if required else f"{part} {begun} | {fresh}")
+            begun = self.rule(f"{more} {begun}" if required else f"({more})? {begun}")
+        return fresh
+
+    def python_call(self, tool: Tool, end: str) -> str:
+        """`f(key=value, ...)` in Python's notation, `end` included. Booleans and None are Python's at the top level,
+        and JSON's inside."""
+        schema = separate_arguments(tool, texts=False)
+        parts = []
+        for key, inner, required in members_of(schema):
+            if types_of(inner, schema) == {"boolean"}:
+                value = '("True" | "False")'
+            else:
+                value = self.json(with_definitions(inner, schema))
+            if isinstance(inner, dict) and inner.keys() <= _PLAIN and "null" in inner.get("type", ()):
+                value = f'({value} | "None")'
+            parts.append((self.rule(f"{string(key + '=')} {value}"), required))
+        return f"{string(tool.name + '(')} {self.sequence(parts, ', ')} {end}"
 
 
-def json_calls(
-    grammar: Grammar,
-    tools: tuple[Tool, ...],
-    *,
-    parallel: bool,
-    name: str = "name",
-    arguments: str = "arguments",
-    around: tuple[str, str, str] = ("[", ", ", "]"),
-    first: str = "",
-    last: str = "",
-) -> str:
-    """An array of JSON calls; `around` is the text before, between and after them."""
-    begin, between, end = map(string, around)
-    call = grammar.either(
-        [json_call(grammar, tool, name=name, arguments=arguments, first=first, last=last) for tool in tools]
-    )
-    more = f" ({between} {call})*" if parallel else ""
-    return f"{begin} {call}{more} {end}"
+def separate_arguments(tool: Tool, *, texts: bool = True) -> dict[str, Any]:
+    """The schema of arguments that are written one by one; if `texts`, strings are written without quotes.
 
-
-def named_calls(
-    grammar: Grammar, tools: tuple[Tool, ...], before: Callable[[str], str], after: str = ""
-) -> str:
-    """Calls that are a name followed by JSON; `before` returns the expression that contains a tool's name."""
-    options = [f"{before(tool.name)} {grammar.json(parameters_of(tool))} {after}" for tool in tools]
-    return grammar.either(options)
-
-
-def elements(
-    grammar: Grammar,
-    tool: Tool,
-    opening: Callable[[str, bool], str],
-    close: str,
-    *,
-    lines: bool = False,
-    gap: str = "",
-    closing: Callable[[str], str] = lambda _: "",
-) -> str:
-    """One element for each argument, in the schema's order; arguments that are not required may be left out.
-
-    `closing` follows `close` if the end of an element names its key; `gap` follows each element.
+    Raises `ServerError` for a part of a strict tool's schema that a grammar of such arguments leaves out.
     """
     schema = parameters_of(tool)
-    required = schema.get("required") or ()
-    parts = []
-    for key, inner in (schema.get("properties") or {}).items():
-        plain = is_text(inner, schema)
-        around = '"\\n" ' if lines else ""
-        value = (
-            text_value(grammar, inner, close, after=around)
-            if plain
-            else f"{json_value(grammar, inner, schema)} {around}{grammar.mark(close)}"
+    if tool.strict and (path := next(_left_out(schema, texts=texts), None)):
+        raise ServerError(
+            "invalid_request",
+            f"The parameters of the tool '{tool.name}' can't be enforced at '{path}': this model writes each argument "
+            "by itself. Change them, or leave out `strict`: then what a grammar lacks is left out.",
+            "tools",
         )
-        rule = grammar.rule(f"{opening(key, plain)} {around}{value} {closing(key)} {around or gap}")
-        if "null" in types_of(inner, schema) and plain and opening(key, True) != opening(key, False):
-            rule = grammar.either([rule, f'{opening(key, False)} "null" {grammar.mark(close)} {gap}'])
-        parts.append(rule if key in required else f"{rule}?")
-    return " ".join(parts)
+    return schema
 
 
-def json_value(grammar: Grammar, schema: Any, root: dict[str, Any]) -> str:
-    """JSON, or Python's `True`, `False` and `None`: templates write both."""
-    types = types_of(schema, root)
-    words = [f'"{word}"' for word in ("True", "False") if types == {"boolean"}]
-    words += ['"None"'] if "null" in types else []
-    return f"({' | '.join([grammar.json(with_definitions(schema, root)), *words])})"
+def _left_out(schema: dict[str, Any], *, texts: bool) -> Iterator[str]:
+    """The paths of what grammars of separate arguments leave out of a schema."""
+    yield from (keyword for keyword in _ABOUT_ARGUMENTS if keyword in schema)
+    properties = schema.get("properties") or {}
+    if set(schema.get("required") or ()) - set(properties):
+        yield "required"
+    for key, inner in properties.items() if texts else ():
+        for option in _texts(inner, schema) if is_text(inner, schema) else ():
+            yield from (f"properties.{key}.{keyword}" for keyword in _ABOUT_TEXTS if keyword in option)
+
+
+def members_of(schema: dict[str, Any]) -> list[tuple[str, Any, bool]]:
+    """The key and the schema of each property of an object, and whether it is required."""
+    required = schema.get("required") or ()
+    return [(key, inner, key in required) for key, inner in (schema.get("properties") or {}).items()]
 
 
 def is_text(schema: Any, root: dict[str, Any]) -> bool:
@@ -209,32 +305,35 @@ def is_text(schema: Any, root: dict[str, Any]) -> bool:
     return "string" in types or (not types and isinstance(schema, dict) and not schema)
 
 
-def text_value(grammar: Grammar, schema: Any, close: str, *, after: str = "") -> str:
-    """Plain text that a string schema admits, up to and including `close`; `after` comes between them."""
-    options = [value for value in _options(schema) if isinstance(value, str)]
-    if options:
-        return f"({' | '.join(map(string, options))}) {after}{grammar.mark(close)}"
-    pattern = text_pattern(schema)
-    return grammar.value_until(close, pattern if pattern == ANY else f"({pattern} {after})")
+def _texts(schema: Any, root: dict[str, Any], depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The schemas of the strings that a schema admits: its own, or those of its options."""
+    schema = schema if isinstance(schema, dict) else {}
+    options = [option for word in ("anyOf", "oneOf") for option in schema.get(word) or ()]
+    if "$ref" in schema:
+        options = [resolve(schema["$ref"], root)]
+    elif len(schema.get("allOf") or ()) == 1:
+        options = schema["allOf"]
+    if not options or depth > _DEEPEST:
+        yield schema
+    for option in options:
+        if option in (True, {}) or "string" in types_of(option, root):
+            yield from _texts(option, root, depth + 1)
 
 
-def _options(schema: Any) -> list[Any]:
-    if not isinstance(schema, dict):
-        return []
-    return [schema["const"]] if "const" in schema else list(schema.get("enum") or ())
-
-
-def text_pattern(schema: Any) -> str:
-    """A regular expression for the strings that a schema admits, as far as it can be expressed."""
-    if not isinstance(schema, dict):
-        return ANY
-    if isinstance(pattern := schema.get("pattern"), str):
-        head = "" if pattern.startswith("^") else "(?s:.*)"
-        tail = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-        bare = pattern.removeprefix("^").removesuffix("$" if not tail else "\0")
-        return "/" + head + "(" + re.sub(r"(?<!\\)/", r"\\/", bare) + ")" + tail + "/"
+def text_pattern(schema: dict[str, Any]) -> str:
+    """The strings that a schema admits, as far as they can be expressed: literals, or a regular expression."""
+    values = [schema["const"]] if "const" in schema else list(schema.get("enum") or ())
+    if values:
+        return " | ".join(string(value) for value in values if isinstance(value, str)) or ANY
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    return f"/(?s:.{{{least},{most}}})/" if least or most != "" else ANY
+    sized = f"/(?s:.{{{least},{most}}})/" if least or most != "" else ANY
+    if not isinstance(pattern := schema.get("pattern"), str):
+        return sized
+    head = "" if pattern.startswith("^") else "(?s:.*)"
+    tail = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
+    bare = pattern.removeprefix("^").removesuffix("$" if not tail else "\0")
+    found = "/" + head + "(" + re.sub(r"(?<!\\)/", r"\\/", bare) + ")" + tail + "/"
+    return found if sized == ANY else f"({found} & {sized})"
 
 
 def with_definitions(schema: Any, root: dict[str, Any]) -> Any:
@@ -242,28 +341,3 @@ def with_definitions(schema: Any, root: dict[str, Any]) -> Any:
     if not isinstance(schema, dict):
         return schema
     return {**schema, **{key: root[key] for key in _DEFINITIONS if key in root}}
-
-
-def sequence(grammar: Grammar, parts: list[tuple[str, bool]], separator: str) -> str:
-    """Expressions in order, each with whether it is required, and a separator between those that are present."""
-    begun, fresh = grammar.rule('""'), grammar.rule('""')
-    for part, required in reversed(parts):
-        more = f"{string(separator)} {part}"
-        fresh = grammar.rule(f"{part} {begun}" if required else f"{part} {begun} | {fresh}")
-        begun = grammar.rule(f"{more} {begun}" if required else f"({more})? {begun}")
-    return fresh
-
-
-def python_arguments(grammar: Grammar, tool: Tool) -> str:
-    """`key=value, ...` in Python's notation. Booleans and None are Python's at the top level, and JSON's inside."""
-    schema = parameters_of(tool)
-    parts = []
-    for key, inner in (schema.get("properties") or {}).items():
-        if types_of(inner, schema) == {"boolean"}:
-            value = '("True" | "False")'
-        else:
-            value = grammar.json(with_definitions(inner, schema))
-        if isinstance(inner, dict) and inner.keys() <= _PLAIN and "null" in inner.get("type", ()):
-            value = f'({value} | "None")'
-        parts.append((grammar.rule(f"{string(key + '=')} {value}"), key in (schema.get("required") or ())))
-    return sequence(grammar, parts, ", ")

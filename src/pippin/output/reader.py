@@ -20,7 +20,7 @@ from pippin.output.calls import Calls
 from pippin.output.channels import Channels
 from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_message_call
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
 from pippin.output.tool_format import ToolFormat
 
@@ -91,6 +91,9 @@ class OutputReader:
         self._added: set[int] = set()  # positions at which the text of an added token begins
         self._in_line = False  # the current line, or part, has more than whitespace
         self._answering = False  # inside the answer that a grammar enforces
+        self._quoted_to = (
+            -1
+        )  # the end of an opener that is only spelled; -1 once anything but white space followed
         self._tools = tool_format if use.tools else None
         self._reasoning = reasoning_format
         self._source = Source()
@@ -172,13 +175,14 @@ class OutputReader:
         next(self._reading, None)
 
     def _ends_in_marker(self) -> bool:
-        """Whether the text that is held back begins a marker that is spelled out, not a token of the vocabulary."""
-        rest, tokens = self._source.rest, self._markup.tokens
+        """Whether the text that is held back begins a marker. If the vocabulary has a token for it, the token must be
+        in the text: otherwise only the same characters are."""
+        rest = self._source.rest
         families = [family for family in (self._tools, self._reasoning) if family]
         markers = [marker for family in families for marker in family.markers]
         markers += [*self._channels.begins] if self._channels else []
         return bool(rest) and any(
-            marker.startswith(rest) and not any(token in marker for token in tokens) for marker in markers
+            marker.startswith(rest) and self._is_token(marker) is not False for marker in markers
         )
 
     def _markers_in(self, channel: str) -> tuple[str, ...]:
@@ -254,7 +258,11 @@ class OutputReader:
         answering = self._answering and self._markup.grammar == "answer"
         token = self._is_token(marker)
         if tools and marker in (*tools.openers, *tools.leading, *tools.dropped):
-            return not answering and token is not False
+            if token is False:
+                self._quoted_to = self._source.position + len(marker)
+            # What no token tells is a quotation behind another one: `<tool_call>` spelled before `<function=`.
+            quoted = token is None and self._quoted_to >= 0
+            return not (answering or quoted or token is False)
         if self._channels:
             return not answering if token is None else token
         assert reasoning is not None
@@ -283,6 +291,8 @@ class OutputReader:
         return (*leading, reasoning.end, *reasoning.ends) if reasoning and not self._answering else leading
 
     def _write(self, text: str) -> None:
+        if text[max(self._quoted_to - self._source.position + len(text), 0) :].strip():
+            self._quoted_to = -1
         before, feed, line = text.rpartition("\n")
         self._in_line = bool(line.strip()) or (self._in_line and not feed)
         self._answering |= self._channel == "text" and bool(line.strip() or before.strip())
@@ -291,7 +301,7 @@ class OutputReader:
     def _enter(self, marker: str) -> Reading[None]:
         """Handle a marker."""
         reasoning, tools, channels = self._reasoning, self._tools, self._channels
-        self._in_line = False
+        self._in_line, self._quoted_to = False, -1
         if channels and marker in channels.openers:
             yield from self._read_message(channels, marker)
         elif channels and marker in channels.ends:

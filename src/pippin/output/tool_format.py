@@ -9,20 +9,25 @@ from typing import Any, Literal
 from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
 from pippin.output.channels import Channels
+from pippin.output.grammars import Grammar, SpecialToken
 from pippin.output.stream import Malformed, Reading
-
-SpecialToken = Callable[[str], "int | bool | None"]
-"""The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
-
 
 Write = Callable[[str, dict[str, Any]], str]
 """A call's text, from its name and its arguments."""
 
 
-def write_json_tags(name: str, arguments: dict[str, Any]) -> str:
-    """The most common format. Its models understand it even if it is not in their template."""
-    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>\n{call}\n</tool_call>"
+def json_between(opener: str, closer: str) -> Write:
+    """Writes the name and the arguments as JSON between two markers."""
+
+    def write(name: str, arguments: dict[str, Any]) -> str:
+        call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"{opener}{call}{closer}"
+
+    return write
+
+
+write_json_tags = json_between("<tool_call>\n", "\n</tool_call>")
+"""The most common format. Its models understand it even if it is not in their template."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,7 @@ class History:
 class ToolFormat(ABC):
     """A format of tool calls. `openers` begin a call anywhere, `leading` only at the beginning of an answer."""
 
+    about: str  # how it looks, and which families write it
     name: str
     aliases: tuple[str, ...] = ()
     openers: tuple[str, ...] = ()
@@ -55,6 +61,7 @@ class ToolFormat(ABC):
     stops: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()  # markup around calls without a meaning of its own
     further_markers: tuple[str, ...] = ()  # markers inside a call
+    apart: tuple[str, ...] = ()  # what free text must not contain, as it must not contain `openers`
     history: History = History()
 
     @property
@@ -71,10 +78,15 @@ class ToolFormat(ABC):
         """Read the call after an opener, which is already taken. Raises `Malformed` where it stops being a call."""
 
     @abstractmethod
+    def lark(self, grammar: Grammar) -> str:
+        """The source of a grammar that admits exactly this format's calls of its tools."""
+
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         """Lark source in llguidance's dialect that admits exactly this format's calls of these tools."""
+        openers = (*self.openers, *self.apart)
+        return self.lark(Grammar(special, openers, self.leading, tools, required=required, parallel=parallel))
 
 
 class HeaderCalls(ToolFormat):

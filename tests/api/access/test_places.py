@@ -55,6 +55,7 @@ def test_another_callers_first_token_comes_nearly_as_soon_as_alone(tmp_path: Pat
 
     async def main(address: str) -> tuple[float, float]:
         async with httpx.AsyncClient(base_url=address, timeout=60, limits=httpx.Limits()) as client:
+            await first_token(client, "other", "hello")  # the model is loaded
             alone = await first_token(client, "other", "hello")
             streams = [asyncio.create_task(on_and_on(client)) for _ in range(STREAMS)]
             await until_all_wait(client)

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from pippin.api.batches import runner as rooms
-from pippin.api.batches.folder import LEFT_OVER, Folder
-from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import read_lines
-from pippin.api.batches.runner import BatchRunner
-from pippin.api.batches.store import Batch, BatchStore, Counts, Line, Used
+from pippin.api.batches.runner import BatchRunner, Reply
+from pippin.api.batches.store import LEFT_OVER, Batch, BatchStore, Counts, Folder, Line, Used
 from pippin.core.errors import ServerError
 
 Asked = Callable[[Batch, bytes], Awaitable[Reply]]
@@ -172,6 +170,8 @@ def test_only_the_blanks_of_json_stand_around_a_line(tmp_path: Path) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}'
     (tmp_path / "in").write_bytes(b"\t" + line + b" \r\n\n")
     assert len(read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")[0]) == 1
+    [marked], _ = read_lines(io.BytesIO(b"\xef\xbb\xbf" + line + b"\n"), "/v1/embeddings")
+    assert (marked.start, marked.length) == (3, len(line) + 1)
     (tmp_path / "in").write_bytes(b"\v" + line)  # a reader of JSON knows no vertical tabs
     lines, [problem] = read_lines(io.BytesIO((tmp_path / "in").read_bytes()), "/v1/embeddings")
     assert (lines, problem.code) == ([], "invalid_json_line")

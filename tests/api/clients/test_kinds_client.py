@@ -155,7 +155,7 @@ def test_a_texts_object_is_the_text(address: str) -> None:
     assert one["embedding"] == other["embedding"]
 
 
-# Rerank and score
+# Rerank
 
 
 def test_documents_and_queries_may_be_pictures(address: str) -> None:
@@ -213,16 +213,6 @@ def test_rerank_bodies_that_cannot_be_honoured_are_refused_by_name(
 ) -> None:
     reply = post(address, "/v1/rerank", **body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
-
-
-def test_scores_of_one_text_against_many_and_of_pairs(address: str) -> None:
-    many = post(address, "/v1/score", text_1="red fish", text_2=["red fish", "red", "x"]).json()
-    assert [item["score"] for item in many["data"]] == [1.0, 0.5, 0.0]
-    pairs = post(address, "/v1/score", text_1=["red", "blue"], text_2=["red", "red"]).json()
-    assert [item["score"] for item in pairs["data"]] == [1.0, 0.0]
-    raw = post(address, "/v1/score", text_1="red", text_2="red", use_activation=False).json()
-    assert raw["data"][0]["score"] == 5.0
-    assert post(address, "/v1/score", text_1=["a", "b"], text_2=["c"]).status_code == 400
 
 
 # Speech to text

@@ -10,8 +10,7 @@ import msgspec
 import ollama
 import pytest
 
-from pippin.api.dialects.ollama.body import OllamaOptions
-from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect
+from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect, OllamaOptions
 from pippin.api.routes.ollama import EMBED, EMBED_ONE
 from tests.api.live_server import MODEL, live_server
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.api.dialects.base import AnyDialect, DecodeContext
@@ -75,7 +75,6 @@ def check(requests: tuple[GenerationRequest, ...]) -> None:
 
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.name)
-@settings(max_examples=100)
 @given(data=st.data())
 def test_fields_of_any_value(dialect: AnyDialect, data: st.DataObject) -> None:
     names = sorted(field.encode_name for field in msgspec.structs.fields(dialect.contract.body))
@@ -87,7 +86,6 @@ def test_fields_of_any_value(dialect: AnyDialect, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.name)
-@settings(max_examples=100)
 @given(items=st.lists(st.dictionaries(word, value, max_size=6), min_size=1, max_size=4), data=st.data())
 def test_items_and_blocks_of_any_shape(
     dialect: AnyDialect, items: list[dict[str, Any]], data: st.DataObject

@@ -35,7 +35,8 @@ def contracts() -> list[Contract[Any]]:
         for module in pkgutil.iter_modules(room.__path__):
             importlib.import_module(f"{room.__name__}.{module.name}")
 
-    return [each for each in gc.get_objects() if isinstance(each, Contract)]
+    # `isinstance` would ask each object for its class, and a lazy module would import itself to say it.
+    return [each for each in gc.get_objects() if type(each) is Contract]
 
 
 def objects() -> dict[str, inspect.StructType]:
@@ -51,7 +52,7 @@ READ_LATER: Final = {
     "pippin.api.dialects.messages.tools",
     "pippin.api.dialects.responses.items",
     "pippin.api.dialects.responses.tools",
-    "pippin.api.dialects.ollama.messages",
+    "pippin.api.dialects.ollama.dialect",
 }
 
 

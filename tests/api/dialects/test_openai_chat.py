@@ -191,7 +191,7 @@ def test_bookkeeping_fields_are_accepted(name: str) -> None:
         ("n", [1, 16], [0, 1025, -1, 10**9]),
         ("top_logprobs", [], [-1, 21]),
         ("max_tokens", [1, 4096], [0, -2, 1.5, "9", 10**12]),
-        ("max_completion_tokens", [1], [0, -1]),
+        ("max_completion_tokens", [1, -1], [0]),
         ("logit_bias", [{"5": -100}, {}], [{"-5": 1}, {"x": 1}, {"5": 101}, [1]]),
         ("stop", ["a", ["a", "b"], [], None], ["", [""], ["a"] * 33, [1], "x" * 1025]),
         ("stop_token_ids", [[1, 2]], [[-1], [2**31], list(range(65))]),

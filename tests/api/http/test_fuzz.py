@@ -90,7 +90,7 @@ def send(path: str, content: bytes) -> httpx.Response:
 
 
 @pytest.mark.parametrize("path", BODIES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_body_with_one_value_changed_is_answered_or_refused(path: str, data: st.DataObject) -> None:
     body = BODIES[path]

@@ -54,7 +54,7 @@ def blamed(found: Probe) -> bool:
     return bool(report.ledger.broken)
 
 
-@pytest.mark.parametrize("reason", ["busy", "asleep"])
+@pytest.mark.parametrize("reason", ["busy", pytest.param("asleep", marks=pytest.mark.long)])
 def test_a_server_that_holds_its_own_event_loop_is_to_blame_on_a_busy_machine_too(reason: str) -> None:
     with crowded(reason, niceness=0) as (port, process):
         found = probe(port, str(process))
@@ -74,7 +74,7 @@ def test_a_server_that_is_stopped_is_to_blame_on_a_busy_machine_too() -> None:
     assert blamed(silent), silent
 
 
-@pytest.mark.parametrize("reason", ["quick", "thread"])
+@pytest.mark.parametrize("reason", ["thread", pytest.param("quick", marks=pytest.mark.long)])
 def test_a_server_that_others_keep_from_the_core_is_not_to_blame(reason: str) -> None:
     with crowded(reason, niceness=5) as (port, process):
         found = max((probe(port, str(process)) for _ in range(3)), key=lambda each: each.took)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.chat.attachments import named_files, read_prompt
+from pippin.cli.chat.attachments import attach, named_files, read_prompt
 from pippin.config.errors import ConfigError
 
 
@@ -83,4 +83,4 @@ def test_a_prompt_without_files_is_its_text(folder: Path) -> None:
 )
 def test_what_can_not_be_attached_is_said(folder: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        read_prompt("read this", (Path(name),))
+        attach(Path(name))

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from pippin.catalog import Catalog, default_roots, footprint, read_info
-from pippin.catalog.footprint import KERNEL_DECODERS
-from pippin.cli.fitting.fit import Contexts, measure, sequence_memory
+from pippin.catalog.footprint import KERNEL_DECODERS, context_bytes
+from pippin.cli.fitting.fit import measure, sequence_memory
 from pippin.cli.fitting.source import Source, read_source
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
@@ -54,10 +54,8 @@ def test_full_attention_takes_bytes_for_every_token_and_client() -> None:
 
 def test_few_bits_and_windows_take_less() -> None:
     packed = measure(source({**LLAMA, "head_dim": 64}, kv_bits=4), 8192, 1, 2 * GB).contexts
-    wide = measure(source({**LLAMA, "head_dim": 64}), 8192, 1, 2 * GB).contexts
     assert packed is not None
-    assert wide is not None
-    assert packed.context_bytes < wide.context_bytes / 4
+    assert packed.context_bytes < 8192 * 4 * TOKEN / 4
     gemma = {
         **LLAMA,
         "model_type": "gemma3_text",
@@ -72,17 +70,38 @@ def test_few_bits_and_windows_take_less() -> None:
     assert sliding.context_bytes == 8192 * layer + 5 * 512 * layer
 
 
+def slot_bytes(config: dict[str, Any], tokens: int) -> int:
+    """What a sequence takes in the model's own caches, in float32."""
+    import mlx.core as mx
+    from mlx_lm.utils import _get_classes
+
+    from pippin.engines.language.configuration import spelled_out
+    from pippin.engines.language.kv_cache.layout import CacheLayout, mlx_lm_twin, new_prompt_cache
+
+    kind, arguments = _get_classes(config)
+    model = kind(arguments.from_dict(spelled_out(config)))
+    cache = list(map(mlx_lm_twin, new_prompt_cache(model)))
+    model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
+    return CacheLayout.learn(model, cache).slot_bytes(tokens)
+
+
 @pytest.mark.parametrize("architecture", sorted(KERNEL_DECODERS & ARCHITECTURES.keys()))
 def test_the_configuration_tells_what_the_models_own_caches_tell(architecture: str) -> None:
-    from pippin.engines.language.kv_cache.estimate import Question, answer
-
     config = {"model_type": architecture, **ARCHITECTURES[architecture]}
-    fit = measure(source(config), 5000, 3, GB + 10**8)
-    asked = Question(config=config, dtype="float32", context=5000, clients=3, memory=10**8, window=65_536)
-    assert fit.contexts == Contexts(**msgspec.structs.asdict(answer(asked)))
+    assert context_bytes(config, 5120, 4, ModelOptions()) == slot_bytes(config, 5120)
 
 
-def test_an_architecture_that_is_not_known_is_told_without_its_context() -> None:
+@pytest.mark.parametrize("architecture", ["qwen3_next", "lfm2", "deepseek_v32"])
+def test_each_token_takes_what_it_takes_in_a_hybrid_or_as_a_latent_vector(architecture: str) -> None:
+    """The state of recurrent layers, of a constant size, comes on top."""
+    config = {"model_type": architecture, **ARCHITECTURES[architecture]}
+    short, long = (context_bytes(config, tokens, 4, ModelOptions()) for tokens in (512, 5120))
+    assert short is not None
+    assert long is not None
+    assert long - short == slot_bytes(config, 5120) - slot_bytes(config, 512)
+
+
+def test_a_configuration_that_does_not_tell_its_heads_is_told_without_its_context() -> None:
     fit = measure(source({"model_type": "nobody-knows"}), 1000, 1, 2 * GB)
     assert fit.contexts is None
     assert fit.needed == GB

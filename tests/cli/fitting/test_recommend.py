@@ -7,6 +7,7 @@ import pytest
 from pippin.catalog.footprint import context_bytes
 from pippin.catalog.names import is_repository
 from pippin.cli.fitting.recommend import Recommended, pick, recommended
+from pippin.config.options.model import ModelOptions
 
 LISTED = {each.id.removeprefix("mlx-community/"): each for each in recommended()}
 PUBLISHED = {
@@ -136,7 +137,7 @@ def test_windows_are_those_of_the_caches_which_mlx_makes(name: str) -> None:
     assert {each.max_size for each in caches if type(each) is not KVCache} == {told["sliding_window"]}
     tokens = full * 8192 + (len(caches) - full) * told["sliding_window"]
     token = 2 * told["num_key_value_heads"] * told["head_dim"] * 2
-    assert context_bytes(LISTED[name].config, 8192, 2) == tokens * token
+    assert context_bytes(LISTED[name].config, 8192, 2, ModelOptions()) == tokens * token
 
 
 def test_the_list_that_ships_is_sound() -> None:

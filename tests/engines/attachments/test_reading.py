@@ -62,11 +62,18 @@ def said(readable: Readable) -> list[Any]:
         (user(PICTURE), ANSWER, user("Q")),
         (user(PICTURE), user("Q")),
         (user("Q"), CALL, result(PICTURE)),
-        (user("Q"), CALL, result(Text("R")), user(PICTURE)),
+        (user("Q"), CALL, result(PICTURE), user("Q")),
         (Message("system", (PICTURE,)), user("Q")),
         (user(PICTURE), CALL, result(Text("R"))),
     ],
-    ids=["an earlier turn", "an unanswered turn", "a result", "beside a result", "system", "before a call"],
+    ids=[
+        "an earlier turn",
+        "an unanswered turn",
+        "a result",
+        "an earlier result",
+        "system",
+        "before a call",
+    ],
 )
 def test_a_picture_that_would_end_the_conversation_becomes_a_line(messages: tuple[Message, ...]) -> None:
     found = read(*messages)
@@ -79,7 +86,11 @@ def test_a_picture_that_would_end_the_conversation_becomes_a_line(messages: tupl
 
 @pytest.mark.parametrize(
     "messages",
-    [(user("Q"), ANSWER, user("look", PICTURE)), (user(PICTURE), Message("system", (Text("S"),)))],
+    [
+        (user("Q"), ANSWER, user("look", PICTURE)),
+        (user(PICTURE), Message("system", (Text("S"),))),
+        (user("Q"), CALL, result(Text("R")), user("look", PICTURE)),
+    ],
 )
 def test_the_users_newest_question_is_refused_by_its_field(messages: tuple[Message, ...]) -> None:
     with pytest.raises(ServerError, match="text only") as caught:

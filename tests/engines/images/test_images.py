@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -102,7 +102,6 @@ def test_pictures_of_odd_kinds_become_plain_ones() -> None:
     assert pictures.decode(turned.getvalue(), param="x").size == (4, 8)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_pictures_never_crash(data: st.DataObject) -> None:
     file = io.BytesIO()

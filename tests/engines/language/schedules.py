@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pippin.core.requests import JsonSchema, OutputFormat, Regex, Sampling
 from pippin.output.formats import reasoning_format
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 
 Before = Literal[None, "clear", "wipe", "restart"]
 Trunk = tuple[int, ...]

@@ -20,7 +20,7 @@ STORY = "Once upon a time there was a hill. " * 12
 FLOOD = 6  # prompts of 1,500 tokens, of which a cache of 1 MiB can't hold all
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3_next"])
+@pytest.mark.parametrize("architecture", ["qwen3_next", pytest.param("llama", marks=pytest.mark.long)])
 def test_warm_prompts_serve_the_first_request_and_stay(tmp_path: Path, architecture: str) -> None:
     tiny_model(architecture, tmp_path / "models" / "tiny")
     file = tmp_path / "warm.json"

@@ -145,36 +145,71 @@ def test_what_comes_together_with_the_end_of_a_round_does_not_end_the_answer() -
     asyncio.run(main())
 
 
+class SlowServers(ToolServers):
+    """Answers once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(McpSettings())
+        self.called = 0
+        self.answers = asyncio.Event()
+
+    async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
+        self.called += 1
+        await self.answers.wait()
+        return CallResult("42", False)
+
+
+async def slow_loop(servers: SlowServers) -> tuple[ToolLoop, "PlayedRounds"]:
+    """A loop whose first round calls the tool, and whose second says what it answered."""
+    call = [PartStarted(0, 0, "tool_call", "c1", "x__y"), PartDelta(0, 0, "{}"), PartEnded(0, 0)]
+    say = [PartStarted(0, 0, "text"), PartDelta(0, 0, "42."), PartEnded(0, 0)]
+    service = PlayedRounds([*call, Finished(0, "tool_calls")], [*say, Finished(0, "stop")])
+    request = GenerationRequest(model="m", messages=())
+    loop = ToolLoop(service, servers, offered(), request, "m", "id", None)  # type: ignore[arg-type]
+    await loop.begin()
+    return loop, service
+
+
+async def rest_of(loop: ToolLoop, events: list[Event]) -> list[Event]:
+    while batch := await loop.take():
+        events += batch
+    return events
+
+
+def check_answer(events: list[Event], servers: SlowServers) -> None:
+    assert servers.called == 1
+    [choice] = collect(events).choices
+    assert [part.kind for part in choice.parts] == ["server_call", "server_result", "text"]
+    assert choice.text("text") == "42."
+
+
 def test_a_tool_that_takes_longer_than_a_reader_waits_is_called_once() -> None:
     """A stream gives up its wait for events each time that it sends something to keep the connection alive."""
 
-    class SlowServers(ToolServers):
-        called = 0
-
-        async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
-            self.called += 1
-            await asyncio.sleep(0.1)
-            return CallResult("42", False)
-
     async def main() -> None:
-        call = [PartStarted(0, 0, "tool_call", "c1", "x__y"), PartDelta(0, 0, "{}"), PartEnded(0, 0)]
-        say = [PartStarted(0, 0, "text"), PartDelta(0, 0, "42."), PartEnded(0, 0)]
-        service = PlayedRounds([*call, Finished(0, "tool_calls")], [*say, Finished(0, "stop")])
-        servers = SlowServers(McpSettings())
-        request = GenerationRequest(model="m", messages=())
-        loop = ToolLoop(service, servers, offered(), request, "m", "id", None)  # type: ignore[arg-type]
-        await loop.begin()
-        events: list[Event] = []
-        waits = 0
-        while not any(isinstance(event, Finished) for event in events):
-            try:
-                events += await asyncio.wait_for(loop.take(), 0.02)
-            except TimeoutError:
-                waits += 1
-                assert waits < 20, "the tool never comes to its end"
-        assert waits > 1
-        assert servers.called == 1
-        assert collect(events).choices[0].text("text") == "42."
+        servers = SlowServers()
+        loop, _ = await slow_loop(servers)
+        events = await loop.take() + await loop.take()
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(loop.take(), 0.02)
+        servers.answers.set()
+        check_answer(await rest_of(loop, events), servers)
+
+    asyncio.run(main())
+
+
+def test_what_a_tool_answers_as_its_reader_gives_up_is_not_lost() -> None:
+    async def main() -> None:
+        servers = SlowServers()
+        loop, service = await slow_loop(servers)
+        events = await loop.take() + await loop.take()
+        reader = asyncio.create_task(loop.take())
+        servers.answers.set()
+        await service.continued.wait()
+        reader.cancel()
+        await asyncio.wait([reader])
+        check_answer(await rest_of(loop, events), servers)
 
     asyncio.run(main())
 
@@ -183,9 +218,12 @@ class PlayedRounds:
     def __init__(self, *rounds: list[Event]) -> None:
         self.rounds = list(rounds)
         self.requests: list[GenerationRequest] = []
+        self.continued = asyncio.Event()
 
     async def start(self, task: Generate, *, model: str, id: str, account: str) -> "PlayedRun":
         self.requests.append(task.request)
+        if len(self.requests) > 1:
+            self.continued.set()
         return PlayedRun(self.rounds.pop(0))
 
 

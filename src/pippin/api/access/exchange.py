@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin import __version__
 from pippin.api.access.keys import Key
+from pippin.core.models import ModelInfo
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,8 @@ class Exchange:
     manages: bool = False  # may manage the server: an administrator, or anyone where management is open
     may_use_tools: bool = False  # may be given the operator's MCP tools, through any API
     cache_salt: str = ""  # keeps the caller's prefix cache apart from those of others; empty if it is shared
-    polls: bool = (
-        False  # a probe, or what a page of this server reads: logged at level DEBUG where it is answered
-    )
+    polls: bool = False
+    """Whether this is a probe, or a page of this server reads: logged at level DEBUG where it is answered."""
     background: bool = False  # a line of a batch: yields to all others, and is not counted against limits
     anonymous: bool = False  # keys are required and none was shown: reveal as little as possible
     status: int | None = None
@@ -68,6 +68,10 @@ class Exchange:
     def may_see(self, owner: str) -> bool:
         """Whether the caller may know of a running request of `owner`. Callers without a key can't be told apart."""
         return self.manages or (self.key is not None and self.owner == owner)
+
+    def opens(self, info: ModelInfo) -> bool:
+        """Whether the caller may use a model, and so learn of it."""
+        return self.key is None or self.key.rights.allows_model((info.id,), info.kind)
 
     @property
     def elapsed(self) -> float:

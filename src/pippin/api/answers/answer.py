@@ -27,16 +27,7 @@ from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
-from pippin.core.events import (
-    Accepted,
-    Ending,
-    Event,
-    Failed,
-    Finished,
-    PartDelta,
-    Restarted,
-    Timings,
-)
+from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
@@ -262,8 +253,6 @@ class Answer:
             run.hold_back()
         gathered: list[list[Event]] = [[accepted] for accepted in self.accepted]
         async for request, events in self._batches():
-            if isinstance(failed := events[-1], Failed):
-                raise ServerError.of(failed.error)
             for event in events:
                 if isinstance(event, Restarted):
                     del gathered[request][1:]
@@ -289,11 +278,7 @@ class Answer:
         """The events of a single run of any kind as they come. Raises `ServerError` if it fails."""
         await self.started()
         async for _, events in self._batches():
-            failed = events.pop() if isinstance(events[-1], Failed) else None
-            if events:
-                yield events
-            if isinstance(failed, Failed):
-                raise ServerError.of(failed.error)
+            yield events
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The encoded stream, with a keep-alive after some seconds without a byte."""
@@ -319,7 +304,6 @@ class Answer:
                 continue
             if not events:
                 break
-            self._note(request, events)
             failed = events.pop() if isinstance(events[-1], Failed) else None
             data = await large.do(drawn_bytes(events), drawn, encoder, events, request)
             if isinstance(failed, Failed):
@@ -360,6 +344,7 @@ class Answer:
             events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
         if warnings := self._warnings.get(number):
             events = [_with_warnings(event, warnings) for event in events]
+        self._note(number, events)
         return number, events
 
     async def _take_any(self) -> tuple[int, list[Event]]:
@@ -377,12 +362,14 @@ class Answer:
         return 0, []
 
     async def _batches(self) -> AsyncIterator[tuple[int, list[Event]]]:
-        while True:
-            request, events = await self._take()
-            if not events:
-                return
-            self._note(request, events)
-            yield request, events
+        """The events of all runs as they come. Raises `ServerError` if one fails."""
+        while (taken := await self._take())[1]:
+            request, events = taken
+            failed = events.pop() if isinstance(events[-1], Failed) else None
+            if events:
+                yield request, events
+            if isinstance(failed, Failed):
+                raise ServerError.of(failed.error)
 
     def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
@@ -478,7 +465,7 @@ class RunningAnswers:
         # A stream of server-sent events reports its failure itself; any other is cut short.
         cut = operation.media != EVENTS and not operation.generates
         return EventStream(
-            pieces, answer.close, operation.media, cut=lambda: cut and answer.failure is not None
+            pieces, operation.media, leave=answer.close, cut=lambda: cut and answer.failure is not None
         )
 
     @property

@@ -18,20 +18,9 @@ from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
 from pippin.api.answers.media import MediaResolver
-from pippin.api.dialects.base import (
-    AnyDialect,
-    DecodeContext,
-    Decoded,
-    History,
-    RunInfo,
-    StreamEncoder,
-)
+from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import (
-    LARGE,
-    Presence,
-    read_json_body,
-)
+from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
@@ -96,8 +85,8 @@ class Handler:
         self._service = service
         self._options = options
         self._limits = limits
-        self._media = media
-        self._tools = tools
+        self.media = media
+        self.tools = tools
         self._unknown = UnknownFields()
         self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
@@ -280,7 +269,7 @@ class Handler:
             name=name,
             model=first.model,
             tasks=[Generate(each.request) for each in equipped],
-            starter=self._tools.starter(self._service, equipped) if offers else self._service,
+            starter=self.tools.starter(self._service, equipped) if offers else self._service,
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
@@ -296,18 +285,15 @@ class Handler:
 
     async def _complete(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
         """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
+        named = mcp_servers_of(headers)
         try:
-            equipped = await self._equipped(wanted, headers, exchange)
+            equipped = Equipped(wanted)
+            if named or wanted.toolsets or self.tools.unasked:
+                equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
             resolved = await self._resolved(equipped.request, headers, exchange)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=resolved)
-
-    async def _equipped(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
-        named = mcp_servers_of(headers)
-        if not (named or wanted.toolsets or self._tools.unasked):
-            return Equipped(wanted)
-        return await self._tools.equip(wanted, named, allowed=exchange.may_use_tools)
 
     async def _resolved(
         self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
@@ -319,7 +305,7 @@ class Handler:
         parts = (part for message in salted.messages or () for part in message.parts)
         if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted
-        return await self._media.resolve(salted)
+        return await self.media.resolve(salted)
 
 
 def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:

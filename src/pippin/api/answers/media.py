@@ -135,10 +135,11 @@ class MediaResolver:
         for number, part in enumerate(parts):
             where = f"{param}.content[{number}]"
             match part:
-                case Image() | Audio() | Video() | Document() if earlier is not None:
-                    found.append(await self._earlier(part, part.field or where, earlier))
                 case Image() | Audio() | Video() | Document():
-                    found.append(await self._part(part, part.field or where))
+                    own = part.field or where
+                    found.append(
+                        await (self._earlier(part, own, earlier) if earlier else self._part(part, own))
+                    )
                 case ToolResult(parts=inner) if _has_media(inner):
                     resolved = await self._parts(inner, where, earlier)
                     found.append(msgspec.structs.replace(part, parts=resolved))
@@ -178,16 +179,12 @@ class MediaResolver:
             case "file" | "":
                 return await asyncio.to_thread(self._file, url, param)
             case _:
-                raise ServerError(
-                    "invalid_request",
-                    f"{param} has an address of kind {scheme!r}; use data:, https: or http:.",
-                    param,
-                )
+                raise _refusal(param, f"has an address of kind {scheme!r}; use data:, https: or http:.")
 
     def _data(self, url: str, param: str) -> Inline:
         head, comma, body = url.partition(",")
         if not comma:
-            raise ServerError("invalid_request", f"{param} is a data URI without a comma.", param)
+            raise _refusal(param, "is a data URI without a comma.")
         attributes = head[5:].split(";")
         if len(body) > self._most_bytes * 4 // 3 + 4:
             raise self._too_large(param)
@@ -197,20 +194,16 @@ class MediaResolver:
             else:
                 data = unquote_to_bytes(body)
         except ValueError as error:
-            raise ServerError("invalid_request", f"{param} is not valid base64.", param) from error
+            raise _refusal(param, "is not valid base64.") from error
         return self._checked(data, attributes[0] or None, param)
 
     def _file(self, url: str, param: str) -> Inline:
         """A file inside the media folder. A path is checked after all its links are resolved."""
         if self._root is None:
-            raise ServerError(
-                "invalid_request",
-                f"{param} is a file path; send the bytes as a data: URI, or start the server with --media-path.",
-                param,
+            raise _refusal(
+                param, "is a file path; send the bytes as a data: URI, or start the server with --media-path."
             )
-        refusal = ServerError(
-            "invalid_request", f"{param} names no file in the server's media folder.", param
-        )
+        refusal = _refusal(param, "names no file in the server's media folder.")
         try:
             path = (self._root / url.removeprefix("file://")).resolve(strict=True)
             if not path.is_relative_to(self._root) or not path.is_file():
@@ -224,22 +217,16 @@ class MediaResolver:
 
     async def _download(self, url: str, param: str) -> Inline:
         if not self._fetch_allowed:
-            raise ServerError(
-                "invalid_request",
-                f"{param} is an address to fetch, which this server doesn't do; send the bytes as a data: URI.",
-                param,
+            raise _refusal(
+                param, "is an address to fetch, which this server doesn't do; send the bytes as a data: URI."
             )
         try:
             async with self._slots, asyncio.timeout(self._seconds):
                 return await self._follow(url, param)
         except TimeoutError as error:
-            raise ServerError(
-                "invalid_request", f"{param} did not arrive within {self._seconds:g} seconds.", param
-            ) from error
+            raise _refusal(param, f"did not arrive within {self._seconds:g} seconds.") from error
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
-            raise ServerError(
-                "invalid_request", f"{param} could not be fetched from its address.", param
-            ) from error
+            raise _refusal(param, "could not be fetched from its address.") from error
 
     async def _follow(self, url: str, param: str) -> Inline:
         async with httpcore.AsyncConnectionPool(
@@ -255,17 +242,13 @@ class MediaResolver:
                         url = urljoin(url, _text_of(location))
                         continue
                     if response.status != 200:
-                        raise ServerError(
-                            "invalid_request",
-                            f"{param} could not be fetched: status {response.status}.",
-                            param,
-                        )
+                        raise _refusal(param, f"could not be fetched: status {response.status}.")
                     if found.get(b"content-encoding", b"identity") != b"identity":
-                        raise ServerError("invalid_request", f"{param} came compressed, unasked.", param)
+                        raise _refusal(param, "came compressed, unasked.")
                     data = await self._body(response, param)
                     mime = found.get(b"content-type", b"").decode("latin-1").split(";")[0].strip()
                     return self._checked(data, mime or None, param)
-        raise ServerError("invalid_request", f"{param} redirects more than {MOST_REDIRECTS} times.", param)
+        raise _refusal(param, f"redirects more than {MOST_REDIRECTS} times.")
 
     async def _body(self, response: httpcore.Response, param: str) -> bytes:
         pieces: list[bytes] = []
@@ -286,18 +269,16 @@ class MediaResolver:
             host, _ = parts.hostname, parts.port
             parts.geturl().encode("ascii")  # the zone of an IPv6 address is left as it is
         except (ValueError, httpx.InvalidURL) as error:
-            raise ServerError("invalid_request", f"{param} is no valid address.", param) from error
+            raise _refusal(param, "is no valid address.") from error
         if parts.scheme not in ("http", "https") or not host or parts.username is not None:
-            raise ServerError("invalid_request", f"{param} is no plain http(s) address.", param)
+            raise _refusal(param, "is no plain http(s) address.")
         if self._hosts and ANY_PUBLIC not in self._hosts and plain_host(host) not in self._hosts:
-            raise ServerError(
-                "invalid_request", f"{param} is on a host that this server doesn't fetch from.", param
-            )
+            raise _refusal(param, "is on a host that this server doesn't fetch from.")
         return parts.geturl()
 
     def _checked(self, data: bytes, mime: str | None, param: str) -> Inline:
         if not data:
-            raise ServerError("invalid_request", f"{param} is empty.", param)
+            raise _refusal(param, "is empty.")
         if len(data) > self._most_bytes:
             raise self._too_large(param)
         return Inline(data, mime)
@@ -337,15 +318,18 @@ class _Earlier:
                 "invalid_request", f"A request may hold {MOST_ITEMS} media at most; send fewer.", where
             )
         if isinstance(part.source, Url) and now > self.until:
-            raise ServerError("invalid_request", f"{where} was not fetched: others took too long.", where)
+            raise _refusal(where, "was not fetched: others took too long.")
+
+
+def _refusal(param: str, sentence: str) -> ServerError:
+    """The error for a medium that can't be used. The sentence continues after the field's name."""
+    return ServerError("invalid_request", f"{param} {sentence}", param)
 
 
 def _check_count(parts: Iterable[Part], param: str) -> None:
     """Raises `ServerError` naming `param` where a request has too many media."""
     if (count := sum(1 for _ in _media(parts))) > MOST_ITEMS:
-        raise ServerError(
-            "invalid_request", f"{param} hold {count} media parts; send at most {MOST_ITEMS}.", param
-        )
+        raise _refusal(param, f"hold {count} media parts; send at most {MOST_ITEMS}.")
 
 
 def _media(parts: Iterable[Part]) -> Iterable[Attachment]:
@@ -398,16 +382,13 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         try:
             answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
-            raise ServerError(
-                "invalid_request", f"{self._param} is on a host that can't be found.", self._param
-            ) from error
+            raise _refusal(self._param, "is on a host that can't be found.") from error
         found = [str(answer[4][0]) for answer in answers]
         if not found or not all(self._may_connect(plain_host(host), address) for address in found):
-            raise ServerError(
-                "invalid_request",
-                f"{self._param} is on a host inside a private network or on this machine, which is never fetched from "
-                "unless the operator names it with --media-host.",
+            raise _refusal(
                 self._param,
+                "is on a host inside a private network or on this machine, which is never fetched from "
+                "unless the operator names it with --media-host.",
             )
         return await self._connect_to_one(dict.fromkeys(found), port, timeout, local_address, socket_options)
 

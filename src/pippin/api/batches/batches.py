@@ -1,22 +1,25 @@
 """The batches of a server: their store, their runner, and how a line is sent to the server itself."""
 
+import asyncio
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 from starlette.types import ASGIApp
 
+from pippin.api.access.exchange import SCOPE_KEY, Exchange
 from pippin.api.access.guards import check_endpoint
-from pippin.api.access.keys import KeysInForce, salts_by_owner
+from pippin.api.access.keys import Key, KeysInForce, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
-from pippin.api.batches.folder import Folder
-from pippin.api.batches.inside import Inside, Reply
 from pippin.api.batches.openai import request_of
-from pippin.api.batches.runner import BatchRunner, refused
-from pippin.api.batches.store import Batch, BatchStore
+from pippin.api.batches.runner import BatchRunner, Reply, refused
+from pippin.api.batches.store import Batch, BatchStore, Folder
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
 
+HEADERS: Final = [(b"content-type", b"application/json")]
 WITHDRAWN: Final = ErrorReport(
     kind="permission", message="The API key to which this batch belongs is not known any more."
 )
@@ -27,7 +30,7 @@ class Batches:
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
-        self._inside = Inside()
+        self._app: ASGIApp | None = None
         self._running: RunningAnswers | None = None
         self._keys: KeysInForce | None = None
         self.store = BatchStore(Folder(folder_of(options)), megabytes=options.files_mb)
@@ -36,7 +39,7 @@ class Batches:
     def connect(self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce) -> None:
         """`app` answers the lines; `running` counts other running requests; `keys` are the guard's keys, so that a key
         opens as much to a line of a batch as to a direct request."""
-        self._inside.app = app
+        self._app = app
         self._running = running
         self._keys = keys
 
@@ -50,6 +53,7 @@ class Batches:
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
         assert self._keys is not None
+        assert self._app is not None
         key = self._keys.ring.of_owner(batch.owner)
         if batch.owner and key is None:
             return refused(WITHDRAWN)
@@ -60,7 +64,7 @@ class Batches:
                 return refused(error.report)
         path, body = request_of(text)
         salted = salts_by_owner(self._options, self._keys.ring)
-        return await self._inside.post(path, body, key=key, owner=batch.owner, salted=salted)
+        return await post(self._app, path, body, key=key, owner=batch.owner, salted=salted)
 
 
 def folder_of(options: ServerOptions) -> Path:
@@ -68,3 +72,52 @@ def folder_of(options: ServerOptions) -> Path:
     if options.files_dir is not None:
         return Path(options.files_dir).expanduser()
     return home() / "files"
+
+
+async def post(app: ASGIApp, path: str, body: bytes, *, key: Key | None, owner: str, salted: bool) -> Reply:
+    """Send a request to the server itself, as a client would, with the rights of a batch's owner.
+
+    It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
+    priority, and does not count against the owner's limits.
+    """
+    exchange = Exchange(
+        id=uuid4().hex,
+        path=path,
+        caller="a batch" if key is None else key.name,
+        key=key,
+        cache_salt=owner if salted else "",
+        background=True,
+    )
+    reply = Reply(exchange.id)
+    given = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal given
+        if given:
+            await asyncio.Event().wait()  # until the request is cancelled: this client does not hang up
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            reply.status = message["status"]
+        else:
+            reply.body += message.get("body", b"")
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [*HEADERS, (b"content-length", str(len(body)).encode())],
+        "client": None,
+        "server": None,
+        SCOPE_KEY: exchange,
+    }
+    await app(scope, receive, send)
+    return reply

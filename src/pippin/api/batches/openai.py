@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.batches.store import Line, Problem, Used
+from pippin.api.http.codings import BYTE_ORDER_MARK
 from pippin.core.decoding import from_json
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
@@ -47,29 +48,6 @@ class ResultLine(Struct, kw_only=True):
     custom_id: str
     response: ResultBody | None
     error: ResultError | None
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    """Chat, Completions and Embeddings count `prompt_tokens`, Responses `input_tokens`."""
-
-    prompt_tokens: int | None = None
-    input_tokens: int | None = None
-    completion_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-class _Answered(Struct):
-    model: str | None = None
-    usage: _Usage | None = None
 
 
 def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem]]:
@@ -120,20 +98,21 @@ def is_error(line: Line) -> bool:
 
 
 def used(line: Line) -> Used:
-    """The usage that the answer of a line reports."""
+    """The usage that an answer reports: Chat, Completions and Embeddings count `prompt_tokens`, Responses
+    `input_tokens`."""
     try:
-        told = from_json(line.reply or b"{}", _Answered)
+        told = from_json(line.reply or b"{}", dict[str, Any])
     except msgspec.DecodeError:  # not written by this version: its tokens are not known
         return Used()
-    usage = told.usage or _Usage()
-    given = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
-    written = usage.completion_tokens_details or usage.output_tokens_details or _Details()
+    usage = told.get("usage") or {}
+    given = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    written = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
     return Used(
-        input=usage.prompt_tokens or usage.input_tokens or 0,
-        cached=given.cached_tokens or 0,
-        output=usage.completion_tokens or usage.output_tokens or 0,
-        reasoning=written.reasoning_tokens or 0,
-        models=frozenset({told.model} if told.model is not None else ()),
+        input=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
+        cached=given.get("cached_tokens") or 0,
+        output=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
+        reasoning=written.get("reasoning_tokens") or 0,
+        models=frozenset({told["model"]} if "model" in told else ()),
     )
 
 
@@ -172,10 +151,12 @@ def request_of(text: bytes) -> tuple[str, bytes]:
 
 
 def spans(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """The lines of a file that are not blank: the start, the length and the stripped bytes of each."""
+    """The lines of a file that are not blank: the start, the length and the stripped bytes of each. A byte-order mark
+    is no part of the first."""
     start = 0
     for raw in file:
-        text = raw.strip(BLANKS)
+        line = raw if start else raw.removeprefix(BYTE_ORDER_MARK)
+        text = line.strip(BLANKS)
         if text:
-            yield start, len(raw), text
+            yield start + len(raw) - len(line), len(line), text
         start += len(raw)

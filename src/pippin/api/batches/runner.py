@@ -11,7 +11,6 @@ from uuid import uuid4
 from msgspec import Struct, field
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.batches.inside import Reply
 from pippin.api.batches.openai import is_error, result, used
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile, Used
 from pippin.api.dialects.shared.openai import encode_error
@@ -34,6 +33,16 @@ SWEEP_SECONDS: Final = 600.0
 CAME_TO_NOTHING: Final = (429, 503, 529)  # these pass, so a line is retried without end
 SERVERS_FAULT: Final = 500
 LOAD_FAILED: Final = 424
+
+
+class Reply:
+    """The reply to one request."""
+
+    def __init__(self, request: str) -> None:
+        self.request = request  # the request's id
+        self.status = 500
+        self.body = b""
+
 
 Ask = Callable[[Batch, bytes], Awaitable[Reply]]
 """Answers one line of a batch, given the line as it stands in the file."""

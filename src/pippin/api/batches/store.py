@@ -5,19 +5,143 @@ open, never both.
 """
 
 import contextlib
+import fcntl
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Final, Literal
+from pathlib import Path
+from typing import IO, Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct, field
 
-from pippin.api.batches.folder import Folder
+from pippin.api.sqlite import Schema, SQLite, open_file
 from pippin.core.decoding import from_json
-from pippin.core.errors import ServerError
+from pippin.core.errors import SHUTTING_DOWN, ServerError
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, ended INTEGER NOT NULL, body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lines (
+    batch TEXT NOT NULL, number INTEGER NOT NULL, custom_id TEXT NOT NULL,
+    start INTEGER NOT NULL, length INTEGER NOT NULL, status INTEGER, request TEXT, reply BLOB,
+    PRIMARY KEY (batch, number)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS lines_open ON lines (batch, number) WHERE status IS NULL;
+"""
+LEFT_OVER: Final = 86400.0
+"""Seconds after which bytes without a file are taken for leftovers of a server that died while writing them."""
+SCHEMA: Final = Schema(version=1, tables=TABLES)
+
+
+class Folder:
+    """An SQLite database beside the files' bytes. Created for the first file, and then locked by this server.
+
+    Calls block on a disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files = path / "files"
+        self._database: SQLite | None = None
+        self._held: IO[bytes] | None = None  # the lock on the folder
+        self._is_closed = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever stored."""
+        return (self._path / "batches.sqlite").exists()
+
+    @property
+    def database(self) -> SQLite:
+        """The database with the tables of `TABLES`; makes the folder.
+
+        Raises `ServerError` if another server has the folder, and once it is closed.
+        """
+        # A thread that outlives its cancelled task would take the lock again, and nobody would release it.
+        if self._is_closed:
+            raise ServerError.of(SHUTTING_DOWN)
+        if self._database is None:
+            try:
+                self._open()
+            except OSError as error:
+                message = f"The folder of --files-dir cannot be used: {error.strerror}."
+                raise ServerError("overloaded", message) from None
+        assert self._database is not None
+        return self._database
+
+    def _open(self) -> None:
+        """Raises `ServerError` and `OSError`."""
+        lock = _locked(self._path)
+        try:
+            self._path.chmod(0o700)
+            self._files.mkdir(exist_ok=True, mode=0o700)
+            self._database = open_file(self._path / "batches.sqlite", SCHEMA)
+        except BaseException:
+            lock.close()
+            raise
+        self._held = lock
+
+    def write(self, id: str, pieces: Iterable[bytes]) -> None:
+        """Write the bytes of a file. If that fails or `pieces` raises, nothing of it remains. Raises `OSError`."""
+        path = self._file(id)
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.writelines(pieces)
+                out.flush()
+                os.fsync(out.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def open(self, id: str) -> IO[bytes]:
+        """Raises `OSError`."""
+        return self._file(id).open("rb")
+
+    def remove(self, id: str) -> None:
+        self._file(id).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete the bytes of files that a server wrote, but died before it entered them in the database."""
+        with self.database.transaction() as transaction:
+            known = {name for (name,) in transaction.execute("SELECT id FROM files").fetchall()}
+        for path in self._files.iterdir():
+            if path.name not in known and path.stat().st_mtime < time.time() - LEFT_OVER:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _file(self, id: str) -> Path:
+        assert self._database is not None  # every file name comes from it
+        return self._files / id
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """A lock on the folder, held until the file is closed. Raises `ServerError` if another server holds it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        message = f"Another server keeps its files in {folder}; name another folder with --files-dir."
+        raise ServerError("overloaded", message) from None
+    return lock
+
 
 Status = Literal[
     "validating",
@@ -199,11 +323,8 @@ class BatchStore:
 
     def file(self, owner: str, id: str) -> StoredFile:
         """Raises `ServerError("not_found")` if the owner has no such file."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM files WHERE id = ? AND owner = ?", (id, owner)
-            ).fetchone()
-        stored = from_json(found[0], StoredFile) if found else None
+        found = self._found("SELECT body FROM files WHERE id = ? AND owner = ?", id, owner)
+        stored = from_json(found[0][0], StoredFile) if found else None
         if stored is None or self._is_old(stored):
             raise ServerError(
                 "not_found", f"There is no file {id!r}: it was never stored, or was deleted.", "id"
@@ -212,10 +333,7 @@ class BatchStore:
 
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files, oldest first."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM files WHERE owner = ? ORDER BY created, id", (owner,)
-            ).fetchall()
+        found = self._found("SELECT body FROM files WHERE owner = ? ORDER BY created, id", owner)
         listed = [from_json(body, StoredFile) for (body,) in found]
         return [each for each in listed if not self._is_old(each)]
 
@@ -238,9 +356,7 @@ class BatchStore:
         if not self.exists:
             return
         self._folder.sweep()
-        with self._transaction() as database:
-            found = database.execute("SELECT body FROM files").fetchall()
-        for (body,) in found:
+        for (body,) in self._found("SELECT body FROM files"):
             stored = from_json(body, StoredFile)
             if self._is_old(stored):
                 self._remove_file(stored.id)
@@ -271,38 +387,28 @@ class BatchStore:
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` if the owner has no such batch."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM batches WHERE id = ? AND owner = ?", (id, owner)
-            ).fetchone()
-        if found is None:
+        found = self._found("SELECT body FROM batches WHERE id = ? AND owner = ?", id, owner)
+        if not found:
             raise ServerError("not_found", f"There is no batch {id!r}.", "id")
-        return from_json(found[0], Batch)
+        return from_json(found[0][0], Batch)
 
     def batches(self, owner: str) -> list[Batch]:
         """The owner's batches, oldest first."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM batches WHERE owner = ? ORDER BY created, id", (owner,)
-            ).fetchall()
+        found = self._found("SELECT body FROM batches WHERE owner = ? ORDER BY created, id", owner)
         return [from_json(body, Batch) for (body,) in found]
 
     def unfinished(self) -> list[Batch]:
         """The batches of all owners that have not ended, oldest first."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT body FROM batches WHERE ended = 0 ORDER BY created, id"
-            ).fetchall()
+        found = self._found("SELECT body FROM batches WHERE ended = 0 ORDER BY created, id")
         return [from_json(body, Batch) for (body,) in found]
 
     def open_lines(self, batch: str, after: int, most: int) -> list[Line]:
         """Lines without an answer whose number is above `after`, in order."""
-        with self._transaction() as database:
-            found = database.execute(
-                "SELECT number, custom_id, start, length FROM lines "
-                "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
-                (batch, after, most),
-            ).fetchall()
+        found = self._found(
+            "SELECT number, custom_id, start, length FROM lines "
+            "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
+            *(batch, after, most),
+        )
         return [Line(*each) for each in found]
 
     def answered(self, batch: Batch, number: int, status: int, request: str, reply: bytes) -> None:
@@ -321,12 +427,11 @@ class BatchStore:
         """All lines of a batch in order, with their answers, some at a time."""
         after = -1
         while True:
-            with self._transaction() as database:
-                found = database.execute(
-                    "SELECT number, custom_id, start, length, status, request, reply FROM lines "
-                    "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
-                    (batch, after),
-                ).fetchall()
+            found = self._found(
+                "SELECT number, custom_id, start, length, status, request, reply FROM lines "
+                "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
+                *(batch, after),
+            )
             if not found:
                 return
             yield from (Line(*each) for each in found)
@@ -335,12 +440,11 @@ class BatchStore:
     def counts(self, batch: Batch) -> Counts:
         if batch.counts is not None:
             return batch.counts
-        with self._transaction() as database:
-            total, succeeded, answered = database.execute(
-                "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
-                "FROM lines WHERE batch = ?",
-                (batch.id,),
-            ).fetchone()
+        [(total, succeeded, answered)] = self._found(
+            "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
+            "FROM lines WHERE batch = ?",
+            batch.id,
+        )
         return Counts(total, succeeded, answered - succeeded)
 
     def _put(self, database: sqlite3.Connection, batch: Batch) -> None:
@@ -374,6 +478,10 @@ class BatchStore:
         with self._transaction() as database:
             database.execute("DELETE FROM files WHERE id = ?", (id,))
         self._folder.remove(id)
+
+    def _found(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._transaction() as database:
+            return database.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

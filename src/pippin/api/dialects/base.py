@@ -1,5 +1,6 @@
 """The interface of a dialect: a decoder of request bodies and an encoder of events, both independent of HTTP."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -7,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from pippin.api.dialects.shared.fields import Contract
+from pippin.api.dialects.shared.frames import COMMENT, EVENTS
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event
@@ -82,19 +84,21 @@ class StreamEncoder(Protocol):
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         """The first bytes that carry meaning; one `Accepted` for each request."""
-        ...
+        return b""
 
-    def event(self, event: Event, request: int = 0) -> bytes: ...
+    def event(self, event: Event, request: int = 0) -> bytes:
+        return b""
 
     def keep_alive(self) -> bytes:
         """Harmless bytes for a stream that would otherwise be silent for too long."""
-        ...
+        return COMMENT
 
-    def failed(self, report: ErrorReport) -> bytes: ...
+    def failed(self, report: ErrorReport) -> bytes:
+        return b""
 
     def end(self) -> bytes:
         """The last bytes, after the last event or after `failed`."""
-        ...
+        return b""
 
 
 class Encoder(StreamEncoder, Protocol):
@@ -105,61 +109,42 @@ class Encoder(StreamEncoder, Protocol):
         ...
 
 
-class Dialect(Protocol[Shape]):
+class Dialect(ABC, Generic[Shape]):
     """An API that clients speak.
 
     Each API is one package of this folder. Its module `dialect` holds an instance named `dialect`, or several in a
     tuple named `dialects`. Dialects are discovered, routed and documented without being registered anywhere.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in logs and metrics, and of the column in docs/api.md, such as `chat_completions`."""
-        ...
+    name: str
+    """The name in logs and metrics, and of the column in docs/api.md, such as `chat_completions`."""
+    path: str
+    """The path of requests, without the version: `/chat/completions`. Paths under `/api` have no version."""
+    media: str = EVENTS
+    """The media type of a stream."""
+    id_prefix: str
+    """The prefix that the encoder puts before a run's id: `chatcmpl-`. Clients can cancel an answer by its id."""
+    contract: Contract[Any]
+    """The fields of the request body, and how each is treated."""
+    answer: type[Struct] | None
+    """The struct of a whole answer; None where no struct describes it."""
+    failure: type[Struct]
+    """The struct of an error."""
 
-    @property
-    def path(self) -> str:
-        """The path of requests, without the version: `/chat/completions`. Paths under `/api` have no version."""
-        ...
-
-    @property
-    def media(self) -> str:
-        """The media type of a stream."""
-        ...
-
-    @property
-    def id_prefix(self) -> str:
-        """The prefix that the encoder puts before a run's id: `chatcmpl-`. Clients can cancel an answer by its id."""
-        ...
-
-    @property
-    def contract(self) -> Contract[Any]:
-        """The fields of the request body, and how each is treated."""
-        ...
-
-    @property
-    def answer(self) -> type[Struct] | None:
-        """The struct of a whole answer; None where no struct describes it."""
-        ...
-
-    @property
-    def failure(self) -> type[Struct]:
-        """The struct of an error."""
-        ...
-
+    @abstractmethod
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field if a field cannot be honoured."""
-        ...
 
+    @abstractmethod
     def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...
 
-    def status(self, report: ErrorReport) -> int:
-        """The HTTP status of an error: `report.status`, unless the contract has one of its own."""
-        ...
-
+    @abstractmethod
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        """The body (JSON) of a reply with that status."""
-        ...
+        """The body (JSON) of a reply with the error's status."""
+
+    def status(self, report: ErrorReport) -> int:
+        """The HTTP status of an error; for contracts that have one of their own."""
+        return report.status
 
 
 AnyDialect = Dialect[Any]

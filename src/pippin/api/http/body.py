@@ -267,6 +267,10 @@ class BodyMemory:
             held.free(held.size)
 
 
+async def nothing() -> None:
+    """Close nothing."""
+
+
 class EventStream(Response):
     """Sends pieces as they come. `leave` is awaited at the end, whatever caused it.
 
@@ -276,9 +280,9 @@ class EventStream(Response):
     def __init__(
         self,
         pieces: AsyncIterator[bytes],
-        leave: Callable[[], Awaitable[None]],
         media: str,
         *,
+        leave: Callable[[], Awaitable[None]] = nothing,
         cut: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(status_code=200)

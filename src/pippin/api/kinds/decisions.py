@@ -29,9 +29,7 @@ class QuestionFields(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
         | None,
         Meta(description="Labels, or levels of a score, or an object of labels and what they mean."),
     ] = None
-    threshold: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Of `multi_label`.")] = (
-        None
-    )
+    threshold: Annotated[float, Meta(ge=0, le=1, description="Of `multi_label`.")] | None = None
 
 
 class DecisionRequest(Struct, kw_only=True, omit_defaults=True):

@@ -99,7 +99,7 @@ class EmbeddingItem(Struct, kw_only=True):
     embedding: list[float] | str
 
 
-class EmbeddingUsage(Struct, kw_only=True):
+class TextUsage(Struct, kw_only=True):
     prompt_tokens: int
     total_tokens: int
 
@@ -108,19 +108,20 @@ class EmbeddingReply(Struct, kw_only=True):
     object: Literal["list"] = "list"
     data: list[EmbeddingItem]
     model: str
-    usage: EmbeddingUsage
+    usage: TextUsage
 
 
 def task_of(fields: EmbeddingRequest) -> Embed:
-    overflow: Literal["error", "truncate"] | None = None
-    if fields.truncate is not None:
-        overflow = "truncate" if fields.truncate else "error"
     return Embed(
         inputs=conversation_of(fields) if fields.messages is not None else inputs_of(fields.input, fields),
         dimensions=fields.dimensions,
-        overflow=overflow,
+        overflow=overflow_of(fields.truncate),
         instruction=fields.instruction or None,
     )
+
+
+def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
+    return None if truncate is None else "truncate" if truncate else "error"
 
 
 def conversation_of(fields: EmbeddingRequest) -> tuple[Conversation]:
@@ -226,7 +227,7 @@ def _asked(parts: tuple[Part, ...], at: str, instruction: str | None) -> Convers
 def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
     width = found.dimensions * 4
     rows = [found.vectors[start : start + width] for start in range(0, len(found.vectors), width)]
-    usage = EmbeddingUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
+    usage = TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
     # One vector at a time: encoding millions of numbers in one call would hold the GIL too long.
     items = [
         msgspec.Raw(

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.kinds.images import SIDE_STEP, ImageFields
-from pippin.api.kinds.named_events import NamedEvents, named_event
+from pippin.api.kinds.named_events import NamedEvents
 from pippin.core.events import Accepted, Event, Picture, Progress
 from pippin.core.tasks import GenerateImages
 
@@ -122,7 +123,7 @@ class ImageEvents(NamedEvents):
         }
 
     def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
-        return named_event(f"{self._prefix}.{name}", payload)
+        return typed_frame(f"{self._prefix}.{name}", **payload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""Bodies and replies of `/v1/rerank` (Cohere's and Jina's) and of `/v1/score` (vLLM's)."""
+"""Bodies and replies of `/v1/rerank`, Cohere's and Jina's."""
 
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
-from pippin.api.kinds.embeddings import MediaObject, object_parts
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract
+from pippin.api.kinds.embeddings import MediaObject, TextUsage, object_parts, overflow_of
 from pippin.core.conversation import Image, Text, Video
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument
@@ -26,9 +26,7 @@ class RerankRequest(Struct, kw_only=True, omit_defaults=True):
         Meta(description="Texts, or objects with a `text`, an `image` or a `video`."),
     ]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
-    top_n: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Answer with so many of the best.")
-    ] = None
+    top_n: Annotated[int, Meta(ge=1, description="Answer with so many of the best.")] | None = None
     return_documents: Annotated[
         bool | None, Meta(description="Give each document back; true if not set, as Jina has it.")
     ] = None
@@ -53,36 +51,13 @@ RERANK: Final = Contract(
 )
 
 
-class ScoreRequest(Struct, kw_only=True, omit_defaults=True):
-    text_1: Annotated[str | tuple[str, ...], Meta(description="One text, or one for each of `text_2`.")]
-    text_2: Annotated[str | tuple[str, ...], Meta(description="The texts to compare it with.")]
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
-    instruction: Annotated[
-        str | None, Meta(description="What makes a document fit, for models that are told.")
-    ] = None
-    use_activation: Annotated[
-        bool | None, Meta(description="False gives logits instead of probabilities.")
-    ] = None
-    truncate: Annotated[bool | None, Meta(description="Cut texts that are too long, or refuse them.")] = None
-
-
-SCORE: Final = Contract(
-    ScoreRequest,
-    {"user": BOOKKEEPING},
-    {"truncate_prompt_tokens": "texts are cut at the model's own limit; use `truncate`."},
-)
-CONTRACTS: Final = {"POST /v1/rerank": RERANK, "POST /v1/score": SCORE}
+CONTRACTS: Final = {"POST /v1/rerank": RERANK}
 
 
 class RankedDocument(Struct, kw_only=True, omit_defaults=True):
     index: int
     relevance_score: float
     document: MediaObject | None = None
-
-
-class TextUsage(Struct, kw_only=True):
-    prompt_tokens: int
-    total_tokens: int
 
 
 class RerankReply(Struct, kw_only=True):
@@ -92,21 +67,6 @@ class RerankReply(Struct, kw_only=True):
     results: list[RankedDocument]
     usage: TextUsage
     meta: dict[str, Any]
-
-
-class Score(Struct, kw_only=True):
-    index: int
-    object: Literal["score"] = "score"
-    score: float
-
-
-class ScoreReply(Struct, kw_only=True):
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
-    data: list[Score]
-    usage: TextUsage
 
 
 def rerank_task_of(fields: RerankRequest) -> Rerank:
@@ -133,34 +93,9 @@ def parts_of(document: str | MediaObject, path: str) -> tuple[Text | Image | Vid
     return object_parts(document, path)
 
 
-def score_task_of(fields: ScoreRequest) -> Rerank:
-    left = (fields.text_1,) if isinstance(fields.text_1, str) else fields.text_1
-    right = (fields.text_2,) if isinstance(fields.text_2, str) else fields.text_2
-    for name, texts in (("text_1", left), ("text_2", right)):
-        if not texts or not all(texts):
-            raise invalid(name, "must not be empty.")
-        if len(texts) > MOST_DOCUMENTS:
-            raise invalid(name, f"must not hold more than {MOST_DOCUMENTS} texts.")
-    if len(left) not in (1, len(right)):
-        raise invalid("text_1", "must be one text, or one for each of `text_2`.")
-    queries = left * len(right) if len(left) == 1 else left
-    documents = [RerankDocument((Text(text),), query) for query, text in zip(queries, right, strict=True)]
-    return Rerank(
-        query=left[0],
-        documents=tuple(documents),
-        instruction=fields.instruction or None,
-        raw_scores=fields.use_activation is False,
-        overflow=overflow_of(fields.truncate),
-    )
-
-
 def size_of(task: Rerank) -> int:
     """The number of characters in the task's documents."""
     return sum(len(part.text) for each in task.documents for part in each.parts if isinstance(part, Text))
-
-
-def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
-    return None if truncate is None else "truncate" if truncate else "error"
 
 
 def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, usual: bool) -> RerankReply:
@@ -182,11 +117,6 @@ def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, u
         usage=usage_of(found),
         meta={"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     )
-
-
-def draw_scores(found: Ranked, *, id: str, model: str, created: int) -> ScoreReply:
-    data = [Score(index=index, score=score) for index, score in enumerate(found.scores)]
-    return ScoreReply(id=f"score-{id}", created=created, model=model, data=data, usage=usage_of(found))
 
 
 def usage_of(found: Ranked) -> TextUsage:

@@ -1,16 +1,16 @@
 """Bodies and replies of `/v1/audio/speech`, in OpenAI's form."""
 
 import base64
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
-from pippin.api.kinds.named_events import NamedEvents, named_event
-from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
+from pippin.api.dialects.shared.frames import typed_frame
+from pippin.api.kinds.named_events import NamedEvents
+from pippin.core.events import Event, SpeechChunk, Spoken
 from pippin.core.tasks import FileFormat, Speak
 
 MEDIA: Final[dict[str, str]] = {
@@ -43,9 +43,7 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
             description="mp3 if the operator says nothing else; pcm is 16 bits, little-endian, at the model's rate."
         ),
     ] = None
-    speed: Annotated[
-        Annotated[float, Meta(ge=0.25, le=4)] | None, Meta(description="1 is the voice's own.")
-    ] = None
+    speed: Annotated[float, Meta(ge=0.25, le=4, description="1 is the voice's own.")] | None = None
     stream_format: Annotated[
         Literal["audio", "sse"] | None, Meta(description="Bytes of sound, or events that hold them.")
     ] = None
@@ -59,9 +57,7 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     gender: Annotated[
         Literal["female", "male"] | None, Meta(description="Of the voice, for models that are told.")
     ] = None
-    pitch: Annotated[
-        Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="1 is the voice's own.")
-    ] = None
+    pitch: Annotated[float, Meta(gt=0, le=10, description="1 is the voice's own.")] | None = None
     lang_code: Annotated[str | None, Meta(description="Language, for models that are told.")] = None
     ref_audio: Annotated[
         str | None, Meta(description="A recording of the voice to imitate: data URI or address.")
@@ -79,12 +75,8 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     repetition_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="Of sampling; 1 is none.")
     ] = None
-    max_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=10**6)] | None, Meta(description="Most tokens of sound.")
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, lt=2**32)] | None, Meta(description="Same seed, same sound.")
-    ] = None
+    max_tokens: Annotated[int, Meta(ge=1, le=10**6, description="Most tokens of sound.")] | None = None
+    seed: Annotated[int, Meta(ge=0, lt=2**32, description="Same seed, same sound.")] | None = None
 
 
 CONTRACT: Final = Contract(
@@ -128,22 +120,13 @@ def task_of(
     )
 
 
-class SpeechBytes:
+class SpeechBytes(StreamEncoder):
     """Encodes speech as raw sound: no keep-alive can be sent in between, and a failure can only end the stream."""
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         return event.data if isinstance(event, SpeechChunk) else b""
 
     def keep_alive(self) -> bytes:
-        return b""
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return b""
-
-    def end(self) -> bytes:
         return b""
 
 
@@ -153,13 +136,13 @@ class SpeechEvents(NamedEvents):
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case SpeechChunk(data=data):
-                return named_event("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
+                return typed_frame("speech.audio.delta", audio=base64.b64encode(data).decode())
             case Spoken(usage=usage):
                 figures = {
                     "input_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": usage.prompt_tokens + usage.completion_tokens,
                 }
-                return named_event("speech.audio.done", {"usage": figures})
+                return typed_frame("speech.audio.done", usage=figures)
             case _:
                 return b""

@@ -6,13 +6,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
-from pippin.api.kinds.named_events import NamedEvents, named_event
+from pippin.api.kinds.named_events import NamedEvents
 from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, Segment, Transcribed
+from pippin.core.events import Event, Segment, Transcribed
 from pippin.core.tasks import Transcribe
 
 Format = Literal["json", "text", "verbose_json", "srt", "vtt", "ndjson", "diarized_json"]
@@ -48,9 +50,7 @@ class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
     word_timestamps: Annotated[bool | None, Meta(description="mlx-vlm's way to ask for words.")] = None
     include: Annotated[tuple[str, ...] | None, Meta(description="Must be empty: no logprobs.")] = None
     stream: Annotated[bool | None, Meta(description="Send each segment as an event when it is ready.")] = None
-    max_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most tokens, for models that know it.")
-    ] = None
+    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens, for models that know it.")] | None = None
     chunking_strategy: Annotated[
         Literal["auto"] | None, Meta(description="Only auto: the model's own windows.")
     ] = None
@@ -246,7 +246,7 @@ class TranscriptionEvents(NamedEvents):
             case Segment(text=text):
                 delta = text if self._begun else text.lstrip()
                 self._begun = True
-                return named_event("transcript.text.delta", {"delta": delta})
+                return typed_frame("transcript.text.delta", delta=delta)
             case Transcribed(text=text, usage=usage):
                 total = usage.prompt_tokens + usage.completion_tokens
                 figures = {
@@ -256,19 +256,16 @@ class TranscriptionEvents(NamedEvents):
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": total,
                 }
-                return named_event("transcript.text.done", {"text": text, "usage": figures})
+                return typed_frame("transcript.text.done", text=text, usage=figures)
             case _:
                 return b""
 
 
-class TranscriptionLines:
+class TranscriptionLines(StreamEncoder):
     """Encodes a transcription as lines of JSON: one for each segment, and a last one with the whole text."""
 
     def __init__(self, fields: TranscriptionRequest, task: Transcribe) -> None:
         self._fields, self._task = fields, task
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -289,6 +286,3 @@ class TranscriptionLines:
 
     def failed(self, report: ErrorReport) -> bytes:
         return msgspec.json.encode(error_body(report)) + b"\n"
-
-    def end(self) -> bytes:
-        return b""

@@ -87,7 +87,7 @@ class AudioRoutes:
         handler.note_unknown("speech", unknown)
         reference = None
         if fields.ref_audio:
-            reference = (await self.api.media.fetch(fields.ref_audio, "ref_audio")).data
+            reference = (await self.api.handler.media.fetch(fields.ref_audio, "ref_audio")).data
         options = self.api.options
         task = speech.task_of(
             fields, reference, longest=options.max_speech_chars, usual=options.speech_format

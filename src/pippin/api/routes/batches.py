@@ -15,7 +15,7 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
 from pippin.api.batches.store import Batch, Counts, Problem, Used
-from pippin.api.dialects.responses.body import Metadata
+from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.stored_responses.response_store import page_of

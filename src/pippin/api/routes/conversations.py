@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.responses.answer import ItemPage, stored_items
-from pippin.api.dialects.responses.body import Metadata
+from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import read_json_body
@@ -100,7 +100,7 @@ class Conversations:
 
     async def read(self, request: Request) -> Response:
         history, name = history_of(self._api, request), request.path_params["id"]
-        return await asyncio.to_thread(lambda: json_reply(drawn(history.conversation_head(name))))
+        return await asyncio.to_thread(lambda: json_reply(drawn(history.stored_conversation(name))))
 
     async def change(self, request: Request) -> Response:
         return await asyncio.to_thread(self._change, request, await self._body(request))

@@ -16,7 +16,7 @@ def embedding(api: Api) -> Endpoint:
         """Vectors of texts, pictures and conversations"""
         fields, unknown = await api.handler.json_of(request, embeddings.CONTRACT.decode)
         api.handler.note_unknown("embeddings", unknown)
-        task = await api.media.resolve_embed(embeddings.task_of(fields))
+        task = await api.handler.media.resolve_embed(embeddings.task_of(fields))
         [*_, found] = await api.handler.task(
             request, task, model=fields.model, operation="embeddings", admitted=True
         )

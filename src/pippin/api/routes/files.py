@@ -120,15 +120,11 @@ class Files:
         """The bytes of a file"""
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]
         file = await asyncio.to_thread(self.api.batches.store.open_file, owner, name)
-        return EventStream(read_in_pieces(file), nothing, "application/octet-stream")
+        return EventStream(read_in_pieces(file), "application/octet-stream")
 
     async def _file(self, request: Request) -> StoredFile:
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]
         return await asyncio.to_thread(self.api.batches.store.file, owner, name)
-
-
-async def nothing() -> None:
-    """The cleanup of a reply that has nothing to close."""
 
 
 async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:

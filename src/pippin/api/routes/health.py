@@ -115,7 +115,7 @@ class Health:
         }
 
     def _mcp(self) -> dict[str, Any] | None:
-        servers = self.api.tool_servers
+        servers = self.api.handler.tools.servers
         if not servers:
             return None
         connected = sum(connection.state == "connected" for connection in servers.connections)

@@ -47,7 +47,7 @@ class ImageRoutes:
 
     async def edit(self, request: Request) -> Response:
         """Pictures from pictures and a text"""
-        handler, media = self.api.handler, self.api.media
+        handler, media = self.api.handler, self.api.handler.media
         if is_form(request):
             form = await handler.form_of(request)
             fields, unknown = images.EDITS.decode_form(form.fields)

@@ -54,7 +54,7 @@ def routes(api: Api) -> list[BaseRoute]:
         exchange = exchange_of(request.scope)
         if not exchange.manages:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
-        described = [await _described(api, key) for key in api.keys.ring.keys]
+        described = [await _described(api, key) for key in api.access.keys.ring.keys]
         note = FROM_OPTIONS if api.options.api_key_file is None else FROM_FILE.format(os.getpid())
         return json_reply(Keys(data=described, note=note))
 
@@ -62,7 +62,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 async def _described(api: Api, key: Key) -> KeyDescription:
-    rights, left = key.rights, api.limits.standing(key)
+    rights, left = key.rights, api.access.limits.standing(key)
     return KeyDescription(
         name=key.name,
         role="admin" if key.is_admin else "user",

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.dialects.base import AnyDialect, Decoded, Encoder, RunInfo
+from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.dialects.shared.frames import DONE
@@ -178,18 +178,21 @@ class StatsEncoder:
         return body.removesuffix(b"}" + end) + b"," + added[1:] + end
 
 
-class StatsDialect(OpenAIErrors):
+class StatsDialect(OpenAIErrors, Dialect[Any]):
     """A dialect of OpenAI's, whose answers have LM Studio's fields."""
 
     def __init__(self, dialect: AnyDialect, info: Callable[[str], ModelInfo | None]) -> None:
         self.name, self.path, self.id_prefix = dialect.name, dialect.path, dialect.id_prefix
-        self.contract, self.decode = dialect.contract, dialect.decode
+        self.contract = dialect.contract
         assert dialect.answer is not None
         name = f"LMStudio{dialect.answer.__name__}"
         self.answer = msgspec.defstruct(
             name, list(Added.__annotations__.items()), bases=(dialect.answer,), kw_only=True
         )
         self._inner, self._info = dialect, info
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[Any]:
+        return self._inner.decode(body, context)
 
     def encoder(self, decoded: Decoded[Any], run: RunInfo) -> Encoder:
         return StatsEncoder(self._inner.encoder(decoded, run), lambda: self._info(run.model))
@@ -321,13 +324,8 @@ class LMStudioModels:
     async def _found(self, request: Request) -> list[tuple[ModelInfo, ModelState | None]]:
         found = await asyncio.to_thread(self.api.service.models)
         kinds = ("language", "embeddings", "scripted")
-        key = exchange_of(request.scope).key
-        states = self._states()
-        return [
-            (info, states.get(info.id))
-            for info in found
-            if info.kind in kinds and (key is None or key.rights.allows_model((info.id,), info.kind))
-        ]
+        states, opens = self._states(), exchange_of(request.scope).opens
+        return [(info, states.get(info.id)) for info in found if info.kind in kinds and opens(info)]
 
     def _states(self) -> dict[str, ModelState]:
         return {state.id: state for state in self.api.service.pool.states()}

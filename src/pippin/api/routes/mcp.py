@@ -52,7 +52,7 @@ class McpPages:
 
         Each entry is also a valid tool for Chat Completions, so that a client can pass the list on as `tools`.
         """
-        await self.api.tool_servers.settled()
+        await self.api.handler.tools.servers.settled()
         found = [
             {
                 "type": "function",
@@ -66,7 +66,7 @@ class McpPages:
                 "server": tool.connection.server.name,
                 "parameters": tool.tool.parameters,
             }
-            for tool in self.api.tool_servers.tools()
+            for tool in self.api.handler.tools.servers.tools()
         ]
         return json_reply({"tools": found, "count": len(found)})
 
@@ -87,7 +87,7 @@ class McpPages:
                 "tools_count": len(connection.tools),
                 "error": connection.error,
             }
-            for connection in self.api.tool_servers.connections
+            for connection in self.api.handler.tools.servers.connections
         ]
 
     async def execute(self, request: Request) -> Response:
@@ -95,16 +95,16 @@ class McpPages:
         asked = await self.api.handler.json_of(
             request, lambda body: decode_json(body, ExecuteRequest), counted=False
         )
-        if not self.api.tool_servers:
+        if not self.api.handler.tools.servers:
             raise ServerError(
                 "not_found", "No MCP server is set up; the operator does that with --mcp-config."
             )
         self.api.handler.admit(exchange_of(request.scope))
-        await self.api.tool_servers.settled()
+        await self.api.handler.tools.servers.settled()
         wanted = asked.tool_name or asked.tool
         if wanted is None:
             raise invalid("tool_name", "must name the tool, or `server` and `tool` must.")
-        result = await self.api.tool_servers.execute(wanted, asked.arguments, asked.server)
+        result = await self.api.handler.tools.servers.execute(wanted, asked.arguments, asked.server)
         content = None if result.is_error else result.text
         return json_reply(
             ExecuteReply(

@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.dialects.messages.answer import TokenCount
 from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
+from pippin.api.dialects.messages.encode import TokenCount
 from pippin.api.routing import Api, both, json_reply
 
 

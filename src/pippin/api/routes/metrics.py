@@ -28,7 +28,9 @@ def routes(api: Api) -> list[BaseRoute]:
         loaded = await stats_of_loaded(api)
         figures = gauges(api.service.pool.states(), loaded, time.time() - api.started)
         # In a thread: hundreds of models and routes make tens of thousands of lines.
-        text = await asyncio.to_thread(api.observer.render, [*figures, *mcp_gauges(api.tool_servers)])
+        text = await asyncio.to_thread(
+            api.observer.render, [*figures, *mcp_gauges(api.handler.tools.servers)]
+        )
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return [*both("/metrics", metrics, media=["text/plain"])]

@@ -21,7 +21,7 @@ from pippin.api.routing import Api, both, json_reply
 from pippin.config.options.start import Compat
 from pippin.config.verified import last_report
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo, ModelState
+from pippin.core.models import EngineStats, ModelInfo, ModelState
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
@@ -120,7 +120,7 @@ class Listing:
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.missing)
         here = {info.id for info in found}
-        shown = [info for info in [*found, *missing] if self._may_see(request, info)]
+        shown = list(filter(exchange_of(request.scope).opens, (*found, *missing)))
         page, more = page_of(shown, request.query_params)
         data = [
             await self._described(request, info) if info.id in here else self._missing(request, info)
@@ -131,17 +131,14 @@ class Listing:
         )
         return json_reply({"object": "list", "data": data, "has_more": more, **ends})
 
-    def _may_see(self, request: Request, info: ModelInfo) -> bool:
-        key = exchange_of(request.scope).key
-        return key is None or key.rights.allows_model((info.id,), info.kind)
-
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
         try:
             info = await self.api.service.find(name)
         except ServerError:
             missing = await asyncio.to_thread(self.api.service.missing)
-            named = next((each for each in missing if each.id == name and self._may_see(request, each)), None)
+            opened = filter(exchange_of(request.scope).opens, missing)
+            named = next((each for each in opened if each.id == name), None)
             if named is None:
                 raise
             return json_reply(self._missing(request, named))
@@ -166,11 +163,12 @@ class Listing:
     async def _described(self, request: Request, info: ModelInfo) -> dict[str, Any]:
         pool = self.api.service.pool
         state = next((state for state in pool.states() if state.id == info.id), None)
-        fits = 0
+        stats = EngineStats()
         if state is not None and state.state == "loaded":
-            fits = (await pool.stats(info.id)).longest_sequence
+            stats = await pool.stats(info.id)
         verified = await asyncio.to_thread(verification, info.id)
-        return self._for_client(request, info, describe(info, state, fits) | {"verification": verified})
+        found = {"verification": verified, "agreement": stats.agreement or None}
+        return self._for_client(request, info, describe(info, state, stats.longest_sequence) | found)
 
     def _for_client(self, request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
         """Adapts a model to its client: Anthropic's clients, known by a header, get Anthropic's `capabilities`;

@@ -22,8 +22,15 @@ from pippin import __version__
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.ollama.body import LATEST, OllamaFields, OllamaOptions, keep_alive_of, model_of
-from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect
+from pippin.api.dialects.ollama.dialect import (
+    LATEST,
+    OllamaChatDialect,
+    OllamaFields,
+    OllamaGenerateDialect,
+    OllamaOptions,
+    keep_alive_of,
+    model_of,
+)
 from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
@@ -185,18 +192,16 @@ class OllamaModels:
     async def tags(self, request: Request) -> Response:
         """The models that are here."""
         found = await asyncio.to_thread(self.api.service.models)
-        if (key := exchange_of(request.scope).key) is not None:
-            found = [info for info in found if key.rights.allows_model((info.id,), info.kind)]
-        return json_reply({"models": [self._listed(info) for info in found]})
+        opens = exchange_of(request.scope).opens
+        return json_reply({"models": [self._listed(info) for info in found if opens(info)]})
 
     async def running(self, request: Request) -> Response:
         """The models that are in memory."""
         pool = self.api.service.pool
         loaded = [state for state in pool.states() if state.state == "loaded"]
         known = [(state, info) for state in loaded if (info := pool.info(state.id)) is not None]
-        if (key := exchange_of(request.scope).key) is not None:
-            known = [each for each in known if key.rights.allows_model((each[1].id,), each[1].kind)]
-        return json_reply({"models": [self._running(state, info) for state, info in known]})
+        opens = exchange_of(request.scope).opens
+        return json_reply({"models": [self._running(state, info) for state, info in known if opens(info)]})
 
     async def show(self, request: Request) -> Response:
         """What is known of one model."""
@@ -233,7 +238,7 @@ class OllamaModels:
         if not streams:
             await service.catalog.ensure(name, lambda done, total, what: None)
             return json_reply({"status": "success"})
-        return EventStream(pulled(service.catalog.ensure, name), _nothing, LINES)
+        return EventStream(pulled(service.catalog.ensure, name), LINES)
 
     async def delete(self, request: Request) -> Response:
         """Deletes a model's files."""
@@ -295,10 +300,6 @@ class OllamaModels:
             size_vram=state.footprint,
             context_length=info.context_window or 0,
         )
-
-
-async def _nothing() -> None:
-    pass
 
 
 async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:

@@ -10,9 +10,8 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
 from pippin.api.dialects.responses import answer as answers
-from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.compaction import CompactionDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.responses.dialect import ResponsesBody, ResponsesDialect
 from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, NobodyWaits
@@ -152,10 +151,8 @@ class Responses:
         return json_reply(running.response)
 
     def _follow(self, running: BackgroundResponse, after: int) -> Response:
-        async def nothing() -> None:
-            """The response goes on without its reader."""
-
-        return EventStream(running.follow(after, self._silence), nothing, EVENTS)
+        """The events of a response, which goes on without its reader."""
+        return EventStream(running.follow(after, self._silence), EVENTS)
 
 
 def owner_of(request: Request) -> str:

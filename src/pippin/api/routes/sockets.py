@@ -26,7 +26,7 @@ def routes(api: Api) -> list[BaseRoute]:
         await connection.serve(api, socket, listening)
 
     async def none(socket: WebSocket) -> None:
-        await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))
+        await socket.send_denial_response(api.access.errors.reply(NO_SOCKET, socket.scope))
 
     return [
         *(WebSocketRoute(f"{prefix}/responses", responses) for prefix in (VERSION, "")),

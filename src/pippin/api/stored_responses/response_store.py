@@ -5,11 +5,11 @@ thread.
 """
 
 import contextlib
-import hashlib
 import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -44,18 +44,6 @@ CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
 _PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
     SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
 
-# In version 1 the owner was the name of a key, or for a key without a name its place in the list: whoever held that
-# place next would have read what was stored. Names stay owners; places are locked, since their owners are unknown.
-_OWNERS_OF_VERSION_2: Final = """
-UPDATE {table} SET owner = CASE
-    WHEN owner = '' THEN ''
-    WHEN owner GLOB 'key-[0-9]*' THEN 'locked:' || owner
-    ELSE 'name:' || owner END;
-"""
-
-LARGEST_HEAD: Final = 64 << 10  # bytes of a conversation before its items; 16 pairs of metadata take 9 KiB
-BEFORE_ITEMS: Final = b',"items":['
-"""Occurs at most once in the JSON of a conversation: quotes inside texts are escaped, and metadata hold no lists."""
 LARGEST_PAGE: Final = 100  # items
 
 
@@ -108,27 +96,15 @@ class ResponseStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(
-        self,
-        owner: str,
-        id: str,
-        kind: Kind,
-        body: bytes,
-        items: Iterable[str],
-        replaces: bytes | None = None,
-    ) -> bool:
+    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
         """Write an entry, then evict entries that are too old, and more until the bounds hold.
 
         The least recently used entry of the owner who holds most is evicted first: an owner who holds less than an
-        equal share loses nothing to others. An entry that alone exceeds the bound is not kept.
-
-        `replaces`: the `digest` of the entry's body as the caller has read it. If the entry has changed since, or is
-        gone, nothing is written, and the result is False. Raises `ServerError` if nothing can be written.
+        equal share loses nothing to others. An entry that alone exceeds the bound is not kept. Raises `ServerError` if
+        nothing can be written.
         """
         now = self._clock()
         with self._database.transaction() as transaction:
-            if replaces is not None and not _still_is(transaction, owner, id, kind, replaces):
-                return False
             if len(body) > self._bytes or not self._entries:
                 _remove(transaction, owner, id)
             else:
@@ -140,7 +116,10 @@ class ResponseStore:
                 )
             if self._is_crowded(transaction, now):
                 self._make_room(transaction, now)
-        return True
+
+    def alone(self) -> AbstractContextManager[sqlite3.Connection]:
+        """While it is entered, no other thread reads or writes here."""
+        return self._database.transaction()
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
         now = self._clock()
@@ -148,15 +127,6 @@ class ResponseStore:
             row = transaction.execute(
                 "UPDATE entries SET used = ? WHERE owner = ? AND id = ? AND kind = ? AND created >= ? RETURNING body",
                 (now, owner, id, kind, now - self._seconds),
-            ).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None:
-        """The first `size` bytes of an entry's body."""
-        with self._database.transaction() as transaction:
-            row = transaction.execute(
-                "SELECT SUBSTR(body, 1, ?) FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?",
-                (size, owner, id, kind, self._clock() - self._seconds),
             ).fetchone()
         return None if row is None else bytes(row[0])
 
@@ -196,13 +166,6 @@ class ResponseStore:
                 held[owner][1] -= size
 
 
-def _still_is(transaction: sqlite3.Connection, owner: str, id: str, kind: Kind, known: bytes) -> bool:
-    """Whether an entry's body has this digest."""
-    query = "SELECT body FROM entries WHERE owner = ? AND id = ? AND kind = ?"
-    row = transaction.execute(query, (owner, id, kind)).fetchone()
-    return row is not None and digest(bytes(row[0])) == known
-
-
 def _remove_oldest(transaction: sqlite3.Connection, owner: str) -> int:
     """Delete the least recently used entry of this owner; returns its bytes."""
     query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
@@ -239,24 +202,18 @@ class OwnedHistory:
             raise not_found("response", id)
 
     def save_conversation(self, conversation: StoredConversation) -> None:
-        """Store a new conversation; `change_conversation` changes an existing one."""
         self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
 
     def change_conversation(self, id: str, change: Change) -> StoredConversation:
         """Change a conversation, store it and return it; concurrent changes of others are kept.
 
-        `change` is called again if another change came first. Raises `ServerError` if there is no such conversation,
-        and whatever `change` raises.
+        Raises `ServerError` if there is no such conversation, and whatever `change` raises.
         """
-        while True:
-            body = self._store.get(self._owner, id, "conversation")
-            if body is None:
-                raise not_found("conversation", id)
-            conversation = from_json(body, StoredConversation)
+        with self._store.alone():
+            conversation = self.stored_conversation(id)
             change(conversation)
-            changed = msgspec.json.encode(conversation)
-            if self._put(id, "conversation", changed, conversation.items, digest(body)):
-                return conversation
+            self.save_conversation(conversation)
+        return conversation
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
         """Add the items of an answer that a conversation does not have yet; a failure is only logged. A conversation
@@ -272,14 +229,6 @@ class OwnedHistory:
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
-
-    def conversation_head(self, id: str) -> StoredConversation:
-        """A conversation without its items, which may be many megabytes and come last in the stored JSON."""
-        begun = self._store.begin(self._owner, id, "conversation", LARGEST_HEAD)
-        if begun is None:
-            raise not_found("conversation", id)
-        head, found, _ = begun.partition(BEFORE_ITEMS)
-        return from_json(head + b"}", StoredConversation) if found else self.stored_conversation(id)
 
     def delete_conversation(self, id: str) -> None:
         if not self._store.delete(self._owner, id, "conversation"):
@@ -320,22 +269,15 @@ class OwnedHistory:
                     return item
         raise not_found("item", item_id)
 
-    def _put(
-        self, id: str, kind: Kind, body: bytes, items: Iterable[Item], replaces: bytes | None = None
-    ) -> bool:
+    def _put(self, id: str, kind: Kind, body: bytes, items: Iterable[Item]) -> None:
         ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-        return self._store.put(self._owner, id, kind, body, ids, replaces)
+        self._store.put(self._owner, id, kind, body, ids)
 
     def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
         body = self._store.get(self._owner, id, kind)
         if body is None:
             raise not_found(kind, id)
         return from_json(body, type)
-
-
-def digest(body: bytes) -> bytes:
-    """A digest that tells whether the body of an entry has changed."""
-    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 @contextlib.contextmanager
@@ -365,20 +307,7 @@ def not_found(what: str, id: str) -> ServerError:
     )
 
 
-def _to_version_2(database: sqlite3.Connection) -> None:
-    """Assign the entries of version 1 to the owners of this version, or to nobody."""
-    for table in ("entries", "items"):
-        database.execute(_OWNERS_OF_VERSION_2.format(table=table))
-    locked = "SELECT COUNT(*) FROM entries WHERE owner GLOB 'locked:*'"
-    if count := database.execute(locked).fetchone()[0]:
-        log.warning(
-            "%d stored responses of API keys without a name can't be told apart any more: nobody may read them, "
-            "and they are deleted when they are too old.",
-            count,
-        )
-
-
-SCHEMA: Final = Schema(version=2, tables=TABLES, migrations={1: _to_version_2})
+SCHEMA: Final = Schema(version=2, tables=TABLES)
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:

@@ -67,12 +67,12 @@ def attach(path: Path) -> Attached:
     return Attached(path, {"type": "text", "text": f"File {path.name}:\n\n{text}"})
 
 
-def read_prompt(text: str, more: tuple[Path, ...] = (), behind: str = "") -> tuple[Content, tuple[Path, ...]]:
-    """The content of a message, and its attached files: `more`, and the files that the text names.
+def read_prompt(text: str, behind: str = "") -> tuple[Content, tuple[Path, ...]]:
+    """The content of a message, and its attached files, which the text names.
 
     `behind` is text appended as it is. It may be written by others, such as a log, so names in it attach no files.
     """
-    attached = [*(attach(path) for path in more), *(attach(path) for path in named_files(text))]
+    attached = [attach(path) for path in named_files(text)]
     said = "\n\n".join(each for each in (text, behind) if each)
     if not attached:
         return said, ()

@@ -29,7 +29,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of an answer, with its usage. Rates are in tokens per second."""
+    """The end of an answer, with its usage. The rate is in tokens per second."""
 
     reason: str | None
     prompt_tokens: int = 0
@@ -37,7 +37,6 @@ class Ended:
     completion_tokens: int = 0
     accepted_tokens: int = 0  # of those that speculative decoding proposed
     rejected_tokens: int = 0
-    prompt_rate: float = 0.0
     rate: float = 0.0
 
 
@@ -94,6 +93,5 @@ def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:
         usage.get("completion_tokens", 0),
         answer.get("accepted_prediction_tokens", 0),
         answer.get("rejected_prediction_tokens", 0),
-        timings.get("prompt_per_second", 0.0),
         timings.get("predicted_per_second", 0.0),
     )

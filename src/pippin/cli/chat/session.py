@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, assert_never, get_args
 
-from pippin.cli.chat.attachments import attach, missing_files, read_prompt
+from pippin.cli.chat.attachments import missing_files, read_prompt
 from pippin.cli.chat.client import Ended, Piece
 from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.display import opened_display
@@ -20,7 +20,6 @@ Name = Literal[
     "help",
     "model",
     "system",
-    "attach",
     "save",
     "load",
     "new",
@@ -35,7 +34,6 @@ HELP: Final[dict[Name, tuple[str, str]]] = {
     "help": ("", "show this"),
     "model": ("[NAME]", "show the models, or talk to another one; the conversation goes on"),
     "system": ("[TEXT]", "show the system prompt, or set it; `/system -` takes it away"),
-    "attach": ("PATH", "send a picture, a recording, a clip or a text file with the next question"),
     "save": ("NAME", "keep the conversation: a name, or the path of a .json file"),
     "load": ("[NAME]", "go on with a conversation that was kept; without a name, show them"),
     "new": ("", "begin anew, with the same model and system prompt"),
@@ -53,7 +51,6 @@ OTHER_NAMES: Final[dict[str, Name]] = {
     "exit": "bye",
     "quit": "bye",
     "clear": "new",
-    "file": "attach",
 }
 
 
@@ -130,7 +127,6 @@ class Session:
         self.wishes = wishes
         self._reached = reached
         self._kept = kept
-        self._waiting: list[Path] = []  # files for the next question
         self._last: Ended | None = None
 
     def talk(self, read: Callable[[str], str]) -> None:
@@ -153,12 +149,12 @@ class Session:
             except ServerError as error:
                 say(error.report.message, sys.stderr)
 
-    def ask(self, text: str, files: tuple[Path, ...] = (), behind: str = "") -> None:
+    def ask(self, text: str, behind: str = "") -> None:
         """Ask and show the answer. If it raises `ServerError`, the question is removed, so that it can be rephrased.
 
         Files that `text` names are attached; names in `behind`, which is appended to it, attach nothing.
         """
-        content, attached = read_prompt(text, files, behind)
+        content, attached = read_prompt(text, behind)
         for path in missing_files(text):
             say(f"(@{path} is no file here, and is sent as it stands)", sys.stderr)
         if attached and not self.wishes.plain:
@@ -170,19 +166,11 @@ class Session:
             self.conversation.undo()
             raise
 
-    def enclose(self, path: Path) -> None:
-        """Send a file with the next question. Raises `ConfigError` if it can't be sent."""
-        path = path.expanduser()
-        attach(path)
-        self._waiting.append(path)
-        say(f"{path.name} goes with the next question.", sys.stderr)
-
     def _do(self, entry: str) -> bool:
         """Handle an entry. Returns False if the user leaves."""
         command = read_command(entry)
         if command is None:
-            files, self._waiting = tuple(self._waiting), []
-            self.ask(entry, files)
+            self.ask(entry)
             return True
         if command.name == "bye":
             return False
@@ -232,8 +220,6 @@ class Session:
                 self._model(command.rest)
             case "system":
                 self._system(command.rest)
-            case "attach":
-                self.enclose(Path(command.rest.strip("'\"")))
             case "save":
                 self._save(command.rest)
             case "load":

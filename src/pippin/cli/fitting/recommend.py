@@ -37,7 +37,7 @@ class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"})
         embeds = self.purposes[0] == "embed"
         kind: ModelKind = "embeddings" if embeds else "language"
         width = 4 if on_cpu else 2
-        context = 0 if embeds else context_bytes(self.config, USUAL_WINDOW, width) or 0
+        context = 0 if embeds else context_bytes(self.config, USUAL_WINDOW, width, ModelOptions()) or 0
         weights = self.stored
         if on_cpu and runs_on_kernels(self.config, ModelOptions(), kind):
             weights = int(weights * IN_KERNELS)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pippin.cli.arguments import Parser
-from pippin.cli.doctor import CHECKS, check_security
+from pippin.cli.doctor import CHECKS, check_security, report
 from pippin.cli.running import client_parser
 
 
@@ -16,11 +16,17 @@ def new_parser() -> Parser:
         action="store_true",
         help="try what the running server lets strangers do",
     )
+    parser.add_argument(
+        "--report", action="store_true", help="print facts to send with a question, without paths or keys"
+    )
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
+    if parsed.report:
+        print(json.dumps(report(parsed), indent=2))
+        return 0
     checks = (partial(check_security, parsed),) if parsed.security else CHECKS
     found = [finding for check in checks for finding in check()]
     if parsed.json:

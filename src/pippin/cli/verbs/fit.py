@@ -58,7 +58,7 @@ def _told(fit: "Fit") -> str:
             )
         )
     elif source.kind == "language":
-        lines.append(("context", "cannot be told of this architecture without its weights"))
+        lines.append(("context", "its configuration does not tell"))
     lines += [
         ("together", f"{size(fit.needed)} of the {size(fit.budget)} that models may take here"),
         ("fits", "yes" if fit.fits else "no"),

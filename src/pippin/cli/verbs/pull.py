@@ -3,11 +3,10 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from shutil import disk_usage
 
 from pippin.catalog.catalog import Catalog, DownloadProgress
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
+from pippin.cli.local import OPTIONS, open_catalog, settings_of
 from pippin.cli.terminal import progress, say, size
 from pippin.config.settings import GivenFlag
 from pippin.core.models import ModelInfo
@@ -38,26 +37,9 @@ def run(arguments: Sequence[str]) -> int:
         if text is not None:
             parsed.given.append(GivenFlag(flag, text))
     catalog = open_catalog(settings_of(parsed))
-    told = False
-
-    def announce(total: int) -> None:
-        """Print the size of the download and the free disk space once, when the size is known."""
-        nonlocal told
-        if total and not told:
-            told = True
-            folder = roots().hub
-            say(
-                f"{parsed.model}: {size(total)}; {size(disk_usage(folder).free)} free in {folder}", sys.stderr
-            )
-
     try:
-        with progress(parsed.model, bytes_counted=True) as tell:
-
-            def on_progress(done: int, total: int, what: str) -> None:
-                announce(total)
-                tell(done, total, "" if what == parsed.model else what)
-
-            info = asyncio.run(_pull(catalog, parsed.model, on_progress))
+        with progress("Downloading", bytes_counted=True) as tell:
+            info = asyncio.run(_pull(catalog, parsed.model, tell))
     except KeyboardInterrupt:
         say(f"Stopped. `pippin pull {parsed.model}` goes on from here.", sys.stderr)
         raise

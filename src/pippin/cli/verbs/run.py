@@ -44,9 +44,9 @@ def run(arguments: Sequence[str]) -> int:
         _check_chats(server)
         session = _session(parsed, server, wishes)
         if asked.prompt is not None or asked.piped:
-            session.ask(asked.prompt or "", tuple(Path(path) for path in parsed.attach), asked.piped)
+            session.ask(asked.prompt or "", asked.piped)
             return 0
-        return _converse(session, parsed)
+        return _converse(session)
 
 
 def new_parser() -> Parser:
@@ -64,13 +64,6 @@ def new_parser() -> Parser:
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
     parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    parser.add_argument(
-        "--attach",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="send a file with the first question; repeatable",
-    )
     parser.add_argument("--load", metavar="NAME", help="go on with a conversation that /save kept")
     parser.add_argument(
         "--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"
@@ -165,14 +158,12 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
     return session
 
 
-def _converse(session: "Session", parsed: Namespace) -> int:
+def _converse(session: "Session") -> int:
     from pippin.cli.chat.entry import heed_interrupts, line_reader
     from pippin.cli.terminal import say
 
     heed_interrupts()
 
     say(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
-    for path in parsed.attach:
-        session.enclose(Path(path))
     session.talk(line_reader(environment.home() / "history"))
     return 0

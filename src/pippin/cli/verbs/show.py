@@ -1,6 +1,8 @@
 """`pippin show`: facts about a model, and the sampling defaults of its requests."""
 
+import contextlib
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +11,10 @@ import msgspec
 
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
 from pippin.config.accelerator import accelerator
+from pippin.core.errors import ServerError
 from pippin.core.published import object_in
 from pippin.core.requests import Sampling
 
@@ -36,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = _facts(catalog, info)
+    facts = _facts(catalog, info) | _agreement(info.id)
     if info.kind == "language":
         facts["sampling"] = _sampling(settings, catalog, info)
     width = max(map(len, facts)) + 2
@@ -63,8 +67,18 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "window": f"{info.context_window} tokens" if info.context_window else "-",
         "capabilities": ", ".join(able) or "-",
         **_formats(catalog, info),
-        **({"kv_bits": _packed_layers(Path(info.path))} if info.kind == "language" and info.path else {}),
+        **(_of_text(catalog, info, Path(info.path)) if info.kind in TEXT_KINDS and info.path else {}),
     }
+
+
+def _agreement(model: str) -> dict[str, str]:
+    """How near batches are to what sequences give alone, if a running server has the model in memory."""
+    asked = Namespace(server=None, api_key=None)
+    told = None
+    if is_there(asked):
+        with contextlib.suppress(ServerError):
+            told = ask(asked, "GET", f"/v1/models/{model}").get("agreement")
+    return {} if told is None else {"batches": f"as alone, within {told}"}
 
 
 def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:

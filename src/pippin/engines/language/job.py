@@ -7,7 +7,7 @@ from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints.grammar import CompiledGrammar
 from pippin.engines.language.vision.media import PromptMedia, WholePrompt
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
 

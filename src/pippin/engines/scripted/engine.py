@@ -16,7 +16,7 @@ from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
 from pippin.output.checking import check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due

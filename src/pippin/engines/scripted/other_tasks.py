@@ -112,12 +112,12 @@ def _rerank(task: Rerank) -> Ranked:
     """The share of the query's words that a document holds."""
     scores, count = [], 0
     for document in task.documents:
-        query = tokenizer.pieces(document.query or task.query)
+        query = tokenizer.pieces(task.query)
         wanted = {word.strip().lower() for word in query if word.strip()}
         words = [word.strip().lower() for word in tokenizer.pieces(_text_of(document.parts))]
         count += len(words) + len(wanted)
         share = len(wanted.intersection(words)) / max(1, len(wanted))
-        scores.append(share * 10 - 5 if task.raw_scores else share)
+        scores.append(share)
     return Ranked(tuple(scores), count)
 
 

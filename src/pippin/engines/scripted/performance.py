@@ -13,7 +13,7 @@ from pippin.core.events import FinishReason, Token, TopToken
 from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonObject, JsonSchema, Regex
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.script import Rule, ScriptedCall, last_text
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
 WRITTEN: Final = ("json_tools", "mistral")

@@ -17,7 +17,7 @@ from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History
 
 USUAL: Final = ("one turn", "system", "three turns", "call and result")

@@ -110,6 +110,16 @@ def read_arguments(
         yield from read_value(source, put)
 
 
+def read_rest_of_call(calls: Calls, end: str) -> Reading[None]:
+    """Read the arguments of a started call, and the marker behind them, which models forget."""
+    source = calls.source
+    yield from source.space()
+    yield from read_arguments(calls)
+    yield from source.space()
+    yield from source.literal(end)
+    calls.end()
+
+
 def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:
     """Read a message that consists of the arguments of a call to `name`: JSON, or the text of a tool that takes one."""
     source = calls.source

@@ -33,11 +33,15 @@ def read_value(source: Source, put: Put) -> Reading[None]:
         put(source.take(1))
         yield from _read_rest(source, put, [_CLOSING[first]])
     elif first == '"':
-        put(source.take(1))
-        yield from read_string_body(source, put)
-        put('"')
+        yield from _read_string(source, put)
     else:
         yield from _read_scalar(source, put)
+
+
+def _read_string(source: Source, put: Put) -> Reading[None]:
+    put(source.take(1))
+    yield from read_string_body(source, put)
+    put('"')
 
 
 def read_object_rest(source: Source, put: Put) -> Reading[None]:
@@ -49,9 +53,7 @@ def _read_rest(source: Source, put: Put, opened: list[str]) -> Reading[None]:
     while (yield from source.more()):
         token = yield from _until_pattern(source, _STRUCTURE, put)
         if token == '"':
-            put(source.take(1))
-            yield from read_string_body(source, put)
-            put('"')
+            yield from _read_string(source, put)
         elif token in _CLOSING:
             put(source.take(1))
             opened.append(_CLOSING[token])

@@ -1,1 +1,1 @@
-"""Formats of tool calls: one file each, with a module-level `FORMAT`, discovered automatically."""
+"""Formats of tool calls: a file for each notation, whose module-level `FORMATS` are discovered automatically."""

@@ -1,33 +1,29 @@
-"""Any of the common formats, told apart by their markers: for models whose template tells nothing."""
+"""Calls of models whose template tells nothing about them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
+from pippin.output.grammars import Grammar
 from pippin.output.stream import Malformed, Reading
-from pippin.output.tool_format import History, SpecialToken, ToolFormat, write_json_tags
-from pippin.output.tool_parsers import (
-    deepseek,
-    deepseek_v4,
-    gemma4,
-    kimi_k2,
-    llama,
-    longcat,
-    minimax_m2,
-    mistral,
-    qwen,
-)
+from pippin.output.tool_format import History, ToolFormat, write_json_tags
+from pippin.output.tool_parsers.deepseek import DEEPSEEK
+from pippin.output.tool_parsers.gemma import GEMMA4
+from pippin.output.tool_parsers.invoke import DEEPSEEK_V4, MINIMAX_M2
+from pippin.output.tool_parsers.kimi_k2 import KIMI_K2
+from pippin.output.tool_parsers.llama import LLAMA
+from pippin.output.tool_parsers.mistral import MISTRAL
+from pippin.output.tool_parsers.tagged import LONGCAT, QWEN
 
 PARTS: tuple[ToolFormat, ...] = (
-    qwen.FORMAT,  # first, because grammars enforce this format
-    gemma4.FORMAT,
-    deepseek_v4.FORMAT,
-    mistral.FORMAT,
-    kimi_k2.FORMAT,
-    minimax_m2.FORMAT,
-    longcat.FORMAT,
-    deepseek.FORMAT,
-    llama.FORMAT,
+    QWEN,  # first, because grammars enforce this format
+    GEMMA4,
+    DEEPSEEK_V4,
+    MISTRAL,
+    KIMI_K2,
+    MINIMAX_M2,
+    LONGCAT,
+    DEEPSEEK,
+    LLAMA,
 )
 
 
@@ -40,19 +36,19 @@ class AnyCalls(ToolFormat):
                 return
         raise Malformed
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        written = replace(qwen.FORMAT, openers=self.openers, leading=self.leading)
-        return written.grammar(tools, required=required, parallel=parallel, special=special)
+    def lark(self, grammar: Grammar) -> str:
+        return QWEN.lark(grammar)
 
 
-FORMAT = AnyCalls(
-    name="auto",
-    aliases=("generic",),
-    history=History(write=write_json_tags),
-    openers=tuple(dict.fromkeys(opener for part in PARTS for opener in part.openers)),
-    leading=llama.FORMAT.leading,
-    closers=tuple(dict.fromkeys(closer for part in PARTS for closer in part.closers)),
-    further_markers=tuple(dict.fromkeys(marker for part in PARTS for marker in part.further_markers)),
+FORMATS = (
+    AnyCalls(
+        about="Any of the common formats, told apart by their markers: for models whose template tells nothing.",
+        name="auto",
+        aliases=("generic",),
+        history=History(write=write_json_tags),
+        openers=tuple(dict.fromkeys(opener for part in PARTS for opener in part.openers)),
+        leading=LLAMA.leading,
+        closers=tuple(dict.fromkeys(closer for part in PARTS for closer in part.closers)),
+        further_markers=tuple(dict.fromkeys(marker for part in PARTS for marker in part.further_markers)),
+    ),
 )

@@ -1,16 +1,15 @@
-"""`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and fenced JSON, in a section: DeepSeek V3 and R1."""
+"""Calls of DeepSeek R1 to V3.1: a name and JSON in a section of its own."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, named_calls, string
+from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -50,20 +49,16 @@ class DeepSeekCalls(ToolFormat):
         yield from source.literal(END)
         calls.end()
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers)
+    def lark(self, grammar: Grammar) -> str:
         separator, end = grammar.mark(SEPARATOR), grammar.mark(END)
         if self.fenced:
             head, tail = f'"function" {separator}', f'"\\n```" {end}'
-            named = named_calls(grammar, tools, lambda name: f"{head} {string(name + FENCE)}", tail)
+            named = grammar.named_calls(lambda name: f"{head} {string(name + FENCE)}", tail)
         else:
-            named = named_calls(grammar, tools, lambda name: f"{string(name)} {separator}", end)
+            named = grammar.named_calls(lambda name: f"{string(name)} {separator}", end)
         call = grammar.rule(f"{grammar.mark(BEGIN)} {named}")
-        more = f' ("\\n"? {call})*' if parallel else ""
-        rest = f"{call}{more} {grammar.mark(SECTION_END)}"
-        return grammar.source(SECTION, rest, required=required, repeat=False)
+        calls = grammar.several(call, '"\\n"?')
+        return grammar.source(SECTION, f"{calls} {grammar.mark(SECTION_END)}")
 
 
 def write_fenced(name: str, arguments: dict[str, Any]) -> str:
@@ -71,7 +66,13 @@ def write_fenced(name: str, arguments: dict[str, Any]) -> str:
     return f"{SECTION}{call}{SECTION_END}"
 
 
-FORMAT = DeepSeekCalls(
+def write(name: str, arguments: dict[str, Any]) -> str:
+    call = f"{BEGIN}{name}{SEPARATOR}{json.dumps(arguments, ensure_ascii=False)}{END}"
+    return f"{SECTION}{call}{SECTION_END}"
+
+
+DEEPSEEK = DeepSeekCalls(
+    about="`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and fenced JSON, in a section: DeepSeek V3 and R1.",
     name="deepseek",
     aliases=("deepseek_v3", "deepseek_r1"),
     fenced=True,
@@ -81,4 +82,17 @@ FORMAT = DeepSeekCalls(
     history=History(arguments="json", write=write_fenced),
     signs=((SECTION, "```json"),),
     priority=41,
+)
+FORMATS = (
+    DEEPSEEK,
+    replace(
+        DEEPSEEK,
+        about="`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{json}<｜tool▁call▁end｜>` in a section: DeepSeek V3.1.",
+        name="deepseek_v31",
+        aliases=(),
+        fenced=False,
+        history=History(write=write),
+        signs=((SECTION,),),
+        priority=40,
+    ),
 )

@@ -1,60 +1,110 @@
-"""Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`.
-
-The prompt begins the first header: it ends in `<|recipient|>`.
-"""
+"""Functionary's formats, in which headers or tags name the function and JSON follows."""
 
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
 from pippin.output.channels import Channels, Route
-from pippin.output.grammars import Grammar, named_calls, string
+from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import read_function
-from pippin.output.notations.tagged_calls import FUNCTION_TAGS
 from pippin.output.stream import Reading
-from pippin.output.tool_format import History, SpecialToken, ToolFormat
+from pippin.output.tool_format import HeaderCalls, History, ToolFormat
+from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 
 
-def route(header: str) -> Route:
+def route_of_recipient(header: str) -> Route:
     recipient = header.split()[-1] if header.split() else "all"
     return Route("text") if recipient in ("all", "user", "assistant") else Route("call", recipient)
 
 
-CHANNELS = Channels(
+def route_of_line(header: str) -> Route:
+    return Route("text") if header.strip() == "all" else Route("call", header.strip())
+
+
+RECIPIENTS = Channels(
     openers=("<|from|>", "<|recipient|>"),
     header_ends=("<|content|>",),
     ends=("<|stop|>",),
-    route=route,
+    route=route_of_recipient,
     begins=("all\n",),
     recipients=True,
+)
+OPENER = ">>>"
+LINES = Channels(
+    openers=(OPENER,),
+    header_ends=("\n",),
+    ends=(),
+    route=route_of_line,
+    begins=("all\n",),
+    recipients=True,
+    known=True,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionaryCalls(ToolFormat):
+class FunctionTags(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_function(calls, FUNCTION_TAGS, taken="=")
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, (*self.openers, *CHANNELS.openers))
+    def lark(self, grammar: Grammar) -> str:
+        call = grammar.named_calls(lambda name: string(f"{name}>"), grammar.mark(self.closers[0]))
+        return grammar.source(self.openers[0], call, repeat=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionaryCalls(FunctionTags):
+    """The prompt begins the first header: it ends in `<|recipient|>`."""
+
+    def lark(self, grammar: Grammar) -> str:
         content = grammar.mark("<|content|>")
         head = f'"assistant\\n" {grammar.mark("<|recipient|>")}'
-        call = named_calls(grammar, tools, lambda name: f"{string(name + chr(10))} {content}")
-        calls = call + (f' ("\\n" {grammar.mark("<|from|>")} {head} {call})*' if parallel else "")
-        if required:
+        call = grammar.named_calls(lambda name: f"{string(name + chr(10))} {content}")
+        calls = grammar.several(call, f'"\\n" {grammar.mark("<|from|>")} {head}')
+        if grammar.required:
             return grammar.lines(calls)
         said = f"{grammar.text_until('<|from|>')} {head} {calls}"
         return grammar.lines(f'{calls} | "all\\n" {content} ({said} | {grammar.text()})')
 
 
-FORMAT = FunctionaryCalls(
-    name="functionary",
-    aliases=("meetkai",),
-    openers=("<function=",),
-    channels=CHANNELS,
-    history=History(arguments="json"),
-    signs=(("<|recipient|>",), ("<|from|>",)),
-    priority=40,
+@dataclass(frozen=True, kw_only=True)
+class FunctionaryLines(HeaderCalls):
+    """The prompt ends with the first opener."""
+
+    def lark(self, grammar: Grammar) -> str:
+        call = grammar.named_calls(lambda name: string(f"{name}\n"))
+        calls = grammar.several(call, string(OPENER))
+        if grammar.required:
+            return grammar.lines(calls)
+        return grammar.lines(f'{calls} | "all\\n" ({grammar.text_until(OPENER)} {calls} | {grammar.text()})')
+
+
+FORMATS = (
+    FunctionaryCalls(
+        about="Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`.",
+        name="functionary",
+        aliases=("meetkai",),
+        openers=("<function=",),
+        channels=RECIPIENTS,
+        apart=RECIPIENTS.openers,
+        history=History(arguments="json"),
+        signs=(("<|recipient|>",), ("<|from|>",)),
+        priority=40,
+    ),
+    FunctionTags(
+        about="`<function=f>{json}</function>`: Functionary 3.1.",
+        name="functionary_v31",
+        openers=("<function=",),
+        closers=("</function>",),
+        signs=(("<{start_tag}={function_name}>",),),
+        priority=40,
+    ),
+    FunctionaryLines(
+        about="Functionary 3.2: `>>>f` and `{json}` in lines, or `>>>all` and text; the prompt ends with the first "
+        "`>>>`.",
+        name="functionary_v32",
+        channels=LINES,
+        apart=(OPENER,),
+        history=History(arguments="json"),
+        signs=(("'>>>all\\n'",),),
+        priority=40,
+    ),
 )

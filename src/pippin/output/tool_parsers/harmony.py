@@ -1,19 +1,15 @@
-"""`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{json}<|call|>`: gpt-oss."""
+"""Calls of gpt-oss: messages on the commentary channel."""
 
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, named_calls, string
+from pippin.output.grammars import ANY, Grammar, string
 from pippin.output.reasoning_formats import HARMONY, further_of_harmony, thoughts_of_harmony
-from pippin.output.tool_format import HeaderCalls, SpecialToken
+from pippin.output.tool_format import HeaderCalls
 
 
 @dataclass(frozen=True, kw_only=True)
 class HarmonyCalls(HeaderCalls):
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers)
+    def lark(self, grammar: Grammar) -> str:
         channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
         json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
 
@@ -22,18 +18,21 @@ class HarmonyCalls(HeaderCalls):
             to = string(f" to=functions.{name}")
             return f'({channel} "commentary" {to} | {to} {channel} "commentary") {json}'
 
-        named = named_calls(grammar, tools, head, grammar.mark("<|call|>"))
-        if required:
+        named = grammar.named_calls(head, grammar.mark("<|call|>"))
+        if grammar.required:
             return grammar.lines(f"{thoughts_of_harmony(grammar)} {named}")
         said = grammar.rule(further_of_harmony(grammar, "commentary"))
         answer = grammar.rule(f'{channel} "final" {message} {grammar.rule(ANY)} {end}?')
         return grammar.lines(f"{thoughts_of_harmony(grammar)} {said}? ({named} | {answer})")
 
 
-FORMAT = HarmonyCalls(
-    name="harmony",
-    aliases=("gpt_oss", "openai"),
-    channels=HARMONY,
-    signs=(("<|channel|>commentary", "<|call|>"), ("<|channel|>analysis",)),
-    priority=60,
+FORMATS = (
+    HarmonyCalls(
+        about="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{json}<|call|>`: gpt-oss.",
+        name="harmony",
+        aliases=("gpt_oss", "openai"),
+        channels=HARMONY,
+        signs=(("<|channel|>commentary", "<|call|>"), ("<|channel|>analysis",)),
+        priority=60,
+    ),
 )

@@ -1,15 +1,14 @@
-"""Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{json}<|tool_call_end|>`."""
+"""Calls of Kimi K2: a name with a counter, and JSON."""
 
 import re
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.notations.json_calls import read_arguments
+from pippin.output.grammars import Grammar, string
+from pippin.output.notations.json_calls import read_rest_of_call
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -28,30 +27,21 @@ class KimiK2Calls(ToolFormat):
             text, _ = yield from source.before(Markers((ARGUMENTS,)))
             name = tool_name(_COUNTER.sub("", text.strip()))
             calls.start(name, text.strip() if text.strip() != name else None)
-            yield from source.space()
-            yield from read_arguments(calls)
-            yield from source.space()
-            yield from source.literal(END)
-            calls.end()
+            yield from read_rest_of_call(calls, END)
             yield from source.space()
             found = yield from source.literal(BEGIN, SECTION_END)
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers)
-        named = named_calls(
-            grammar,
-            tools,
+    def lark(self, grammar: Grammar) -> str:
+        named = grammar.named_calls(
             lambda name: f"{string(f'functions.{name}:')} /[0-9]{{1,3}}/ {grammar.mark(ARGUMENTS)}",
             grammar.mark(END),
         )
         call = grammar.rule(f"{grammar.mark(BEGIN)} {named}")
-        rest = f"{call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
-        return grammar.source(SECTION, rest, required=required, repeat=False)
+        return grammar.source(SECTION, f"{grammar.several(call)} {grammar.mark(SECTION_END)}")
 
 
-FORMAT = KimiK2Calls(
+KIMI_K2 = KimiK2Calls(
+    about="Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{json}<|tool_call_end|>`.",
     name="kimi_k2",
     aliases=("kimi", "moonshot"),
     openers=(SECTION, BEGIN),
@@ -61,3 +51,4 @@ FORMAT = KimiK2Calls(
     signs=((SECTION,),),
     priority=40,
 )
+FORMATS = (KIMI_K2,)

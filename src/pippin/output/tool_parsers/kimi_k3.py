@@ -1,16 +1,15 @@
-"""`<|open|>tools<|sep|>`, calls as `<|open|>call tool="f" index="1"<|sep|>` with typed arguments: Kimi K3."""
+"""Calls of Kimi K3: elements whose tags are between special tokens."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, parameters_of, string, text_value, with_definitions
+from pippin.output.grammars import ANY, Grammar, members_of, separate_arguments, string, with_definitions
 from pippin.output.notations.arguments import quoted
-from pippin.output.notations.invoke_calls import InvokeCalls
 from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_formats import KIMI_K3_ENVELOPE
 from pippin.output.schemas import types_of
-from pippin.output.tool_format import SpecialToken
+from pippin.output.tool_parsers.invoke import InvokeCalls
 
 OPEN, CLOSE, SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
 TAGS = Tags(
@@ -25,20 +24,18 @@ TAGS = Tags(
 
 @dataclass(frozen=True, kw_only=True)
 class KimiK3Calls(InvokeCalls):
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers)
+    def lark(self, grammar: Grammar) -> str:
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
-        options = []
-        for tool in tools:
+
+        def called(tool: Tool) -> str:
             head = f'{string(f"call tool={quoted(tool.name)} index=")} /"[1-9][0-9]?"/ {separator}'
-            options.append(f"{head} {_arguments(grammar, tool)}")
-        call = grammar.rule(f'{open_} {grammar.either(options)} {close} "call" {separator}')
-        calls = f'{call}{"+" if parallel else ""} {close} "tools" {separator}'
+            return f"{head} {_arguments(grammar, tool)}"
+
+        call = grammar.rule(f'{open_} {grammar.calls(called)} {close} "call" {separator}')
+        calls = f'{grammar.several(call)} {close} "tools" {separator}'
         block = f'{open_} "tools" {separator} {calls}'
         opened, closed = f'{open_} "response" {separator}', f'{close} "response" {separator}'
-        if required:
+        if grammar.required:
             return grammar.lines(f"(({opened})? {closed})? {block}")
         if grammar.is_special(OPEN):
             said = grammar.rule(f"({opened})? {grammar.rule(ANY)}")
@@ -48,12 +45,11 @@ class KimiK3Calls(InvokeCalls):
 
 def _arguments(grammar: Grammar, tool: Tool) -> str:
     """One element for each argument, with an attribute for the type of the value."""
-    root = parameters_of(tool)
-    required = root.get("required") or ()
+    root = separate_arguments(tool)
     parts = []
-    for key, schema in (root.get("properties") or {}).items():
+    for key, schema, required in members_of(root):
         options = [_argument(grammar, key, kind, schema, root) for kind in _kinds(schema, root)]
-        parts.append(grammar.either(options) + ("" if key in required else "?"))
+        parts.append(grammar.either(options) + ("" if required else "?"))
     return " ".join(parts)
 
 
@@ -67,21 +63,25 @@ def _argument(grammar: Grammar, key: str, kind: str, schema: Any, root: dict[str
     open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
     head = f"{open_} {string(f'argument key={quoted(key)} type={quoted(kind)}')} {separator}"
     if kind == "string":
-        value = text_value(grammar, schema, CLOSE)
+        value = grammar.text_value(schema, root, CLOSE)
     else:
         typed = with_definitions({"allOf": [{"type": kind}, schema]}, root)
         value = f"{grammar.json(typed)} {close}"
     return grammar.rule(f'{head} {value} "argument" {separator}')
 
 
-FORMAT = KimiK3Calls(
-    name="kimi_k3",
-    openers=("<|open|>tools<|sep|>",),
-    closers=("<|close|>tools<|sep|>",),
-    dropped=KIMI_K3_ENVELOPE,
-    further_markers=(OPEN, CLOSE, SEPARATOR),
-    invoke="<|open|>call",
-    tags=TAGS,
-    signs=(("<|open|>", "<|sep|>"), ("'<|open|>'", "'<|sep|>'")),
-    priority=50,
+FORMATS = (
+    KimiK3Calls(
+        about='`<|open|>tools<|sep|>`, calls as `<|open|>call tool="f" index="1"<|sep|>` with typed arguments: '
+        "Kimi K3.",
+        name="kimi_k3",
+        openers=("<|open|>tools<|sep|>",),
+        closers=("<|close|>tools<|sep|>",),
+        dropped=KIMI_K3_ENVELOPE,
+        further_markers=(OPEN, CLOSE, SEPARATOR),
+        invoke="<|open|>call",
+        tags=TAGS,
+        signs=(("<|open|>", "<|sep|>"), ("'<|open|>'", "'<|sep|>'")),
+        priority=50,
+    ),
 )

@@ -1,15 +1,14 @@
-"""Llama 3: `{"name": "f", "parameters": {...}}`, tagged or alone; `<function=f>{json}</function>`."""
+"""Calls of Llama 3: JSON, tagged or alone."""
 
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, json_call
+from pippin.output.grammars import Grammar
 from pippin.output.notations.json_calls import read_call
 from pippin.output.notations.parameters import read_function
-from pippin.output.notations.tagged_calls import FUNCTION_TAGS
 from pippin.output.stream import Reading
-from pippin.output.tool_format import SpecialToken, ToolFormat
+from pippin.output.tool_format import ToolFormat
+from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 
 TAG = "<|python_tag|>"
 
@@ -33,16 +32,13 @@ class LlamaCalls(ToolFormat):
             yield from source.space()
             more = yield from source.literal("{")
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers, self.leading)
-        call = grammar.either([json_call(grammar, tool, arguments="parameters") for tool in tools])
-        more = f' ("; " {call})*' if parallel else ""
-        return grammar.lines(f"{call}{more}" if required else f"{call}{more} | {grammar.text()}?")
+    def lark(self, grammar: Grammar) -> str:
+        call = grammar.calls(lambda tool: grammar.json_call(tool, arguments="parameters"))
+        return grammar.bare(grammar.several(call, '"; "'))
 
 
-FORMAT = LlamaCalls(
+LLAMA = LlamaCalls(
+    about='Llama 3: `{"name": "f", "parameters": {...}}`, tagged or alone; `<function=f>{json}</function>`.',
     name="llama",
     aliases=("llama3", "llama4", "llama3_json", "llama4_json"),
     openers=(TAG, "<function="),
@@ -50,3 +46,4 @@ FORMAT = LlamaCalls(
     signs=(("<|python_tag|>",), ('{"name": function name, "parameters"',)),
     priority=10,
 )
+FORMATS = (LLAMA,)

@@ -1,17 +1,16 @@
-"""MiniMax M3: `<invoke name="f">`, an element for each argument, elements inside; each tag after a token."""
+"""Calls of MiniMax M3: an element for each argument, with elements inside."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import MAYBE_LINE, Grammar, elements, string
+from pippin.output.grammars import MAYBE_LINE, Grammar, string, with_definitions
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
 from pippin.output.stream import SPACE, Malformed, Markers, Put, Reading, Source
-from pippin.output.tool_format import SpecialToken, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
 TOKEN = "]<]minimax[>["
 _TOKEN = Markers((TOKEN,))
@@ -35,7 +34,7 @@ def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) 
     """Read an element's content through its closing tag: the text of a scalar, or other elements."""
     if depth > _MAX_DEPTH:
         raise Malformed
-    writer = ArgumentsWriter(put, {"properties": {tag: place.schema}, **_definitions(place.root)}, "json")
+    writer = ArgumentsWriter(put, with_definitions({"properties": {tag: place.schema}}, place.root), "json")
     writer.begin_value(tag)
     text: list[str] = []
     found = yield from source.until(_TOKEN, text.append if _nests(place) else writer.put)
@@ -50,10 +49,6 @@ def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) 
         raise Malformed
     else:
         yield from _read_children(source, put, tag, place, depth)
-
-
-def _definitions(root: dict[str, Any]) -> dict[str, Any]:
-    return {key: root[key] for key in ("$defs", "definitions") if key in root}
 
 
 def _nests(place: _Element) -> bool:
@@ -124,31 +119,32 @@ class MinimaxM3Calls(ToolFormat):
         put("}" if separator == ", " else "{}")
         calls.end()
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers)
+    def lark(self, grammar: Grammar) -> str:
         token = grammar.mark(TOKEN)
-        invokes = []
-        for tool in tools:
-            inner = elements(grammar, tool, _opening(token), TOKEN, closing=lambda key: string(f"</{key}>"))
+
+        def invoked(tool: Tool) -> str:
+            inner = grammar.elements(
+                tool,
+                lambda key, _: f"{token} {string(f'<{key}>')}",
+                TOKEN,
+                closing=lambda key: string(f"</{key}>"),
+            )
             head = string(f'<invoke name="{tool.name}">')
-            invokes.append(f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}")
-        call = grammar.rule(grammar.either(invokes))
+            return f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}"
+
+        call = grammar.rule(grammar.calls(invoked))
         opening, closing = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
-        rest = f"{opening} {MAYBE_LINE} {call}{'+' if parallel else ''} {token} {closing}"
-        return grammar.source(TOKEN, rest, required=required, repeat=False)
+        return grammar.source(TOKEN, f"{opening} {MAYBE_LINE} {grammar.several(call)} {token} {closing}")
 
 
-def _opening(token: str) -> Callable[[str, bool], str]:
-    return lambda key, _: f"{token} {string(f'<{key}>')}"
-
-
-FORMAT = MinimaxM3Calls(
-    name="minimax_m3",
-    openers=(f"{TOKEN}<tool_call>",),
-    closers=(f"{TOKEN}</tool_call>",),
-    further_markers=(TOKEN,),
-    signs=((f"{TOKEN}<tool_call>",), ("<mm:think>",), (TOKEN,)),
-    priority=50,
+FORMATS = (
+    MinimaxM3Calls(
+        about='MiniMax M3: `<invoke name="f">`, an element for each argument, elements inside; each tag after a token.',
+        name="minimax_m3",
+        openers=(f"{TOKEN}<tool_call>",),
+        closers=(f"{TOKEN}</tool_call>",),
+        further_markers=(TOKEN,),
+        signs=((f"{TOKEN}<tool_call>",), ("<mm:think>",), (TOKEN,)),
+        priority=50,
+    ),
 )

@@ -1,15 +1,14 @@
-"""Mistral: `[TOOL_CALLS][{"name": ...}]`, `[TOOL_CALLS]f{json}`, `[TOOL_CALLS]f[ARGS]{json}`."""
+"""Calls of Mistral: a name and JSON, or an array of objects."""
 
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, json_calls, named_calls, string
+from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_arguments, read_array
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, ToolFormat
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
@@ -33,20 +32,17 @@ class MistralCalls(ToolFormat):
         yield from read_arguments(calls, opened=found == "{")
         calls.end()
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers)
+    def lark(self, grammar: Grammar) -> str:
         if not grammar.is_special(ARGUMENTS):
             call_id = grammar.rule(f'{string(", " + quoted("id") + ": " + chr(34))} /[A-Za-z0-9]{{9}}/ "\\""')
-            calls = json_calls(grammar, tools, parallel=parallel, last=f"{call_id}?")
-            return grammar.source(CALLS, f'" "? {calls}', required=required, repeat=False)
+            return grammar.source(CALLS, f'" "? {grammar.json_calls(last=f"{call_id}?")}')
         call_id = f"({grammar.mark(CALL_ID)} /[A-Za-z0-9]{{9}}/)? " if grammar.is_special(CALL_ID) else ""
-        call = named_calls(grammar, tools, lambda name: f"{string(name)} {call_id}{grammar.mark(ARGUMENTS)}")
-        return grammar.source(CALLS, call, required=required, repeat=parallel)
+        call = grammar.named_calls(lambda name: f"{string(name)} {call_id}{grammar.mark(ARGUMENTS)}")
+        return grammar.source(CALLS, call, repeat=True)
 
 
-FORMAT = MistralCalls(
+MISTRAL = MistralCalls(
+    about='Mistral: `[TOOL_CALLS][{"name": ...}]`, `[TOOL_CALLS]f{json}`, `[TOOL_CALLS]f[ARGS]{json}`.',
     name="mistral",
     openers=(CALLS,),
     further_markers=(CALL_ID, ARGUMENTS),
@@ -54,3 +50,4 @@ FORMAT = MistralCalls(
     signs=((CALLS,),),
     priority=40,
 )
+FORMATS = (MISTRAL,)

@@ -1,15 +1,14 @@
-"""`<|tool_call_start|>[f(a="b")]<|tool_call_end|>` (LFM2), or the list alone (Llama 3.2 and 4, OLMo)."""
+"""Lists of calls in Python's notation, between markers or alone."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, python_arguments, string
+from pippin.output.grammars import Grammar
 from pippin.output.notations.literals import PYTHON
 from pippin.output.notations.python_calls import read_python_call, write_python_call
 from pippin.output.stream import Reading
-from pippin.output.tool_format import History, SpecialToken, ToolFormat
+from pippin.output.tool_format import History, ToolFormat
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 LLAMA_START, LLAMA_END = "<|python_start|>", "<|python_end|>"
@@ -31,30 +30,35 @@ class PythonicCalls(ToolFormat):
             yield from source.space()
         yield from source.literal(*self.closers)
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers, self.leading)
-        options = [f'{string(tool.name + "(")} {python_arguments(grammar, tool)} ")"' for tool in tools]
-        call = grammar.either(options)
-        whole = call + (f' (", " {call})*' if parallel else "")
-        if self.leading:
-            bare = f'"[" {whole} "]"'
-            return grammar.lines(bare if required else f"{bare} | {grammar.text()}?")
-        rest = f'"[" {whole} "]" {grammar.mark(END)}'
-        return grammar.source(START, rest, required=required, repeat=False)
+    def lark(self, grammar: Grammar) -> str:
+        call = grammar.calls(lambda tool: grammar.python_call(tool, '")"'))
+        calls = '"[" ' + grammar.several(call, '", "') + ' "]"'
+        return grammar.bare(calls) if self.leading else grammar.source(START, f"{calls} {grammar.mark(END)}")
 
 
 def write(name: str, arguments: dict[str, Any]) -> str:
     return f"{START}[{write_python_call(name, arguments)}]{END}"
 
 
-FORMAT = PythonicCalls(
-    name="pythonic",
-    aliases=("lfm2",),
-    openers=(START,),
-    closers=(END,),
-    history=History(write=write),
-    signs=((START,), ("<|tool_list_start|>",)),
-    priority=40,
+FORMATS = (
+    PythonicCalls(
+        about='`<|tool_call_start|>[f(a="b")]<|tool_call_end|>` (LFM2), or the list alone (Llama 3.2 and 4, OLMo).',
+        name="pythonic",
+        aliases=("lfm2",),
+        openers=(START,),
+        closers=(END,),
+        history=History(write=write),
+        signs=((START,), ("<|tool_list_start|>",)),
+        priority=40,
+    ),
+    PythonicCalls(
+        about='`[f(a="b"), g()]` alone, or between `<|python_start|>` and `<|python_end|>`: Llama 3.2, Llama 4, OLMo.',
+        name="llama4_pythonic",
+        aliases=("pythonic_list",),
+        openers=(LLAMA_START,),
+        leading=("[",),
+        closers=(LLAMA_END,),
+        signs=((LLAMA_START,), ("[func_name1(",)),
+        priority=15,
+    ),
 )

@@ -1,15 +1,14 @@
-"""`<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{json}<|tool_call:end|>`: Solar Open."""
+"""Calls of Solar Open: an id, a name and JSON."""
 
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.notations.json_calls import read_arguments
+from pippin.output.grammars import Grammar, string
+from pippin.output.notations.json_calls import read_rest_of_call
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_formats import SOLAR_OPEN_ENVELOPE
 from pippin.output.stream import Markers, Reading
-from pippin.output.tool_format import SpecialToken, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
 SECTION, SECTION_END = "<|tool_calls|>", "<|calls|>"
 BEGIN, NAME, ARGUMENTS, END = (
@@ -27,34 +26,31 @@ class SolarCalls(ToolFormat):
         call_id, _ = yield from source.before(Markers((NAME,)))
         name, _ = yield from source.before(Markers((ARGUMENTS,)))
         calls.start(tool_name(name), call_id.strip() or None)
-        yield from source.space()
-        yield from read_arguments(calls)
-        yield from source.space()
-        yield from source.literal(END)
-        calls.end()
+        yield from read_rest_of_call(calls, END)
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, (*self.openers, SECTION))
-        named = named_calls(
-            grammar, tools, lambda name: f"{string(name)} {grammar.mark(ARGUMENTS)}", grammar.mark(END)
+    def lark(self, grammar: Grammar) -> str:
+        named = grammar.named_calls(
+            lambda name: f"{string(name)} {grammar.mark(ARGUMENTS)}", grammar.mark(END)
         )
         call = grammar.rule(f"{grammar.mark(BEGIN)} /[A-Za-z0-9]{{9,10}}/ {grammar.mark(NAME)} {named}")
-        calls = f"{grammar.mark(SECTION)} {call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
+        calls = f"{grammar.mark(SECTION)} {grammar.several(call)} {grammar.mark(SECTION_END)}"
         turn = f'({grammar.mark("<|begin|>")} "assistant")?'  # begun by the prompt, or after the reasoning
-        if required:
+        if grammar.required:
             return grammar.lines(f"{turn} {calls}")
         said = f"{grammar.mark('<|content|>')}? {grammar.text()} {grammar.mark('<|end|>')}?"
         return grammar.lines(f"{turn} ({calls} | {said})")
 
 
-FORMAT = SolarCalls(
-    name="solar_open",
-    openers=(BEGIN,),
-    closers=(END,),
-    dropped=(SECTION, SECTION_END, *SOLAR_OPEN_ENVELOPE),
-    further_markers=(NAME, ARGUMENTS),
-    signs=((BEGIN,), (SECTION,)),
-    priority=40,
+FORMATS = (
+    SolarCalls(
+        about="`<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{json}<|tool_call:end|>`: Solar Open.",
+        name="solar_open",
+        openers=(BEGIN,),
+        closers=(END,),
+        apart=(SECTION,),
+        dropped=(SECTION, SECTION_END, *SOLAR_OPEN_ENVELOPE),
+        further_markers=(NAME, ARGUMENTS),
+        signs=((BEGIN,), (SECTION,)),
+        priority=40,
+    ),
 )

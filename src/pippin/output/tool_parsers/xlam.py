@@ -1,13 +1,12 @@
-"""`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM."""
+"""Calls of xLAM: an array of objects alone."""
 
 from dataclasses import dataclass
 
-from pippin.core.conversation import Tool
 from pippin.output.calls import Calls
-from pippin.output.grammars import Grammar, json_calls
+from pippin.output.grammars import Grammar
 from pippin.output.notations.json_calls import read_array
 from pippin.output.stream import Reading
-from pippin.output.tool_format import SpecialToken, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +21,17 @@ class XlamCalls(ToolFormat):
             yield from source.space()
             yield from source.literal("```")
 
-    def grammar(
-        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
-    ) -> str:
-        grammar = Grammar(special, self.openers, self.leading)
-        calls = json_calls(grammar, tools, parallel=parallel)
-        return grammar.lines(calls if required else f"{calls} | {grammar.text()}?")
+    def lark(self, grammar: Grammar) -> str:
+        return grammar.bare(grammar.json_calls())
 
 
-FORMAT = XlamCalls(
-    name="xlam",
-    openers=("```json", "```\n[", "[TOOL_CALLS]"),
-    leading=("[",),
-    signs=(("xLAM",), ("xlam",)),
-    priority=45,
+FORMATS = (
+    XlamCalls(
+        about='`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM.',
+        name="xlam",
+        openers=("```json", "```\n[", "[TOOL_CALLS]"),
+        leading=("[",),
+        signs=(("xLAM",), ("xlam",)),
+        priority=45,
+    ),
 )

@@ -16,7 +16,7 @@ from pippin.core.tasks import Task
 from pippin.runtime.ranks.cluster import Held, members_in_cluster
 from pippin.runtime.ranks.places import members
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.worker import Worker
+from pippin.runtime.workers.worker import Stages, Worker
 
 
 class Rank(Worker, Protocol):
@@ -40,20 +40,17 @@ class RankLauncher:
         return await self.launch(spec) if alone else await RankGroup.start(spec, self.launch)
 
 
-class RankGroup:
+class RankGroup(Stages):
     """Several ranks of one model, as one `Worker`."""
 
     def __init__(self, ranks: list[Rank], far: list[bool], held: Held | None = None) -> None:
         """`far`: for each rank, whether it is on another machine. `held`: the places that a cluster holds for the
         group."""
-        loop = asyncio.get_running_loop()
+        super().__init__()
         self._ranks = ranks
         self._far = far
         self._held = held
         self._ending: asyncio.Task[None] | None = None
-        self.prompt_ready: asyncio.Future[None] = loop.create_future()
-        self.weights_ready: asyncio.Future[None] = loop.create_future()
-        self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._watch())]
 
     @classmethod
@@ -153,7 +150,7 @@ class RankGroup:
             try:
                 await asyncio.gather(*map(asyncio.shield, theirs))
             except ServerError as error:
-                self._fail_load(error)
+                self.fail_load(error)
                 return
             if not own.done():
                 own.set_result(None)
@@ -164,12 +161,6 @@ class RankGroup:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         first = next(end for end in ends if end.done()).result()
         self._ending = self._ending or asyncio.create_task(self._end(first))
-
-    def _fail_load(self, error: ServerError) -> None:
-        for stage in (self.prompt_ready, self.weights_ready):
-            if not stage.done():
-                stage.set_exception(error)
-                stage.exception()  # mark it retrieved: nobody may be waiting
 
     async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
         """End all ranks. With a `deadline`, requests may finish within that many seconds; without one, a rank is lost.
@@ -194,6 +185,6 @@ class RankGroup:
     def _over(self, report: ErrorReport) -> None:
         """Report the end to everyone, once."""
         if not self.died.done():
-            self._fail_load(ServerError.of(report))
+            self.fail_load(ServerError.of(report))
             self.fail_all(report)
             self.died.set_result(report)

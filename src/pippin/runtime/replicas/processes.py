@@ -26,7 +26,7 @@ from pippin.runtime.ranks.cluster import need_of_each, ranks_needed
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
 from pippin.runtime.workers.machines import shared_out
-from pippin.runtime.workers.worker import Launcher, Worker
+from pippin.runtime.workers.worker import Launcher, Stages, Worker
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +76,14 @@ class Process:
         return self.prepared and _succeeded(self.worker.weights_ready)
 
 
-class Replicas:
+class Replicas(Stages):
     """Several worker processes of one model, as one `Worker`."""
 
     def __init__(
         self, spec: WorkerSpec, launch: Launcher, workers: list[Worker], bound: int | None = None
     ) -> None:
         """`spec` starts each worker again; `bound` is the most memory of one in a cluster, in bytes."""
-        loop = asyncio.get_running_loop()
+        super().__init__()
         self._info = spec.info
         self._launch = launch
         self.processes = [Process(spec, worker) for worker in workers]
@@ -91,9 +91,6 @@ class Replicas:
         self._spread = Spread(self._info.id, self._seats)
         self._memory: int | None = None  # for each replica
         self._ending: asyncio.Task[None] | None = None
-        self.prompt_ready: asyncio.Future[None] = loop.create_future()
-        self.weights_ready: asyncio.Future[None] = loop.create_future()
-        self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._tasks = [asyncio.create_task(self._begin())]
         self._tasks += [asyncio.create_task(self._keep(process)) for process in self.processes]
 
@@ -254,23 +251,17 @@ class Replicas:
                 log.info("A replica of %s is there again.", self._info.id)
                 return
 
-    def _fail_load(self, error: ServerError) -> None:
-        for stage in (self.prompt_ready, self.weights_ready):
-            if not stage.done():
-                stage.set_exception(error)
-                stage.exception()  # mark it retrieved: nobody may be waiting
-
     async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
         """End all replicas. With a `deadline`, requests may finish within that many seconds; without one, all are lost
         already."""
         if deadline is None:
-            self._fail_load(ServerError.of(report))
+            self.fail_load(ServerError.of(report))
             self.fail_all(report)
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
         await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self.processes))
-        self._fail_load(ServerError.of(report))
+        self.fail_load(ServerError.of(report))
         self.fail_all(report)
         self.died.set_result(report)
 

@@ -45,6 +45,7 @@ from pippin.core.tasks import Task
 from pippin.runtime.workers.death import Excess, MemoryAtStart, causes_in, death_report, died
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.stopped import until_stopped
+from pippin.runtime.workers.worker import Stages
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ SOCKET_BUFFER: Final = 1 << 20  # bytes
 T = TypeVar("T")
 
 
-class WorkerProcess:
+class WorkerProcess(Stages):
     """One worker: its process, its socket, and the mailboxes of its requests.
 
     `prompt_ready` resolves first, and `weights_ready` some time after `load_weights`; either may raise a `ServerError`.
@@ -163,14 +164,11 @@ class WorkerProcess:
     """
 
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
-        loop = asyncio.get_running_loop()
+        super().__init__()
         self.info = spec.info
         self._title, self._far = spec.title, spec.command is not None
         self.footprint = 0
         self.progress: tuple[int, int, str] | None = None
-        self.prompt_ready: asyncio.Future[None] = loop.create_future()
-        self.weights_ready: asyncio.Future[None] = loop.create_future()
-        self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._process = process
         self._memory_at_start = MemoryAtStart.now()
         self._need = spec.expected_bytes
@@ -180,7 +178,7 @@ class WorkerProcess:
         self._mailboxes = Mailboxes()
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
-        self._link_ended: asyncio.Future[None] = loop.create_future()
+        self._link_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._may_load = self._stopping = self._stopped = False
         self._fault: Exception | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -302,17 +300,15 @@ class WorkerProcess:
             case Loading(done, total, message):
                 self.progress = (done, total, message)
             case LoadFailed(error):
-                self._fail_load(error)
+                self._fail(error)
             case Stats(stats):
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 self._answer_stats()
 
-    def _fail_load(self, error: ErrorReport) -> None:
-        for stage in (self.prompt_ready, self.weights_ready):
-            if not stage.done():
-                stage.set_exception(ServerError.of(error))
-                stage.exception()  # mark it retrieved: nobody may be waiting
+    def _fail(self, error: ErrorReport) -> None:
+        """Fail the load, if it is not done, and every request."""
+        self.fail_load(ServerError.of(error))
         self.fail_all(error)
 
     def _answer_stats(self) -> None:
@@ -392,8 +388,7 @@ class WorkerProcess:
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it
             log.error("%s", report.message)
         self._link.close()
-        self._fail_load(report)
-        self.fail_all(report)
+        self._fail(report)
         self._answer_stats()
         self.died.set_result(report)
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
@@ -38,6 +38,23 @@ class Worker(Protocol):
     def reconfigure(self, options: dict[str, object]) -> None: ...
     async def stats(self) -> EngineStats: ...
     async def stop(self, deadline: float) -> None: ...
+
+
+class Stages:
+    """The futures of a `Worker`'s life."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.prompt_ready: asyncio.Future[None] = loop.create_future()
+        self.weights_ready: asyncio.Future[None] = loop.create_future()
+        self.died: asyncio.Future[ErrorReport] = loop.create_future()
+
+    def fail_load(self, error: ServerError) -> None:
+        """Fail the stages that were not reached."""
+        for stage in (self.prompt_ready, self.weights_ready):
+            if not stage.done():
+                stage.set_exception(error)
+                stage.exception()  # mark it retrieved: nobody may be waiting
 
 
 class Launcher(Protocol):

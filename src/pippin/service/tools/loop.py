@@ -166,7 +166,8 @@ class ToolLoop:
             self._listed = True
             return self._listing()
         while not self._ended:
-            if self._round.finished is not None:
+            # The tools may have been called, and the next round be there, while nobody waited.
+            if self._round.finished is not None or self._tools is not None:
                 if failed := await self._go_on():
                     self._ended = True
                     return [Failed(failed)]

@@ -123,7 +123,7 @@ def test_no_event_ends_the_connection(address: str, sent: list[dict[str, Any]]) 
         goes_on(talk)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.sampled_from(SEEDS), st.data())
 def test_no_damaged_text_ends_the_connection(address: str, seed: dict[str, Any], data: st.DataObject) -> None:
     letters = list(json.dumps(seed))

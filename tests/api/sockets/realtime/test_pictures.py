@@ -19,4 +19,6 @@ def test_a_picture_is_refused_in_the_question_and_a_line_once_it_is_not_the_newe
         talk.until("conversation.item.done")
         assert "text only" in json.dumps(talk.respond()[-1])
         talk.says("hello")
-        assert talk.respond()[-1]["response"]["status"] == "completed"
+        response = talk.respond()[-1]["response"]
+        assert response["status"] == "completed"
+        assert "1 x picture" in response["warnings"][0]

@@ -48,8 +48,8 @@ SERVED = {
         )
     },
 }
-# Without tokens for markers, with them, in channels, and in a notation of its own.
-QUICK = ("no tokens for markers", "Qwen-Qwen3-0.6B", "openai-gpt-oss-120b", "Kimi-K3")
+# Without tokens for markers, with them in channels, and in a notation of its own.
+QUICK = ("no tokens for markers", "openai-gpt-oss-120b", "Kimi-K3")
 MARKERS = sorted(
     {marker for name in reasoning_format_names() for marker in reasoning_format(name).markers}
     | {marker for name in tool_format_names() for marker in tool_format(name).markers}

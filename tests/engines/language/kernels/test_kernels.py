@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.activations import swiglu_oai
 
@@ -19,7 +19,6 @@ if pk.why_unavailable() is not None:
 TOLERANCE = 5e-6  # of the largest number of a product
 TYPES = (mx.float32, mx.float16, mx.bfloat16)
 instruction_sets = pytest.mark.parametrize("name", pk.instruction_sets())
-draws = settings(max_examples=60, deadline=None)
 
 
 @cache
@@ -41,7 +40,6 @@ def assert_near(found: np.ndarray, expected: np.ndarray, tolerance: float = TOLE
 
 
 @instruction_sets
-@draws
 @given(
     bits=st.sampled_from([2, 3, 4, 5, 6, 8]),
     group=st.sampled_from([32, 64, 128]),
@@ -81,7 +79,6 @@ def test_products_with_packed_weights_are_those_with_the_numbers_they_stand_for(
 
 
 @instruction_sets
-@draws
 @given(
     format=st.sampled_from(["mxfp4", "nvfp4"]),
     rows=st.integers(1, 70),
@@ -141,7 +138,6 @@ int8_sets = pytest.mark.parametrize("int8", pk.int8_sets())
 
 
 @int8_sets
-@draws
 @given(
     format=st.sampled_from([2, 3, 4, 5, 6, 8, "mxfp4", "nvfp4"]),
     group=st.sampled_from([32, 64, 128]),
@@ -302,7 +298,6 @@ def test_every_scale_of_fp4_has_its_value(name: str, format: str) -> None:
 
 
 @instruction_sets
-@draws
 @given(
     type=st.sampled_from(TYPES),
     rows=st.integers(1, 70),
@@ -378,7 +373,6 @@ def attended(
 
 
 @instruction_sets
-@draws
 @given(
     starts=st.lists(st.integers(0, 200), min_size=1, max_size=4),
     count=st.sampled_from([1, 2, 5, 40]),
@@ -411,7 +405,6 @@ def test_attention_is_what_its_definition_says(
 
 
 @instruction_sets
-@draws
 @given(
     starts=st.lists(st.integers(0, 200), min_size=1, max_size=3),
     count=st.sampled_from([1, 3, 40]),
@@ -471,7 +464,6 @@ def stacked(
 
 
 @instruction_sets
-@draws
 @given(
     bits=st.sampled_from([None, 3, 4, 8, "mxfp4", "nvfp4"]),
     up_bits=st.sampled_from([None, 4, "mxfp4"]),
@@ -640,7 +632,6 @@ def test_damaged_weights_of_fp4_are_refused(words: np.ndarray, scales: np.ndarra
         pk.Matrix.float4(words, scales, format=format)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     format=st.sampled_from(["affine", "mxfp4", "nvfp4", "dense"]),
     rows=st.integers(0, 20),

@@ -84,7 +84,7 @@ def test_a_batch_answers_as_all_experts_in_memory_do(tmp_path: Path, made: Any) 
     assert used.hits
 
 
-@pytest.mark.parametrize("architecture", ["gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("architecture", ["qwen3_next", pytest.param("gpt_oss", marks=pytest.mark.long)])
 def test_layers_of_other_kinds_lie_beside_experts_on_the_disk(tmp_path: Path, architecture: str) -> None:
     folder = tiny_model(architecture, tmp_path / architecture)
     bench = VisionBench(repacked(folder), max_num_seqs=4)

@@ -52,7 +52,9 @@ def test_requests_that_arrive_together_compute_their_prefix_once(
     assert bench.engine.stats().prompt_tokens == 104 + 15 * (104 - shared)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "qwen3_next", pytest.param("gemma3_text", marks=pytest.mark.long)]
+)
 def test_sixteen_requests_with_the_same_1500_tokens_compute_them_once(
     folders: dict[str, Path], architecture: str
 ) -> None:

@@ -58,7 +58,7 @@ def apply(tree: PrefixTree, act: Act) -> None:
             tree.clear()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(acts, max_size=40), st.integers(1, 1500), st.one_of(st.none(), st.integers(1, 4)))
 def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | None) -> None:
     tree = PrefixTree(SIZE, limit, leaf_limit=leaves)
@@ -79,7 +79,7 @@ def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | 
         assert set(tree.roots) == beginnings, "a key of which nothing is held"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=32, max_size=32).map(tuple), max_size=12),
     st.lists(st.integers(0, 1), max_size=32).map(tuple),

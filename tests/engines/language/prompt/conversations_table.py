@@ -1,56 +1,89 @@
 """The table in docs/formats.md of what templates do with conversations; run as a module, it writes the page."""
 
+import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
+from pippin.api.dialects.base import DecodeContext
 from pippin.core.errors import ServerError
-from tests.engines.language.prompt.histories import HISTORIES
+from tests.engines.language.prompt.histories import HISTORIES, Conversation
 from tests.engines.language.prompt.test_forms import Template
 from tests.output.families import FAMILIES
+from tests.reports.test_same_conversations import DIALECTS, WRITTEN
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: conversations -->", "<!-- end -->"
-WORDS = {
-    "text_before_calls": "text before calls",
-    "one_call_a_turn": "one call a turn",
-    "orphans_as_text": "orphans as text",
-    "answered_results": "answered results",
-    "merged_turns": "merged turns",
-    "user_first": "user first",
-    "asked": "asked",
-    "without_empty_turns": "no empty turns",
-    "one_system": "one system",
-    "system_as_user": "system as user",
-    "question_in_result": "question in result",
-    "system_in_turn": "system in turn",
-    "without_thoughts": "no thoughts",
-    "calls_as_text": "calls as text",
+NAMES = {
+    "/chat/completions": "Chat",
+    "/messages": "Messages",
+    "/responses": "Responses",
+    "/api/chat": "Ollama",
 }
+KEPT, REFUSED = "kept", "refused"
+Row = tuple[str, ...]
+"""An outcome for each template."""
 
 
-def cells() -> dict[str, dict[str, str]]:
-    """For each template and history: empty if it is kept as it is, else the changes, or "refused"."""
-    found: dict[str, dict[str, str]] = {}
-    for family in FAMILIES:
-        template = Template(family)
-        row = found.setdefault(family.file, {})
-        for name in HISTORIES:
-            try:
-                row[name] = ", ".join(WORDS[form] for form in template.needed(name))
-            except ServerError:
-                row[name] = "refused"
+@cache
+def in_dialect(path: str, name: str) -> Conversation:
+    """A history as it arrives in an API."""
+    body = {"model": "m", **WRITTEN[path](HISTORIES[name])}
+    [request] = DIALECTS[path].decode(json.dumps(body).encode(), DecodeContext()).requests
+    return request.messages or ()
+
+
+def outcome(template: Template, path: str, name: str) -> str:
+    """What a template needs to write a history whole: kept, the changes, or refused."""
+    try:
+        needed = template.needed(name, in_dialect(path, name))
+    except ServerError:
+        return REFUSED
+    return " + ".join(form.replace("_", " ") for form in needed) or KEPT
+
+
+def rows() -> dict[str, Row]:
+    """For each history the outcomes; where they are not those of all APIs, for each of them."""
+    templates = [Template(family) for family in FAMILIES]
+    found: dict[str, Row] = {}
+    for name in HISTORIES:
+        apis: dict[Row, list[str]] = {}
+        for path, api in NAMES.items():
+            row = tuple(outcome(template, path, name) for template in templates)
+            apis.setdefault(row, []).append(api)
+        for row, names in apis.items():
+            found[name if len(apis) == 1 else f"{name} ({', '.join(names)})"] = row
     return found
 
 
 def table() -> str:
-    """A line for each outcome, with the templates that have it."""
-    templates: dict[str, list[str]] = {}
-    for file, row in cells().items():
-        changes = Counter(change for change in row.values() if change).most_common()
-        templates.setdefault("; ".join(f"{count} {change}" for change, count in changes), []).append(file)
+    """A line for each history that some template needs otherwise, and a column for each kind of template."""
+    lines = rows()
+    columns: dict[Row, list[str]] = {}
+    for family, column in zip(FAMILIES, zip(*lines.values(), strict=True), strict=True):
+        columns.setdefault(column, []).append(f"`{family.file}`")
+    kinds = sorted(columns, key=lambda column: -len(columns[column]))
+    counts = Counter(cell for column in kinds for cell in column)
+    letters = {KEPT: ".", REFUSED: "x"}
+    for cell, _ in counts.most_common():
+        letters.setdefault(cell, chr(ord("a") + len(letters) - 2))
+    heads = [chr(ord("A") + number) for number in range(len(kinds))]
+    told = [f"- {head}: {', '.join(columns[kind])}" for head, kind in zip(heads[1:], kinds[1:], strict=True)]
+    cells = {name: "".join(letters[kind[number]] for kind in kinds) for number, name in enumerate(lines)}
+    grid = [f"{row} {name}" for name, row in cells.items() if set(row) != {".", "x"}]
+    legend = "; ".join(f"`{letter}` {cell}" for cell, letter in letters.items())
     return "\n".join(
-        f"- {said}: {', '.join(f'`{file}`' for file in files)}" if said else f"- none: {len(files)} templates"
-        for said, files in templates.items()
+        [
+            f"- A: the other {len(columns[kinds[0]])}",
+            *told,
+            "",
+            f"{legend}. {len(lines) - len(grid)} more rows are `{cells['one turn']}`.",
+            "",
+            "```text",
+            "".join(heads),
+            *grid,
+            "```",
+        ]
     )
 
 

@@ -1,5 +1,7 @@
 """Conversations that an API allows, by name. Each text occurs once in its conversation."""
 
+from msgspec.structs import replace
+
 from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 
 Conversation = tuple[Message, ...]
@@ -123,3 +125,31 @@ AGENT: dict[str, Conversation] = {
 }  # fmt: skip
 
 HISTORIES = {**PLAIN, **AGENT}
+
+SAME = calls(call(1, id="same"), call(2, "beta", id="same"))
+UNUSUAL: dict[str, Conversation] = {
+    "one id for two calls": (ASKED, SAME, result(1, id="same"), result(2, id="same"), MORE),
+    "empty id": (ASKED, calls(replace(call(1), id="")), Message("tool", (ToolResult("", (Text("RES1"),)),))),
+    "a result twice": (ASKED, ONE, result(1), result(1, "RES2"), MORE),
+    "a result behind the next question": (ASKED, ONE, MORE, result(1)),
+    "a result behind an answer": (ASKED, ONE, SAID, result(1), MORE),
+    "text before a result in one turn": (ASKED, ONE, Message("user", (Text("MORE"), *result(1).parts))),
+    "arguments that are no JSON": (ASKED, calls(ToolCall("call_1", "alpha", "ARG1")), result(1)),
+    "arguments that are a list": (ASKED, calls(ToolCall("call_1", "alpha", '["ARG1"]')), result(1)),
+    "arguments that are null": (ASKED, calls(ToolCall("call_1", "alpha", "null")), result(1)),
+    "nested arguments": (ASKED, calls(ToolCall("call_1", "alpha", '{"qkey": {"a": ["ARG1", null, 1.5]}}')), result(1)),
+    "a call of another tool": (ASKED, calls(call(1, "gamma")), result(1)),
+    "two orphans": (ASKED, result(8), result(9), MORE),
+    "two orphans alone": (result(8), result(9)),
+    "five calls": (ASKED, calls(*map(call, range(1, 6))), *map(result, range(1, 6)), SAID, MORE),
+    "system before a result": (SYSTEM, ASKED, ONE, says("system", "SYS2"), result(1)),
+    "system between results": (ASKED, TWO, result(1), says("system", "SYS2"), result(2)),
+    "late developer": (SYSTEM, ASKED, SAID, says("developer", "DEV"), MORE),
+    "three systems and a step": (SYSTEM, says("system", "SYS2"), says("developer", "DEV"), ASKED, *STEP, MORE),
+    "two calls first": (TWO, result(1), result(2), MORE),
+    "thoughts in every turn": (ASKED, calls(THOUGHT, call(1)), result(1), calls(THOUGHT, Text("SAID")), MORE),
+    "a step behind an answer": (ASKED, SAID, ONE, result(1)),
+    "blank texts": (says("system", " "), ASKED, says("assistant", "\n"), MORE),
+    "system and empty user": (SYSTEM, says("user", "")),
+}  # fmt: skip
+"""Conversations that few clients make."""

@@ -1,7 +1,10 @@
 """Whatever an API allows is in the prompt, in order, or refused by the name of its turn: for every fetched template."""
 
+import itertools
 import json
+import re
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,9 +19,11 @@ from tests.engines.language.prompt.histories import (
     ASKED,
     HISTORIES,
     MORE,
+    PLAIN,
     SAID,
     SYSTEM,
     TOOLS,
+    UNUSUAL,
     Conversation,
     call,
     result,
@@ -52,14 +57,15 @@ class Template:
         variables = {"add_generation_prompt": generation, "enable_thinking": True, "thinking": True}
         return rendered(self._renderer.template, self._renderer.converter, messages, tools, variables)
 
-    def needed(self, name: str) -> tuple[str, ...]:
-        messages = HISTORIES[name]
-        forms = self.forms.needed(messages, tools=name in AGENT, generation=_answers(messages))
+    def needed(self, name: str, messages: Conversation = ()) -> tuple[str, ...]:
+        """The forms that a history needs; `messages` are the history as it arrives in an API."""
+        generation = _answers(HISTORIES[name])
+        forms = self.forms.needed(messages or HISTORIES[name], tools=name in AGENT, generation=generation)
         return tuple(form.__name__ for form in forms)
 
-    def prompt(self, name: str) -> str:
-        messages, tools = HISTORIES[name], TOOLS if name in AGENT else ()
-        generation = _answers(messages)
+    def prompt(self, name: str, messages: Conversation = ()) -> str:
+        messages, tools = messages or HISTORIES[name], TOOLS if name in AGENT else ()
+        generation = _answers(HISTORIES[name])
         kept = self.forms.of(messages, tools=bool(tools), generation=generation)
         return self.render(kept, tools, generation)
 
@@ -76,7 +82,7 @@ def words(messages: Conversation) -> list[str]:
             case Text(text):
                 found.append(text.strip())
             case ToolCall(_, name, arguments):
-                found += [name, *json.loads(arguments or "{}").values()]
+                found += [name, *re.findall(r"ARG\d", arguments)]
             case ToolResult(_, parts):
                 found += [each.text for each in parts if isinstance(each, Text)]
     return [word for word in found if word]
@@ -100,14 +106,47 @@ def test_no_word_of_a_conversation_is_lost_by_a_strict_template(file: str) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
-def test_no_word_of_a_conversation_is_lost_by_any_template(family: Family) -> None:
+def test_no_word_of_a_conversation_is_lost_by_any_template_in_any_api(family: Family) -> None:
+    from tests.engines.language.prompt.conversations_table import NAMES, in_dialect
+
     template = Template(family)
-    for name in HISTORIES:
+    for path, name in itertools.product(NAMES, HISTORIES):
+        messages = in_dialect(path, name)
         if family.file in NO_CONVERSATIONS:
             with pytest.raises(ServerError, match=r"messages\[\d+\]"):
-                template.prompt(name)
+                template.prompt(name, messages)
         else:
-            assert lost(name, template.prompt(name)) == [], name
+            assert lost(name, template.prompt(name, messages)) == [], (path, name)
+
+
+def unusual() -> Iterator[tuple[str, Conversation, tuple[Tool, ...]]]:
+    """Conversations that few clients make; those with calls also without tools on offer, others with."""
+    yield from ((name, messages, TOOLS) for name, messages in UNUSUAL.items())
+    yield from ((name, messages, ()) for name, messages in (AGENT | UNUSUAL).items())
+    yield from ((name, messages, TOOLS) for name, messages in PLAIN.items())
+
+
+def unusual_lost(family: Family) -> dict[str, list[str]]:
+    template, found = Template(family), {}
+    for name, messages, tools in unusual():
+        generation = _answers(messages)
+        kept = template.forms.of(messages, tools=bool(tools), generation=generation)
+        prompt = template.render(kept, tools, generation)
+        found[f"{name}, {len(tools)} tools"] = [
+            word for word in words(messages) if word not in prompt and json.dumps(word)[1:-1] not in prompt
+        ]
+    return {name: words for name, words in found.items() if words}
+
+
+@pytest.mark.parametrize("file", ["openai-gpt-oss-120b", "meta-llama-Llama-3.1-8B-Instruct"])
+def test_no_word_of_an_unusual_conversation_is_lost(file: str) -> None:
+    assert unusual_lost(family(file)) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
+def test_no_word_of_an_unusual_conversation_is_lost_by_any_template(family: Family) -> None:
+    assert family.file in NO_CONVERSATIONS or unusual_lost(family) == {}
 
 
 def held(mark: str) -> dict[str, Conversation]:
@@ -145,8 +184,8 @@ def test_a_text_that_holds_a_mark_of_the_template_is_kept_whole(file: str) -> No
     assert marks_lost(family(file)) == {}
 
 
-SWITCHED = {"NVIDIA-Nemotron-Nano-v2": {"user": ["</think>", "</think>"]}}
-"""Templates with switches, `/think` and `/no_think`, that they take out of what the user says."""
+SWITCHED = {"NVIDIA-Nemotron-Nano-v2": {"user": ["/no_think", "/think"]}}
+"""Templates with switches that they take out of what the user says, which is told (`test_proof.py`)."""
 
 
 @pytest.mark.long
@@ -208,6 +247,18 @@ def test_calls_whose_ids_are_used_again_keep_their_own_results() -> None:
     template = Template(family("meta-llama-Llama-3.1-8B-Instruct"))
     prompt = template.prompt("ids used again")
     assert prompt.index("ARG1") < prompt.index("RES1") < prompt.index("ARG2") < prompt.index("RES2")
+
+
+def test_a_long_conversation_is_changed_as_its_beginning_needs() -> None:
+    template = Template(family("meta-llama-Llama-3.1-8B-Instruct"))
+    steps = [
+        (Message("assistant", (Text("SAID"), call(2 * n), call(2 * n + 1))), result(2 * n), result(2 * n + 1))
+        for n in range(120)
+    ]
+    messages = (ASKED, *itertools.chain.from_iterable(steps))
+    kept = template.forms.of(messages, tools=True)
+    prompt = template.render(kept, TOOLS, True)
+    assert all(f"RES{number}" in prompt and f"ARG{number}" in prompt for number in range(240))
 
 
 def test_pictures_keep_their_turn() -> None:

@@ -343,7 +343,6 @@ def reference_penalties(
     return row
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     prompts=st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=30), min_size=1, max_size=4),
     outputs=st.lists(st.lists(st.integers(0, 7), max_size=12), min_size=4, max_size=4),

@@ -119,7 +119,7 @@ drawn = settings(
 )
 
 
-@settings(drawn, max_examples=4)
+@settings(drawn, max_examples=2)
 @mixes
 def test_no_mix_of_requests_takes_more_than_the_memory(
     bench: Bench, plan: list[Any], places: int, shrink_at: int | None, overlaps: bool

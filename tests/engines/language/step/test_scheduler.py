@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
@@ -258,7 +258,6 @@ def test_a_lone_sequence_gives_way_while_another_prompt_is_computed() -> None:
     assert queue.victim() is grown
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -357,7 +356,6 @@ def settle(queue: Scheduler) -> None:
             return
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 5)), min_size=1, max_size=30))
 def test_nobody_waits_without_a_place_while_another_has_several(plan: list[tuple[str, int]]) -> None:
     queue = scheduler(memory=10**9)

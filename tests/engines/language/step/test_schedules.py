@@ -183,22 +183,23 @@ def adapter(base: Path, root: Path, name: str) -> Path:
     rank = {"one": 4, "two": 8}[name]
     mx.random.seed(rank)
     weights = {}
+    config = json.loads((base / "config.json").read_text())
+    layers, inside = config["num_hidden_layers"], config["hidden_size"]
     found: Any = mx.load(str(base / "model.safetensors"))
     for key, weight in found.items():
         if key.endswith(("q_proj.weight", "v_proj.weight")):
-            path, (out, inside) = key.removesuffix(".weight"), weight.shape
+            path, out = key.removesuffix(".weight"), weight.shape[0]
             weights[f"{path}.lora_a"] = mx.random.normal((inside, rank)) * 0.5
             weights[f"{path}.lora_b"] = mx.random.normal((rank, out)) * 0.1
     mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
-    layers = json.loads((base / "config.json").read_text())["num_hidden_layers"]
     parameters = {
         "rank": rank,
         "scale": 0.5,
         "dropout": 0.0,
         "keys": ["self_attn.q_proj", "self_attn.v_proj"],
     }
-    config = {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": parameters}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    described = {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": parameters}
+    (folder / "adapter_config.json").write_text(json.dumps(described))
     return folder
 
 

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
@@ -28,7 +28,6 @@ def rendered(content: str) -> str:
     return f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
 
 
-@settings(max_examples=60, deadline=None)
 @given(pieces=PIECES)
 def test_a_users_text_never_holds_a_marker(tokenizer, pieces):
     content = "".join(pieces).replace("\ufdee", "").replace("\ufdef", "")
@@ -41,7 +40,6 @@ def test_a_users_text_never_holds_a_marker(tokenizer, pieces):
         assert b"".join(map(tokenizer.raw, tokens)).decode() == rendered(content)
 
 
-@settings(max_examples=100, deadline=None)
 @given(content=st.text())
 def test_ordinary_text_is_encoded_as_the_library_encodes_it(tokenizer, content):
     if any(marker in content for marker in MARKERS) or "\ufdee" in content or "\ufdef" in content:
@@ -52,7 +50,6 @@ def test_ordinary_text_is_encoded_as_the_library_encodes_it(tokenizer, content):
     assert tokenizer.literals.encode(text) == reference
 
 
-@settings(max_examples=60, deadline=None)
 @given(content=st.text())
 def test_the_twin_reads_ordinary_text_as_the_tokenizer_does(tokenizer, content):
     """What follows a broken marker is encoded as if the twin were the tokenizer itself."""
@@ -84,7 +81,6 @@ def decoded(tokenizer: Tokenizer, tokens: list[int]) -> str:
     return tokenizer.backend.decode(tokens, skip_special_tokens=True)
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=60))
 def test_streamed_text_is_the_text(tokenizer, text):
     tokens = tokenizer.encode(text)
@@ -166,7 +162,6 @@ def with_decoder(decoder: object) -> Tokenizer:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_stream_is_the_text_of_the_tokenizers_own_decoder(name, data):
     tokenizer = with_decoder(DECODERS[name])

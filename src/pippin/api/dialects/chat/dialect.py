@@ -1,23 +1,16 @@
 """The dialect of OpenAI's Chat Completions: its body and messages, and how they are decoded into a request."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
+from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import (
-    ResponseFormat,
-    Verbosity,
-    output_format_of,
-    sampling_of,
-    with_media_options,
-)
 from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
 from pippin.api.dialects.shared.media import (
     FileContent,
@@ -28,7 +21,21 @@ from pippin.api.dialects.shared.media import (
     sound_of,
     source_of_url,
 )
-from pippin.api.dialects.shared.openai import OpenAIErrors
+from pippin.api.dialects.shared.openai import (
+    STOPPED,
+    AnswerHead,
+    ChunkEncoder,
+    LogprobsBody,
+    OpenAIErrors,
+    StreamShape,
+    TimingsBody,
+    UsageBody,
+    logprobs_of,
+    timings_body,
+    usage_body,
+    warnings_of,
+)
+from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
     Attachment,
     Audio,
@@ -36,12 +43,208 @@ from pippin.core.conversation import (
     Message,
     Part,
     Reasoning,
+    Role,
     Text,
     ToolCall,
     ToolResult,
     Video,
 )
+from pippin.core.events import Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 from pippin.core.requests import GenerationRequest
+
+_encode = msgspec.json.encode
+
+
+ID_PREFIX: Final = "chatcmpl-"
+
+
+class ChatShape(Struct, frozen=True, kw_only=True):
+    stream: StreamShape = field(default_factory=StreamShape)
+    n: int = 1
+    logprobs: bool = False
+    reasoning: bool = True  # whether reasoning may be shown
+
+
+class AnswerFunction(Struct, kw_only=True):
+    name: str
+    arguments: str
+
+
+class AnswerCall(Struct, kw_only=True):
+    id: str
+    function: AnswerFunction
+    type: Literal["function"] = "function"
+
+
+class AnswerMessage(Struct, kw_only=True):
+    content: str | None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
+    refusal: str | None = None
+    annotations: list[str] = field(default_factory=list)
+    role: Literal["assistant"] = "assistant"
+
+
+class AnswerChoice(Struct, kw_only=True):
+    index: int
+    message: AnswerMessage
+    logprobs: LogprobsBody | None
+    finish_reason: str
+
+
+class ChatCompletion(Struct, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[AnswerChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    request_id: str
+    timings: TimingsBody | None = None
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class ChatEncoder(ChunkEncoder, Encoder):
+    """See `Encoder`."""
+
+    def __init__(self, shape: ChatShape, run: RunInfo) -> None:
+        self._about = AnswerHead(
+            id=ID_PREFIX + run.id,
+            created=run.created,
+            model=run.model,
+            system_fingerprint=run.fingerprint,
+        )
+        super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
+        self._shape = shape
+        self._openings = [
+            self._head + b'{"index":%d,"delta":{' % choice + b'"content":' for choice in range(shape.n)
+        ]
+        self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
+        self._calls = [0] * shape.n
+        self._begun = [False] * shape.n  # the chunk with the role was sent
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case PartDelta(choice, index, text, tokens, completed):
+                self._completed[choice] = completed or self._completed[choice]
+                kind, call = self._kinds[choice, index]
+                if kind == "text":
+                    return self._text(choice, text, tokens)
+                if kind == "reasoning":
+                    return self._reasoning(choice, text)
+                return self._arguments(choice, call, text) if kind == "tool_call" else b""
+            case PartStarted(choice):
+                return self._begin(choice, event.kind) + self._part(event)
+            case Finished(choice):
+                return self._begin(choice, "text") + self._end_of_choice(event)
+            case Progress():
+                # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and
+                # would get "assistantassistant".
+                empty = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}'
+                return self._progress(0, empty, event)
+            case _:
+                return b""
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        [completion] = completions
+        finished = [choice.finished for choice in completion.choices if choice.finished is not None]
+        return _encode(
+            ChatCompletion(
+                **self._about,
+                choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],
+                usage=usage_body([[each.usage for each in finished]]),
+                request_id=self._about["id"].removeprefix(ID_PREFIX),
+                timings=timings_body(finished),
+                warnings=warnings_of(finished),
+            )
+        )
+
+    def _begin(self, choice: int, kind: PartKind) -> bytes:
+        """The chunk with the role, before the first part of a choice; null content if that part is a tool call."""
+        if self._begun[choice]:
+            return b""
+        self._begun[choice] = True
+        content = b"null" if kind == "tool_call" else b'""'
+        return self._chunk(choice, b'"role":"assistant","content":%b,"refusal":null' % content)
+
+    def _text(self, choice: int, text: str, tokens: tuple[Token, ...] = ()) -> bytes:
+        if not text and not tokens:
+            return b""
+        if self._shape.logprobs:
+            logprobs = b',"logprobs":' + _encode(LogprobsBody(content=logprobs_of(tokens)))
+        else:
+            logprobs = b',"logprobs":null'
+        tail = self._tail_of_chunk()
+        return self._openings[choice] + _encode(text) + b"}" + logprobs + b',"finish_reason":null}' + tail
+
+    def _reasoning(self, choice: int, text: str) -> bytes:
+        if not text or not self._shape.reasoning:
+            return b""
+        quoted = _encode(text)
+        return self._chunk(choice, b'"reasoning_content":' + quoted + b',"reasoning":' + quoted)
+
+    def _arguments(self, choice: int, call: int, text: str) -> bytes:
+        if not text:
+            return b""
+        return self._chunk(
+            choice, b'"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (call, _encode(text))
+        )
+
+    def _part(self, part: PartStarted) -> bytes:
+        place = part.choice, part.index
+        if part.kind != "tool_call":
+            self._kinds[place] = part.kind, 0
+            gap = self._text if part.kind == "text" else self._reasoning
+            return gap(part.choice, part.gap)
+        call = self._calls[part.choice]
+        self._calls[part.choice] += 1
+        self._kinds[place] = part.kind, call
+        function = {"name": part.name, "arguments": ""}
+        opened = {"index": call, "id": part.id, "type": "function", "function": function}
+        return self._chunk(part.choice, b'"tool_calls":[' + _encode(opened) + b"]")
+
+    def _end_of_choice(self, finished: Finished) -> bytes:
+        [choices] = self._finished
+        choices.append(finished)
+        self._completed[finished.choice] = finished.usage.completion_tokens
+        last = len(choices) == self._shape.n
+        tail = self._tail_of_choice(finished)
+        if last and not self._shape.stream.usage:
+            usage = b""
+            if self._shape.stream.usage_unasked:
+                usage = b',"usage":' + _encode(usage_body([[each.usage for each in choices]]))
+            tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + tail.removeprefix(b"]")
+        reason = STOPPED[finished.reason].encode()
+        return (
+            self._head
+            + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
+            + tail
+        )
+
+    def _chunk(self, choice: int, delta: bytes) -> bytes:
+        body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)
+        return self._head + body + self._tail_of_chunk()
+
+    def _answer(self, number: int, choice: CompletedChoice) -> AnswerChoice:
+        calls = [
+            AnswerCall(id=part.id or "", function=AnswerFunction(name=part.name or "", arguments=part.text))
+            for part in choice.parts
+            if part.kind == "tool_call"
+        ]
+        text = choice.text("text")
+        thought = choice.text("reasoning") if self._shape.reasoning else ""
+        message = AnswerMessage(
+            content=text if text or not calls else None,
+            reasoning_content=thought or msgspec.UNSET,
+            reasoning=thought or msgspec.UNSET,
+            tool_calls=calls or msgspec.UNSET,
+        )
+        logprobs = LogprobsBody(content=logprobs_of(choice.tokens("text"))) if self._shape.logprobs else None
+        reason = STOPPED[choice.finished.reason] if choice.finished is not None else "stop"
+        return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)
+
 
 MAX_MESSAGES = 16_384
 
@@ -111,22 +314,21 @@ class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
     audio_url: MediaUrl | str
 
 
-class VideoUrlPart(Marked, tag_field="type", tag="video_url", kw_only=True):
+class Clip(Marked, kw_only=True):
+    fps: engine.FramesPerSecond | None = None
+    max_frames: engine.Frames | None = None
+
+
+class VideoUrlPart(Clip, tag_field="type", tag="video_url", kw_only=True):
     video_url: MediaUrl | str
-    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
-    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
 
 
-class VideoPart(Marked, tag_field="type", tag="video", kw_only=True):
+class VideoPart(Clip, tag_field="type", tag="video", kw_only=True):
     video: str
-    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
-    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
 
 
-class InputVideoPart(Marked, tag_field="type", tag="input_video", kw_only=True):
-    video_url: MediaUrl | str
-    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
-    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
+class InputVideoPart(VideoUrlPart, tag="input_video"):
+    pass
 
 
 class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
@@ -173,17 +375,17 @@ class GivenCall(Struct, kw_only=True):
 
 
 class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
+    role: ClassVar[Role] = "system"
     content: Content
     name: str | None = None
 
 
 class DeveloperMessage(SystemMessage, tag="developer"):
-    pass
+    role = "developer"
 
 
-class UserMessage(Struct, tag_field="role", tag="user", kw_only=True):
-    content: Content
-    name: str | None = None
+class UserMessage(SystemMessage, tag="user"):
+    role = "user"
 
 
 class AssistantMessage(Struct, tag_field="role", tag="assistant", kw_only=True):
@@ -229,30 +431,21 @@ def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
 
 
 def _message_of(message: ChatMessage, at: str) -> Message:
-    pin = isinstance(message.content, tuple) and any(_is_marked(part) for part in message.content)
+    pin = isinstance(message.content, tuple) and any(
+        part.prompt_cache_breakpoint is not None or part.cache_control is not None for part in message.content
+    )
     parts = _parts_of(message.content, f"{at}.content")
     match message:
-        case DeveloperMessage():
-            return Message("developer", parts, message.name, pin)
+        case UserMessage() if message.content is None:
+            raise invalid(f"{at}.content", "must be a string or a list of parts.")
         case SystemMessage():
-            return Message("system", parts, message.name, pin)
-        case UserMessage():
-            if message.content is None:
-                raise invalid(f"{at}.content", "must be a string or a list of parts.")
-            return Message("user", parts, message.name, pin)
+            return Message(message.role, parts, message.name, pin)
         case AssistantMessage():
             return Message("assistant", _assistant_parts(message, parts, at), message.name, pin)
-        case ToolMessage():
-            result = ToolResult(message.tool_call_id, _result_parts(parts, at), message.name)
+        case ToolMessage() | FunctionMessage():
+            call_id = message.tool_call_id if isinstance(message, ToolMessage) else message.name
+            result = ToolResult(call_id, _result_parts(parts, at), message.name)
             return Message("tool", (result,), pin=pin)
-        case FunctionMessage():
-            return Message(
-                "tool", (ToolResult(message.name, _result_parts(parts, at), message.name),), pin=pin
-            )
-
-
-def _is_marked(part: ContentPart) -> bool:
-    return part.prompt_cache_breakpoint is not None or part.cache_control is not None
 
 
 def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str) -> tuple[Part, ...]:
@@ -309,9 +502,7 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
 
 def _part_of(part: ContentPart, at: str) -> Part:
     match part:
-        case TextPart(text=text):
-            return Text(text)
-        case RefusalPart(refusal=text):
+        case TextPart(text=text) | RefusalPart(refusal=text):
             return Text(text)
         case ThinkingPart(thinking=text, signature=signature):
             return Reasoning(text, signature)
@@ -329,7 +520,7 @@ def _part_of(part: ContentPart, at: str) -> Part:
             return sound_of(audio.data, audio.format, f"{at}.input_audio.data")
         case AudioUrlPart(audio_url=address):
             return Audio(source_of_url(_url_of(address), f"{at}.audio_url"))
-        case VideoPart(video=address) | VideoUrlPart(video_url=address) | InputVideoPart(video_url=address):
+        case VideoPart(video=address) | VideoUrlPart(video_url=address):
             source = source_of_url(_url_of(address), at)
             return Video(source, part.fps, part.max_frames)
         case FilePart(file=file):
@@ -369,7 +560,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation so far.", extra_json_schema={"minItems": 1}),
     ]
     max_completion_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000_000)] | None,
+        engine.MostTokens | None,
         Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
     ] = None
     tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
@@ -377,15 +568,14 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         GivenChoice | None, Meta(description="Whether and which of them must be called.")
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
-    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="And of this many others beside it.")
+        engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
     ] = None
     modalities: Annotated[tuple[Literal["text", "audio"], ...] | None, Meta(description='Only ["text"].')] = (
         None
     )
-    verbosity: Annotated[Verbosity | None, Meta(description="Handed to the chat template.")] = None
+    verbosity: Annotated[engine.Verbosity | None, Meta(description="Handed to the chat template.")] = None
     prediction: Annotated[
         Prediction | None,
         Meta(description="Text that the answer is expected to repeat: it comes sooner then."),
@@ -407,7 +597,7 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class ChatDialect(OpenAIErrors):
+class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
     name = "chat_completions"
     path = "/chat/completions"
     id_prefix = ID_PREFIX
@@ -436,32 +626,24 @@ class ChatDialect(OpenAIErrors):
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
     """The request in a body. The form of the answer (`stream`, `n`, `logprobs`) is in the shape."""
-    request = GenerationRequest(
-        model=fields.model,
-        messages=with_media_options(messages_of(fields.messages), fields),
+    messages = engine.with_media_options(messages_of(fields.messages), fields)
+    request = engine.request_of(fields, fields.model, verbosity=fields.verbosity)
+    limit = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
+    request = replace(
+        request,
+        messages=messages,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
-        tool_format=fields.tool_parser,
-        read_calls=fields.parse_tool_calls is not False,
-        sampling=sampling_of(fields),
-        output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
         n=fields.n or 1,
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
-        thinking=engine.thinking_of(fields),
-        template_kwargs=engine.template_kwargs_of(fields, fields.verbosity),
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
-        overflow=engine.overflow_of(fields),
         prediction=prediction_of(fields.prediction),
-        names=called(
-            max_tokens="max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens",
-            response_format=engine.format_field_of(fields, fields.response_format),
-        ),
+        names=(*called(max_tokens=limit), *request.names),
     )
-    request = engine.steered(request, fields)
     if fields.tools is None and fields.tool_choice is None:
         return request
-    tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
+    tools, toolsets = tools_of(fields.tools)
     choice = tool_choice_of(fields.tool_choice, tools, toolsets)
     return replace(request, tools=tools, toolsets=toolsets, tool_choice=choice)
 
@@ -473,8 +655,9 @@ def _check(fields: ChatRequest) -> None:
         raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    if fields.max_tokens == 0:
-        raise invalid("max_tokens", "must be at least 1.")
+    for name in ("max_tokens", "max_completion_tokens"):
+        if getattr(fields, name) == 0:
+            raise invalid(name, "must be at least 1.")
     if (
         fields.continue_final_message
         and fields.messages

@@ -1,23 +1,15 @@
 """Tools and tool choice in the form of Chat Completions."""
 
-import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import check_depth, invalid, unsupported
-from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.api.dialects.shared.fields import invalid, unsupported
+from pippin.api.dialects.shared.tools import FunctionDefinition, McpTool, ToolName, offer, toolset_of
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 
 MAX_TOOLS = 512
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class FunctionDefinition(Struct, kw_only=True):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+_NAME = ToolName("A-Za-z0-9_-", 64, "letters, digits, underscores and dashes")
 
 
 class FunctionTool(Struct, tag_field="type", tag="function", kw_only=True):
@@ -58,49 +50,22 @@ GivenTool = FunctionTool | CustomTool | McpTool
 GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomChoice | AllowedChoice
 
 
-def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
+def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
+    """The functions, and the MCP servers."""
     tools: dict[str, Tool] = {}
+    toolsets: list[Toolset] = []
     if given is not None and len(given) > MAX_TOOLS:
         raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
-        at = f"tools[{place}]"
         if isinstance(tool, CustomTool):
-            raise unsupported(f"{at}.type", 'only tools of type "function" and "mcp" are supported.')
-        if isinstance(tool, McpTool):
-            continue
-        function = tool.function
-        check_tool_name(function.name, f"{at}.function.name")
-        if function.name in tools:
-            raise invalid(f"{at}.function.name", "is the name of an earlier tool too; give each its own.")
-        if function.parameters is not None:
-            check_parameters(function.parameters, f"{at}.function.parameters")
-        tools[function.name] = Tool(
-            function.name, function.description, function.parameters, bool(function.strict)
-        )
-    return tuple(tools.values())
-
-
-def toolsets_of(given: tuple[GivenTool, ...] | None) -> tuple[Toolset, ...]:
-    """The MCP servers among the tools."""
-    return tuple(
-        toolset_of(tool, f"tools[{place}]")
-        for place, tool in enumerate(given or ())
-        if isinstance(tool, McpTool)
-    )
-
-
-def check_tool_name(name: str, param: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise invalid(param, "must be 1 to 64 letters, digits, underscores and dashes.")
-
-
-def check_parameters(parameters: dict[str, Any], param: str) -> None:
-    """A tool's parameters must be the JSON schema of an object; the grammar compiler checks its contents."""
-    if parameters.get("type", "object") != "object":
-        raise invalid(f"{param}.type", 'must be "object": arguments are passed by name.')
-    if not isinstance(parameters.get("properties", {}), dict):
-        raise invalid(f"{param}.properties", "must map names to schemas.")
-    check_depth(parameters, param)
+            raise unsupported(
+                f"tools[{place}].type", 'only tools of type "function" and "mcp" are supported.'
+            )
+        if isinstance(tool, FunctionTool):
+            offer(tool.function, tools, f"tools[{place}].function", _NAME)
+        else:
+            toolsets.append(toolset_of(tool, f"tools[{place}]"))
+    return tuple(tools.values()), tuple(toolsets)
 
 
 def tool_choice_of(

@@ -7,49 +7,31 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
-from pippin.api.dialects.messages.answer import Failure, MessageAnswer
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
     ID_PREFIX,
+    Failure,
+    MessageAnswer,
     MessagesEncoder,
     MessageShape,
     ThinkingShown,
     error_of,
 )
-from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of
+from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import (
-    EngineFields,
-    ResponseFormat,
-    Tokens,
-    check_unsummarised,
-    continues_final,
-    format_field_of,
-    output_format_of,
-    overflow_of,
-    reasoning_warnings,
-    sampling_of,
-    schema_format,
-    shows_reasoning,
-    steered,
-    template_kwargs_of,
-    thinking_of,
-    with_media_options,
-)
 from pippin.api.dialects.shared.fields import (
     BOOKKEEPING,
     Contract,
     Unused,
     accepted_beside,
-    called,
     invalid,
     loggable,
 )
-from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
-from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
+from pippin.core.requests import Thinking
 
 VERSION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 OVERLOADED: Final = 529
@@ -58,7 +40,7 @@ OVERLOADED: Final = 529
 
 class ThinkingSpec(Struct, kw_only=True):
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: Tokens | None = None
+    budget_tokens: engine.Tokens | None = None
     display: Literal["summarized", "omitted", "updates"] | None = None
     block_binding: Unused = None
 
@@ -73,7 +55,7 @@ class OutputConfig(Struct, kw_only=True):
     task_budget: Unused = None
 
 
-class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
+class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/messages` and, except `max_tokens`, of `POST /v1/messages/count_tokens`."""
 
     model: Annotated[str, Meta(description="The model; any `claude-*` name may be mapped to one.")]
@@ -82,7 +64,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation; a last message of the assistant is continued."),
     ]
     max_tokens: Annotated[
-        Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
+        engine.Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
     ] = None
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
     stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
@@ -96,9 +78,6 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     ] = None
     output_config: Annotated[OutputConfig | None, Meta(description="JSON schema, effort.")] = None
     output_format: Annotated[JsonOutput | None, Meta(description="The schema, under its older name.")] = None
-    response_format: Annotated[
-        ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
-    ] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     cache_control: Annotated[
         dict[str, Any] | None, Meta(description="Keep the whole prompt in the cache.")
@@ -138,14 +117,13 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
 }
 
 
-class MessagesDialect:
+class MessagesDialect(Dialect[MessageShape]):
     name = "messages"
     path = "/messages"
     id_prefix = ID_PREFIX
     answer = MessageAnswer
     failure = Failure
-    media = EVENTS
-    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
+    contract = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting` is for count_tokens, whose bodies may lack `max_tokens`. They are decoded into the same request,
@@ -155,7 +133,7 @@ class MessagesDialect:
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[MessageShape]:
         check_version(context.headers)
         fields, ignored = self.contract.decode(body)
-        check_unsummarised(fields)
+        engine.check_unsummarised(fields)
         if fields.max_tokens is None and not self._counting:
             raise invalid("max_tokens", "is required.")
         reader = MessagesReader()
@@ -163,33 +141,26 @@ class MessagesDialect:
         reader.read(fields.messages)
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
-        tools, left_out = tools_of(fields.tools or [])
-        toolsets = toolsets_of(fields.tools or [])
-        messages, cached = _pins(fields, with_media_options(reader.messages, fields), reader.cached)
+        tools, toolsets, left_out = tools_of(fields.tools or [])
+        messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
-        request = GenerationRequest(
-            model=fields.model,
+        # Anthropic's `context_management` means something else: edits, which are not made here.
+        unedited = msgspec.structs.replace(fields, context_management=None)
+        request = msgspec.structs.replace(
+            engine.request_of(unedited, fields.model, own_formats=_own_formats(fields)),
             messages=messages,
             tools=tools,
             toolsets=toolsets,
             tool_choice=tool_choice_of(choice, tools, toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-            tool_format=fields.tool_parser,
-            read_calls=fields.parse_tool_calls is not False,
-            sampling=sampling_of(fields),
-            output_format=_output_format(fields),
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
             cut_max_tokens=True,
             thinking=_thinking(fields),
-            template_kwargs=template_kwargs_of(fields),
             continue_final=_continues(fields, messages),
-            # Anthropic's `context_management` means something else: edits, which are not made here.
-            overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),
-            names=called(response_format=_format_field(fields)),
         )
         return Decoded(
-            requests=(steered(request, fields),),
+            requests=(request,),
             shape=MessageShape(
                 thinking=_thinking_shown(fields),
                 cached=cached,
@@ -198,7 +169,7 @@ class MessagesDialect:
             ),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=_warnings(left_out, reader.skipped) + reasoning_warnings(fields),
+            warnings=_warnings(left_out, reader.skipped) + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
@@ -234,41 +205,27 @@ def _pins(
 def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
     """A last message of the assistant is continued, unless the request says otherwise."""
     if fields.continue_final_message is not None or fields.add_generation_prompt is not None:
-        return continues_final(fields)
+        return engine.continues_final(fields)
     last = messages[-1]
     return last.role == "assistant" and bool(last.parts) and isinstance(last.parts[-1], Text)
 
 
-def _schemas(fields: MessagesBody) -> list[tuple[str, Any]]:
-    """The fields that set a schema for the answer, and their schemas."""
-    config = fields.output_config
+def _own_formats(fields: MessagesBody) -> list[engine.Wanted]:
+    given = {"output_format": fields.output_format}
+    if fields.output_config is not None:
+        given = {"output_config.format": fields.output_config.format} | given
+    paths = {name: f"{name}.schema" for name in given}
     return [
-        (param, given.schema)
-        for param, given in (
-            ("output_config.format", config.format if config is not None else None),
-            ("output_format", fields.output_format),
-        )
-        if given is not None
+        engine.Wanted(name, engine.schema_format(each.schema, paths[name]), paths[name])
+        for name, each in given.items()
+        if each is not None
     ]
-
-
-def _output_format(fields: MessagesBody) -> OutputFormat | None:
-    schemas = _schemas(fields)
-    other = output_format_of(fields, fields.response_format)
-    if len(schemas) + (other is not None) > 1:
-        raise invalid(schemas[0][0], "can't be combined with another output format.")
-    return schema_format(schemas[0][1], f"{schemas[0][0]}.schema") if schemas else other
-
-
-def _format_field(fields: MessagesBody) -> str:
-    schemas = _schemas(fields)
-    return f"{schemas[0][0]}.schema" if schemas else format_field_of(fields, fields.response_format)
 
 
 def _thinking(fields: MessagesBody) -> Thinking:
     """Anthropic's `thinking`: if left out, there is no thinking unless the operator says otherwise. The replaced
     servers' fields take precedence."""
-    asked = thinking_of(fields)
+    asked = engine.thinking_of(fields)
     spec, config = fields.thinking, fields.output_config
     enabled = asked.enabled
     if enabled is None and spec is not None:
@@ -281,7 +238,7 @@ def _thinking(fields: MessagesBody) -> Thinking:
 
 
 def _thinking_shown(fields: MessagesBody) -> ThinkingShown:
-    if not shows_reasoning(fields):
+    if not engine.shows_reasoning(fields):
         return "hidden"
     spec = fields.thinking
     return "signature" if spec is not None and spec.display == "omitted" else "text"

@@ -6,37 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
-from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.messages.answer import (
-    BlockAnswer,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    Failure,
-    FailureDetail,
-    JsonDelta,
-    McpToolResultAnswer,
-    McpToolUseAnswer,
-    MessageAnswer,
-    MessageDelta,
-    MessageEvent,
-    MessageStart,
-    MessageStop,
-    MessageUsage,
-    Ping,
-    SignatureDelta,
-    Stop,
-    StopReason,
-    TextAnswer,
-    TextDelta,
-    ThinkingAnswer,
-    ThinkingDelta,
-    ThinkingDetails,
-    ThreadUnsupported,
-    ToolUseAnswer,
-)
-from pippin.api.dialects.shared.frames import COMMENT, event_frame
+from pippin.api.dialects.base import Encoder, RunInfo
+from pippin.api.dialects.shared.frames import COMMENT, Closed, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import CompletedPart, Completion, object_of
@@ -53,6 +26,97 @@ from pippin.core.events import (
     Progress,
     Usage,
 )
+
+
+class TextAnswer(Closed, tag_field="type", tag="text"):
+    text: str
+
+
+class ThinkingAnswer(Closed, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str
+
+
+class ToolUseAnswer(Closed, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class McpToolUseAnswer(Closed, tag_field="type", tag="mcp_tool_use"):
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, Any]
+
+
+class McpToolResultAnswer(Closed, tag_field="type", tag="mcp_tool_result"):
+    tool_use_id: str
+    is_error: bool
+    content: list[TextAnswer]
+
+
+BlockAnswer = TextAnswer | ThinkingAnswer | ToolUseAnswer | McpToolUseAnswer | McpToolResultAnswer
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class ThinkingDetails(Closed):
+    thinking_tokens: int
+
+
+class MessageUsage(Closed):
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingDetails
+
+
+class MessageAnswer(Closed, kw_only=True):
+    """The answer to `POST /v1/messages`; a stream's `message_start` holds it without content."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[BlockAnswer]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+    warnings: list[str] | UnsetType = UNSET
+
+
+class TokenCount(Closed):
+    """The answer to `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+class Stop(Struct, frozen=True):
+    """Why a message ended, and the client's stop sequence that ended it; both are null until the end."""
+
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+
+
+class ThreadUnsupported(Struct, tag_field="error_code", tag="thread_unsupported_request"):
+    """Tells Anthropic's clients to send the whole conversation instead."""
+
+    unsupported: list[str]
+
+
+class FailureDetail(Struct, omit_defaults=True):
+    type: str
+    message: str
+    details: ThreadUnsupported | None = None
+
+
+class Failure(Struct, tag_field="type", tag="error"):
+    """An error, as the body of a reply and as an event of a stream."""
+
+    error: FailureDetail
+    request_id: str
+
 
 ID_PREFIX: Final = "msg_"
 ThinkingShown = Literal["text", "signature", "hidden"]
@@ -112,7 +176,7 @@ def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
     )
 
 
-class MessagesEncoder:
+class MessagesEncoder(Encoder):
     """See `Encoder`.
 
     `message_start` waits for the first event, usually a `Progress` with the number of cached tokens: clients read
@@ -140,18 +204,15 @@ class MessagesEncoder:
             case Progress():
                 return self._begin(event.cached)
             case PartStarted(choice=0) | PartDelta(choice=0) | PartEnded(choice=0) | Finished(choice=0):
-                return self._begin(0) + b"".join([_frame(each) for each in self._events(event)])
+                return self._begin(0) + b"".join(self._frames(event))
             case _:
                 return b""
 
     def keep_alive(self) -> bytes:
-        return _frame(Ping()) if self._opened else COMMENT
+        return typed_frame("ping") if self._opened else COMMENT
 
     def failed(self, report: ErrorReport) -> bytes:
-        return _frame(error_of(report, self._run.id))
-
-    def end(self) -> bytes:
-        return b""
+        return event_frame("error", error_of(report, self._run.id))
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]
@@ -169,7 +230,7 @@ class MessagesEncoder:
         self._opened = True
         usage = Usage(prompt_tokens=self._prompt_tokens, cached_tokens=cached, completion_tokens=0)
         message = self._message([], Stop(), usage_of(usage, cached=False))
-        return _frame(MessageStart(message)) + self.keep_alive()
+        return typed_frame("message_start", message=message) + self.keep_alive()
 
     def _message(self, content: list[BlockAnswer], stop: Stop, usage: MessageUsage) -> MessageAnswer:
         return MessageAnswer(
@@ -182,7 +243,7 @@ class MessagesEncoder:
             usage=usage,
         )
 
-    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[MessageEvent]:
+    def _frames(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[bytes]:
         match event:
             case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
                 self._part = None
@@ -198,26 +259,16 @@ class MessagesEncoder:
                 yield from self._stop_block()
             case Finished():
                 usage = usage_of(event.usage, cached=self._shape.cached)
-                yield MessageDelta(stop_of(event), usage, warnings_of([event]))
-                yield MessageStop()
+                told = {} if not event.warnings else {"warnings": event.warnings}
+                yield typed_frame("message_delta", delta=stop_of(event), usage=usage, **told)
+                yield typed_frame("message_stop")
 
-    def _start_block(self, part: PartStarted, text: str = "") -> BlockStart:
+    def _start_block(self, part: PartStarted, text: str = "") -> bytes:
         self._open, self._part = part, None
-        block: BlockAnswer
-        match part.kind:
-            case "text":
-                block = TextAnswer(text="")
-            case "reasoning":
-                block = ThinkingAnswer(thinking="", signature="")
-            case "tool_call":
-                block = tool_use(part, {})
-            case "server_call":
-                block = server_use(part, {})
-            case "server_result":
-                block = server_result(part, text)
-        return BlockStart(self._blocks, block)
+        block = block_of(part, text, {})
+        return typed_frame("content_block_start", index=self._blocks, content_block=block)
 
-    def _grow(self, delta: PartDelta) -> Iterator[MessageEvent]:
+    def _grow(self, delta: PartDelta) -> Iterator[bytes]:
         match self._part:
             case PartStarted(kind="server_result") as part:
                 yield self._start_block(part, delta.text)
@@ -228,43 +279,42 @@ class MessagesEncoder:
             return
         match self._open:
             case PartStarted(kind="text"):
-                yield BlockDelta(self._blocks, TextDelta(delta.text))
+                yield self._grew("text_delta", text=delta.text)
             case PartStarted(kind="reasoning"):
                 self._thought.append(delta.text)
                 if self._shape.thinking == "text":
-                    yield BlockDelta(self._blocks, ThinkingDelta(delta.text))
+                    yield self._grew("thinking_delta", thinking=delta.text)
             case PartStarted(kind="tool_call" | "server_call"):
-                yield BlockDelta(self._blocks, JsonDelta(delta.text))
+                yield self._grew("input_json_delta", partial_json=delta.text)
             case _:
                 pass
 
-    def _stop_block(self) -> Iterator[MessageEvent]:
+    def _grew(self, type: str, **delta: str) -> bytes:
+        return typed_frame("content_block_delta", index=self._blocks, delta={"type": type, **delta})
+
+    def _stop_block(self) -> Iterator[bytes]:
         if self._open is not None:
             if self._open.kind == "reasoning":
                 signature = self._signature("".join(self._thought))
-                yield BlockDelta(self._blocks, SignatureDelta(signature))
-            yield BlockStop(self._blocks)
+                yield self._grew("signature_delta", signature=signature)
+            yield typed_frame("content_block_stop", index=self._blocks)
             self._blocks += 1
         self._open, self._part, self._thought = None, None, []
 
     def _whole_block(self, part: CompletedPart) -> BlockAnswer | None:
         match part.kind:
-            case "text":
-                return TextAnswer(text=part.text)
             case "reasoning":
                 if not part.text or self._shape.thinking == "hidden":
                     return None
                 shown = part.text if self._shape.thinking == "text" else ""
-                return ThinkingAnswer(thinking=shown, signature=self._signature(part.text))
-            case "tool_call" | "server_call":
-                arguments = object_of(part.text)
-                if arguments is None:  # a limit cut the call
-                    return None
-                if part.kind == "tool_call":
-                    return tool_use(part, arguments)
-                return server_use(part, arguments) if self._shape.servers else None
-            case "server_result":
-                return server_result(part, part.text) if self._shape.servers else None
+                return block_of(part, shown, {}, self._signature(part.text))
+            case "server_call" | "server_result" if not self._shape.servers:
+                return None
+            case _:
+                is_call = part.kind in ("tool_call", "server_call")
+                arguments = object_of(part.text) if is_call else {}
+                # Without an object, a limit cut the call.
+                return None if arguments is None else block_of(part, part.text, arguments)
 
     def _signature(self, thought: str) -> str:
         """The signature of a thinking block: a hash of the thought, or the sealed thought if it is not shown."""
@@ -273,31 +323,32 @@ class MessagesEncoder:
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
 
 
-def _frame(event: MessageEvent) -> bytes:
-    return event_frame(str(event.__struct_config__.tag), event)
-
-
 def stop_of(finished: Finished) -> Stop:
     if finished.reason == "stop" and finished.stop_sequence is not None:
         return Stop("stop_sequence", finished.stop_sequence)
     return Stop(STOP_REASON[finished.reason], None)
 
 
-def tool_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUseAnswer:
-    return ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
-
-
-def server_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> McpToolUseAnswer:
-    """The call of a tool of an MCP server."""
-    return McpToolUseAnswer(
-        id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
-    )
-
-
-def server_result(part: PartStarted | CompletedPart, text: str) -> McpToolResultAnswer:
-    return McpToolResultAnswer(
-        tool_use_id=server_use_id(part.id), is_error=part.is_error, content=[TextAnswer(text=text)]
-    )
+def block_of(
+    part: PartStarted | CompletedPart, text: str, input: dict[str, Any], signature: str = ""
+) -> BlockAnswer:
+    """The block of a part with this text, or of a call with this input."""
+    match part.kind:
+        case "text":
+            return TextAnswer(text=text)
+        case "reasoning":
+            return ThinkingAnswer(thinking=text, signature=signature)
+        case "tool_call":
+            return ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
+        case "server_call":
+            return McpToolUseAnswer(
+                id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
+            )
+        case "server_result":
+            content = [TextAnswer(text=text)]
+            return McpToolResultAnswer(
+                tool_use_id=server_use_id(part.id), is_error=part.is_error, content=content
+            )
 
 
 def server_use_id(id: str | None) -> str:

@@ -78,32 +78,26 @@ _BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
-def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools, and the types of tools left out because they can't be run here."""
+def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Toolset, ...], tuple[str, ...]]:
+    """The tools, the MCP servers, and the types of tools left out because they can't be run here."""
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: list[Tool] = []
+    toolsets: list[Toolset] = []
     left_out: list[str] = []
     for number, spec in enumerate(given):
+        at = f"tools[{number}]"
         if spec.get("type") == TOOLSET:
+            toolsets.append(_toolset(convert(spec, ToolsetSpec, at), at))
             continue
-        tool = _tool(spec, f"tools[{number}]")
+        tool = _tool(spec, at)
         if tool is not None and any(tool.name == other.name for other in tools):
-            raise invalid(f"tools[{number}].name", "must differ from the names of the other tools.")
+            raise invalid(f"{at}.name", "must differ from the names of the other tools.")
         if tool is None:
             left_out.append(str(spec["type"]))
         else:
             tools.append(tool)
-    return tuple(tools), tuple(left_out)
-
-
-def toolsets_of(given: list[dict[str, Any]]) -> tuple[Toolset, ...]:
-    """The MCP servers among the tools."""
-    return tuple(
-        _toolset(convert(spec, ToolsetSpec, f"tools[{number}]"), f"tools[{number}]")
-        for number, spec in enumerate(given)
-        if spec.get("type") == TOOLSET
-    )
+    return tuple(tools), tuple(toolsets), tuple(left_out)
 
 
 def _toolset(spec: ToolsetSpec, param: str) -> Toolset:

@@ -1,12 +1,12 @@
 """The dialects of Ollama: conversations (`/api/chat`) and single prompts (`/api/generate`)."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.ollama.body import ACCEPTED, OllamaFields, model_of, with_fields
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
 from pippin.api.dialects.ollama.encode import (
     ID_PREFIX,
     LINES,
@@ -14,20 +14,254 @@ from pippin.api.dialects.ollama.encode import (
     OllamaEncoder,
     OllamaError,
     OllamaShape,
-    encode_error,
 )
-from pippin.api.dialects.ollama.messages import (
-    GivenTool,
-    Images,
-    OllamaMessage,
-    images_of,
-    messages_of,
-    tools_of,
-)
-from pippin.api.dialects.shared.fields import Contract, called, invalid
-from pippin.core.conversation import Message, Text
+from pippin.api.dialects.shared import engine_fields as engine
+from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
+from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.openai import StopTexts, stops_of
+from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
+from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
-from pippin.core.requests import GenerationRequest
+from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
+
+LATEST: Final = ":latest"
+"""The tag that Ollama's clients append to a name without one."""
+
+RUNNER: Final = Meta(description="Accepted: the operator says how models run.")
+Runner = Annotated[Any, RUNNER]
+
+
+class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
+    """`options` of a body: the sampling fields of all dialects, and Ollama's own options."""
+
+    num_ctx: Annotated[
+        Annotated[int, Meta(ge=1, le=2**40)] | None,
+        Meta(description="Most tokens of prompt and answer together; the model's window at most."),
+    ] = None
+    num_predict: Annotated[
+        Annotated[int, Meta(ge=-2, le=100_000_000)] | None,
+        Meta(description="Most new tokens; -1, -2 and 0 set no limit."),
+    ] = None
+    stop: Annotated[str | StopTexts | None, Meta(description="Texts at which the answer ends.")] = None
+    mirostat: Literal[0] | None = None
+    tfs_z: Literal[1] | None = None
+    mirostat_eta: Unused = None
+    mirostat_tau: Unused = None
+    num_keep: Unused = None
+    penalize_newline: Unused = None
+    num_batch: Runner = None
+    num_gpu: Runner = None
+    main_gpu: Runner = None
+    num_thread: Runner = None
+    low_vram: Runner = None
+    f16_kv: Runner = None
+    logits_all: Runner = None
+    vocab_only: Runner = None
+    use_mmap: Runner = None
+    use_mlock: Runner = None
+    numa: Runner = None
+    embedding_only: Runner = None
+
+
+class OllamaFields(Struct, kw_only=True, omit_defaults=True):
+    """The fields of both bodies."""
+
+    model: Annotated[Name, Meta(description="Name of a model, with or without `:latest`.")]
+    stream: Annotated[bool | None, Meta(description="Lines of JSON, or one object; true if not set.")] = None
+    format: Annotated[
+        Literal["", "json"] | dict[str, Any] | None, Meta(description='"json", or a JSON schema to follow.')
+    ] = None
+    options: Annotated[OllamaOptions | None, Meta(description="Sampling, limits and stops.")] = None
+    think: Annotated[
+        bool | Literal["low", "medium", "high", "max"] | None,
+        Meta(description="Whether, or how hard, the model reasons first."),
+    ] = None
+    keep_alive: Annotated[
+        str | float | None,
+        Meta(
+            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
+        ),
+    ] = None
+    truncate: Annotated[
+        bool | None,
+        Meta(description="False refuses a conversation that is too long; else its oldest turns go."),
+    ] = None
+    logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
+    top_logprobs: Annotated[
+        engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
+    ] = None
+
+
+ACCEPTED: Final = {
+    "shift": "An answer ends where the context window does.",
+    "user": BOOKKEEPING,
+}
+
+
+def model_of(name: str) -> str:
+    """The name of a model without the tag `:latest`."""
+    return name.removesuffix(LATEST) or name
+
+
+def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationRequest:
+    """The request with the shared fields applied. Raises `ServerError` naming the field."""
+    options = fields.options or OllamaOptions()
+    if fields.top_logprobs and not fields.logprobs:
+        raise invalid("top_logprobs", "needs `logprobs` to be true.")
+    limit = options.num_predict
+    return msgspec.structs.replace(
+        request,
+        sampling=sampling_of(options),
+        stop=stops_of(options.stop, "options.stop"),
+        max_tokens=limit if limit is not None and limit > 0 else None,
+        context_limit=options.num_ctx,
+        output_format=format_of(fields.format),
+        thinking=thinking_of(fields.think),
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        overflow="error" if fields.truncate is False else "truncate",
+        keep_alive=keep_alive_of(fields.keep_alive),
+        names=called(max_tokens="options.num_predict", response_format="format"),
+    )
+
+
+def format_of(given: str | dict[str, Any] | None) -> OutputFormat | None:
+    match given:
+        case None | "":
+            return None
+        case dict():
+            return schema_format(given, "format")
+        case _:
+            return JsonObject()
+
+
+def thinking_of(given: bool | str | None) -> Thinking:
+    if isinstance(given, str):
+        return Thinking(enabled=True, effort=given)
+    return Thinking(enabled=given)
+
+
+def keep_alive_of(given: str | float | None) -> float | None:
+    """Seconds, as in the other dialects; an empty text is none. Raises `ServerError`."""
+    return None if given == "" else engine.keep_alive_of(given)
+
+
+MAX_MESSAGES: Final = 16_384
+MAX_TOOLS: Final = 512
+MAX_IMAGES: Final = 256
+_NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
+
+Images = Annotated[tuple[str, ...], Meta(max_length=MAX_IMAGES)]
+
+
+class CalledFunction(Struct, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    arguments: dict[str, Any] | str | None = None
+    index: int | None = None
+    description: str | None = None
+
+
+class GivenCall(Struct, kw_only=True):
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
+class OllamaMessage(Struct, kw_only=True):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: Images | None = None
+    tool_calls: tuple[GivenCall, ...] | None = None
+    tool_name: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+class GivenTool(Struct, kw_only=True):
+    function: FunctionDefinition
+    type: str = "function"
+
+
+class _Calls:
+    """The calls of a conversation that have no result yet, in order."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._open: list[tuple[str, str]] = []  # id and name
+
+    def call(self, given: GivenCall) -> ToolCall:
+        name = given.function.name
+        call_id = given.id or f"call_{self._made}"
+        self._made += 1
+        self._open.append((call_id, name))
+        arguments = given.function.arguments
+        if not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments or {}).decode()
+        return ToolCall(call_id, name, arguments)
+
+    def answered(self, id: str | None, name: str | None) -> tuple[str, str | None]:
+        """The id and name of the call that a result belongs to."""
+        fits = [each for each in self._open if (each[0] == id if id else name in (None, each[1]))]
+        if not fits:
+            return id or name or f"call_{self._made}", name
+        self._open.remove(fits[0])
+        return fits[0]
+
+
+def messages_of(given: tuple[OllamaMessage, ...]) -> tuple[Message, ...]:
+    """Raises `ServerError` naming the message that can't be read."""
+    if len(given) > MAX_MESSAGES:
+        raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
+    calls = _Calls()
+    return tuple(_message_of(message, calls, f"messages[{place}]") for place, message in enumerate(given))
+
+
+def _message_of(message: OllamaMessage, calls: _Calls, at: str) -> Message:
+    said = (Text(message.content),) if message.content else ()
+    shown = images_of(message.images, f"{at}.images")
+    if message.role == "tool":
+        call_id, name = calls.answered(message.tool_call_id, message.tool_name or message.name)
+        return Message("tool", (ToolResult(call_id, said + shown, name),))
+    if message.role != "user" and shown:
+        raise unsupported(f"{at}.images", "images belong to the user's messages and to tools' results.")
+    parts: list[Part] = []
+    if message.role == "assistant":
+        if message.thinking:
+            parts.append(Reasoning(message.thinking))
+        return Message(
+            "assistant", (*parts, *said, *(calls.call(given) for given in message.tool_calls or ()))
+        )
+    return Message(message.role, said + shown)
+
+
+def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
+    """Images as base64, which is Ollama's form, or as `data:` URLs. Raises `ServerError`."""
+    return tuple(
+        Image(
+            source_of_url(text, f"{at}[{place}]")
+            if text[:5].lower() == "data:"
+            else source_of_base64(text, f"{at}[{place}]"),
+            field=f"{at}[{place}]",
+        )
+        for place, text in enumerate(given or ())
+    )
+
+
+def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
+    """Raises `ServerError` naming the tool that can't be offered."""
+    tools: dict[str, Tool] = {}
+    if given is not None and len(given) > MAX_TOOLS:
+        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
+    for place, tool in enumerate(given or ()):
+        function = tool.function
+        if tool.type != "function":
+            raise unsupported(f"tools[{place}].type", 'only tools of type "function" are supported.')
+        if function.parameters is not None and function.parameters.get("properties", {}) is None:
+            function.parameters |= {"properties": {}}
+        offer(function, tools, f"tools[{place}].function", _NAME)
+    return tuple(tools.values())
+
 
 TEMPLATE: Final = "a template can only be set by the operator (`--chat-template-file`)."
 
@@ -49,7 +283,7 @@ class GenerateBody(OllamaFields, kw_only=True, omit_defaults=True):
     raw: Annotated[bool | None, Meta(description="Give the prompt to the model as it is.")] = None
 
 
-class _OllamaDialect:
+class _OllamaDialect(Dialect[OllamaShape]):
     """The part that both dialects share."""
 
     id_prefix = ID_PREFIX
@@ -60,17 +294,14 @@ class _OllamaDialect:
     def encoder(self, decoded: Decoded[OllamaShape], run: RunInfo) -> OllamaEncoder:
         return OllamaEncoder(decoded.shape, run)
 
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
+        return msgspec.json.encode(OllamaError(error=report.message))
 
 
 class OllamaChatDialect(_OllamaDialect):
     name = "ollama_chat"
     path = "/api/chat"
-    contract: Contract[Any] = Contract(ChatBody, ACCEPTED, {"template": TEMPLATE})
+    contract = Contract(ChatBody, ACCEPTED, {"template": TEMPLATE})
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
         fields, ignored = self.contract.decode(body)
@@ -85,7 +316,7 @@ class OllamaChatDialect(_OllamaDialect):
 class OllamaGenerateDialect(_OllamaDialect):
     name = "ollama_generate"
     path = "/api/generate"
-    contract: Contract[Any] = Contract(
+    contract = Contract(
         GenerateBody,
         ACCEPTED,
         {

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of, warnings_of
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.errors import ErrorReport
@@ -87,16 +87,12 @@ class OllamaError(Struct, kw_only=True):
     error: str
 
 
-def encode_error(report: ErrorReport) -> bytes:
-    return msgspec.json.encode(OllamaError(error=report.message))
-
-
 def now() -> str:
     """The current time in Ollama's form: RFC 3339, in UTC."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-class OllamaEncoder:
+class OllamaEncoder(Encoder):
     """See `Encoder`. A tool call is sent as one line when its arguments are complete."""
 
     def __init__(self, shape: OllamaShape, run: RunInfo) -> None:
@@ -132,10 +128,7 @@ class OllamaEncoder:
         return self._line(AnswerMessage())
 
     def failed(self, report: ErrorReport) -> bytes:
-        return encode_error(report) + b"\n"
-
-    def end(self) -> bytes:
-        return b""
+        return msgspec.json.encode(OllamaError(error=report.message)) + b"\n"
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]

@@ -1,15 +1,14 @@
-"""The answers of the Responses API: the response object, its output items, and the events of a stream.
+"""The answers of the Responses API: the response object and its output items.
 
 The encoders build these structs, and the OpenAPI document describes them. Items and content parts are tagged unions, so
 their `type` comes first on the wire. `UNSET` fields are omitted; `None` is written as null.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pippin.api.dialects.responses.body import SchemaFormat
 from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
 from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai import TokenLogprob
@@ -20,6 +19,15 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ListedItem = dict[str, Any]
 """A stored item as the API lists it: its id, type and status, and all that the client or the model put into it."""
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
+    """Here the schema is beside its name, not in an object of its own as in Chat Completions."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    schema: dict[str, Any] | bool
+    description: str | None = None
+    strict: bool | None = None
 
 
 class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):
@@ -211,63 +219,6 @@ class ResponseAnswer(Closed, kw_only=True):
     prompt_cache_key: str | None
     user: str | None
     warnings: list[str] | UnsetType = UNSET
-
-
-class StreamEvent(Struct, kw_only=True):
-    """An event of a stream. `sequence_number` counts the events from 0; the encoder sets it when it sends one."""
-
-    type: str
-    sequence_number: int = 0
-
-
-class ResponseChanged(StreamEvent, kw_only=True):
-    response: ResponseAnswer
-
-
-class RunRefused(StreamEvent, kw_only=True):
-    """The error of a run that failed before its response was created."""
-
-    type: str = "error"
-    code: str
-    message: str
-    param: str | None
-
-
-class ItemChanged(StreamEvent, kw_only=True):
-    output_index: int
-    item: Output
-
-
-class ItemEvent(StreamEvent, kw_only=True):
-    """An event about the item at `output_index`, or about its part at `content_index` or `summary_index`."""
-
-    item_id: str
-    output_index: int
-    content_index: int | UnsetType = UNSET
-    summary_index: int | UnsetType = UNSET
-
-
-class PartChanged(ItemEvent, kw_only=True):
-    part: OutputText | ReasoningText | SummaryText
-
-
-class TextGrew(ItemEvent, kw_only=True):
-    delta: str
-    logprobs: list[TokenLogprob] | UnsetType = UNSET
-
-
-class TextDone(ItemEvent, kw_only=True):
-    text: str
-    logprobs: list[TokenLogprob] | UnsetType = UNSET
-
-
-class ArgumentsDone(ItemEvent, kw_only=True):
-    name: str | UnsetType = UNSET
-    arguments: str
-
-
-class InputDone(ItemEvent, kw_only=True):
-    input: str
 
 
 class CompactedConversation(Closed, kw_only=True):

@@ -2,23 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.responses.answer import CompactedConversation, stored_items, usage_of
 from pippin.api.dialects.responses.dialect import NoHistory, ResponsesDialect
 from pippin.api.dialects.responses.encode import ID_PREFIX, ResponseShape, response_id
 from pippin.api.dialects.responses.items import Item
 from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
-from pippin.api.dialects.shared.frames import COMMENT
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import Completion
-from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, Usage
+from pippin.core.events import Usage
 from pippin.service.summaries import summary_request
 
 
@@ -35,7 +32,7 @@ class CompactionShape:
     kept: tuple[Item, ...]
 
 
-class CompactionDialect(OpenAIErrors):
+class CompactionDialect(OpenAIErrors, Dialect[CompactionShape]):
     """Reads the body like that of a response, and asks for a summary instead of an answer.
 
     The instruction comes last, so that the conversation's prefix in the cache is reused.
@@ -44,7 +41,7 @@ class CompactionDialect(OpenAIErrors):
     name = "responses_compact"
     path = "/responses/compact"
     id_prefix = ID_PREFIX
-    contract: Final = ResponsesDialect.contract
+    contract = ResponsesDialect.contract
     answer = CompactedConversation
 
     def __init__(self) -> None:
@@ -68,27 +65,12 @@ class CompactionDialect(OpenAIErrors):
         return CompactionEncoder(decoded.shape, run)
 
 
-class CompactionEncoder:
+class CompactionEncoder(Encoder):
     """Encodes whole answers only: `decode` refuses streams."""
 
     def __init__(self, shape: CompactionShape, run: RunInfo) -> None:
         self._shape = shape
         self._run = run
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
-
-    def event(self, event: Event, request: int = 0) -> bytes:
-        return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return b""
-
-    def end(self) -> bytes:
-        return b""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         [choice] = completions[0].choices

@@ -1,51 +1,123 @@
 """The dialect of OpenAI's Responses API: decodes a body into a request."""
 
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, History, RunInfo
 from pippin.api.dialects.responses.answer import (
     ResponseAnswer,
     ResponseConversation,
     ResponseReasoning,
     ResponseText,
-)
-from pippin.api.dialects.responses.body import (
-    ACCEPTED,
-    REFUSED,
-    ConversationReference,
-    ResponsesBody,
     SchemaFormat,
 )
 from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.items import Item, ItemsReader
-from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.engine_fields import (
-    JsonObjectFormat,
-    TextFormat,
-    continues_final,
-    format_field_of,
-    output_format_of,
-    overflow_of,
-    reasoning_warnings,
-    sampling_of,
-    schema_format,
-    shows_reasoning,
-    steered,
-    template_kwargs_of,
-    thinking_of,
-    with_media_options,
-)
-from pippin.api.dialects.shared.fields import Contract, called, invalid
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, accepted_beside, called, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
+from pippin.core.requests import GenerationRequest, JsonObject
+
+MOST_TOKENS: Final = 100_000_000
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
+Include = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+class TextConfig(Struct, kw_only=True):
+    format: engine.TextFormat | engine.JsonObjectFormat | SchemaFormat | None = None
+    verbosity: engine.Verbosity | None = None
+
+
+class ConversationReference(Struct, kw_only=True):
+    id: Identifier
+
+
+class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
+    """Fields of `POST /v1/responses`."""
+
+    model: Annotated[str | None, Meta(description="The model that answers.")] = None
+    input: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or items.")] = None
+    instructions: Annotated[str | None, Meta(description="System message before the conversation.")] = None
+    previous_response_id: Annotated[
+        Identifier | None, Meta(description="Stored response that this one continues.")
+    ] = None
+    conversation: Annotated[
+        Identifier | ConversationReference | None, Meta(description="Conversation that this turn joins.")
+    ] = None
+    store: Annotated[bool | None, Meta(description="Keep the response for later turns; default true.")] = None
+    background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
+    stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
+    include: Annotated[tuple[Include, ...] | None, Meta(description="More to put into the answer.")] = None
+    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
+        None
+    )
+    parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
+    max_tool_calls: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most calls that Pippin makes of MCP tools."),
+    ] = None
+    text: Annotated[
+        TextConfig | None, Meta(description="Format of the text; verbosity goes to the chat template.")
+    ] = None
+    max_output_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
+        Meta(description="Most new tokens, reasoning included."),
+    ] = None
+    top_logprobs: Annotated[
+        engine.TopLogprobs | None, Meta(description="Alternatives beside each token.")
+    ] = None
+    stop: Annotated[str | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
+    metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
+    service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    safety_identifier: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    prompt_cache_key: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    user: Annotated[str | None, Meta(description="Given back with the response.")] = None
+
+
+ACCEPTED: Final = accepted_beside(
+    ResponsesBody,
+    shared.ACCEPTED
+    | {
+        "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
+        "access_programs": "There are none.",
+        "background_options": "A response in the background begins as soon as it can.",
+        "image": "Pictures are sent to the model as they are.",
+        "client_metadata": BOOKKEEPING,
+        "personality": "A name of a style of OpenAI's models; put the style into `instructions`.",
+    },
+)
+REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
+    "return_progress": shared.NO_PROGRESS,
+    "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
+    "moderation": "no moderation model runs here.",
+    "messages": "use `input`, or /v1/chat/completions.",
+    "max_tokens": "use `max_output_tokens`.",
+    "max_completion_tokens": "use `max_output_tokens`.",
+    "logprobs": 'use `include: ["message.output_text.logprobs"]` and `top_logprobs`.',
+}
 
 
 class NoHistory:
@@ -61,12 +133,12 @@ class NoHistory:
         raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
-class ResponsesDialect(OpenAIErrors):
+class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
     name = "responses"
     path = "/responses"
     id_prefix = ID_PREFIX
     answer = ResponseAnswer
-    contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
+    contract = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -75,7 +147,7 @@ class ResponsesDialect(OpenAIErrors):
         fields, ignored = self.contract.decode(body)
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
-        messages = with_media_options(reader.messages, fields)
+        messages = engine.with_media_options(reader.messages, fields)
         if fields.instructions:
             messages = (Message("system", (Text(fields.instructions),)), *messages)
         if not messages:
@@ -86,7 +158,7 @@ class ResponsesDialect(OpenAIErrors):
             shape=_shape(fields, given, toolbox),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + reasoning_warnings(fields),
+            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
@@ -136,66 +208,44 @@ def conversation_of(fields: ResponsesBody) -> str | None:
 def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
     choice = tool_choice_of(fields.tool_choice, toolbox)
     wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
-    request = GenerationRequest(
-        model=fields.model or "default",
+    # A compaction rule asks for a summary of the oldest turns. Pippin summarizes when the context window is full,
+    # whatever `compact_threshold` says, so that no text is lost that would still fit.
+    compacts = bool(fields.context_management)
+    plain = msgspec.structs.replace(fields, context_management=None) if compacts else fields
+    verbosity = fields.text.verbosity if fields.text else None
+    request = engine.request_of(
+        plain, fields.model or "default", verbosity=verbosity, own_formats=_own_formats(fields)
+    )
+    return msgspec.structs.replace(
+        request,
         messages=messages,
         tools=toolbox.tools,
         toolsets=toolbox.toolsets,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
-        tool_format=fields.tool_parser,
-        read_calls=fields.parse_tool_calls is not False,
         max_tool_calls=fields.max_tool_calls,
-        sampling=sampling_of(fields),
-        output_format=_output_format(fields),
         stop=shared.stops_of(fields.stop),
         max_tokens=fields.max_output_tokens,
         logprobs=(fields.top_logprobs or 0) if wants_logprobs else None,
-        thinking=thinking_of(fields),
-        template_kwargs=template_kwargs_of(fields, fields.text.verbosity if fields.text else None),
-        continue_final=continues_final(fields),
-        overflow=_overflow(fields),
-        names=called(
-            messages="input",
-            max_tokens="max_output_tokens",
-            logprobs="top_logprobs",
-            response_format=_format_field(fields),
+        continue_final=engine.continues_final(fields),
+        overflow="summarize" if compacts else request.overflow,
+        names=(
+            *called(messages="input", max_tokens="max_output_tokens", logprobs="top_logprobs"),
+            *request.names,
         ),
     )
-    return steered(request, fields)
 
 
-def _output_format(fields: ResponsesBody) -> OutputFormat | None:
-    wanted: OutputFormat | None
+def _own_formats(fields: ResponsesBody) -> list[engine.Wanted]:
     match fields.text.format if fields.text is not None else None:
         case SchemaFormat() as given:
-            wanted = schema_format(given.schema, "text.format.schema", given.name, bool(given.strict))
-        case JsonObjectFormat():
-            wanted = JsonObject()
+            path = "text.format.schema"
+            wanted = engine.schema_format(given.schema, path, given.name, bool(given.strict))
+            return [engine.Wanted("text.format", wanted, path)]
+        case engine.JsonObjectFormat():
+            return [engine.Wanted("text.format", JsonObject())]
         case _:
-            wanted = None
-    other = output_format_of(fields, fields.response_format)
-    if wanted is not None and other is not None:
-        raise invalid("text.format", "can't be combined with another output format.")
-    return wanted if wanted is not None else other
-
-
-def _format_field(fields: ResponsesBody) -> str:
-    match fields.text.format if fields.text is not None else None:
-        case SchemaFormat():
-            return "text.format.schema"
-        case JsonObjectFormat():
-            return "text.format"
-        case _:
-            return format_field_of(fields, fields.response_format)
-
-
-def _overflow(fields: ResponsesBody) -> OverflowPolicy | None:
-    """A compaction rule asks for a summary of the oldest turns. Pippin summarizes when the context window is full,
-    whatever `compact_threshold` says, so that no text is lost that would still fit."""
-    if fields.context_management:
-        return "summarize"
-    return overflow_of(fields)
+            return []
 
 
 def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> ResponseShape:
@@ -222,7 +272,7 @@ def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
 
 
 def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
-    if not shows_reasoning(fields):
+    if not engine.shows_reasoning(fields):
         return "hidden"
     return "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
 
@@ -266,8 +316,8 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
 def _text(fields: ResponsesBody) -> ResponseText:
     given = fields.text
     if given is None:
-        return ResponseText(format=TextFormat())
-    return ResponseText(format=given.format or TextFormat(), verbosity=given.verbosity or UNSET)
+        return ResponseText(format=engine.TextFormat())
+    return ResponseText(format=given.format or engine.TextFormat(), verbosity=given.verbosity or UNSET)
 
 
 def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.responses.answer import (
     Incompleteness,
     ItemStatus,
     ResponseAnswer,
-    ResponseChanged,
     ResponseFailure,
-    RunRefused,
-    StreamEvent,
     usage_of,
 )
 from pippin.api.dialects.responses.output import (
@@ -29,10 +26,10 @@ from pippin.api.dialects.responses.output import (
     McpCalls,
     MessageBuilder,
     ReasoningBuilder,
-    SummaryBuilder,
+    StreamEvent,
 )
 from pippin.api.dialects.responses.tools import Toolbox
-from pippin.api.dialects.shared.frames import COMMENT, DONE, event_frame
+from pippin.api.dialects.shared.frames import DONE, event_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -76,7 +73,7 @@ _CODES: Final[dict[ErrorKind, str]] = {
 }
 
 
-class ResponsesEncoder:
+class ResponsesEncoder(Encoder):
     """See `Encoder`; `clock` returns seconds since the epoch."""
 
     def __init__(self, shape: ResponseShape, run: RunInfo, clock: Callable[[], float]) -> None:
@@ -128,9 +125,6 @@ class ResponsesEncoder:
             case _:
                 return b""
 
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
     def failed(self, report: ErrorReport) -> bytes:
         code = _CODES.get(report.kind, "server_error")
         frames = self._frames(self._close_all("completed" if self._ended else "incomplete"))
@@ -141,7 +135,7 @@ class ResponsesEncoder:
             self._answer.status = "failed"
             self._answer.error = ResponseFailure(code=code, message=report.message)
         if not self._created:
-            return self._frame(RunRefused(code=code, message=report.message, param=report.param))
+            return self._frame("error", code=code, message=report.message, param=report.param)
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def end(self) -> bytes:
@@ -211,8 +205,8 @@ class ResponsesEncoder:
         if event.kind == "text":
             return MessageBuilder(named("msg"), index)
         if event.kind == "reasoning":
-            reasoning = SummaryBuilder if self._shape.reasoning == "summary" else ReasoningBuilder
-            return reasoning(named("rs"), index, sealed=self._shape.sealed)
+            summary = self._shape.reasoning == "summary"
+            return ReasoningBuilder(named("rs"), index, summary=summary, sealed=self._shape.sealed)
         if event.kind == "server_call":
             return McpCallBuilder(named("mcp"), index, event)
         origin = self._shape.toolbox.origin(event.name or "")
@@ -245,15 +239,14 @@ class ResponsesEncoder:
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:
-        return self._frame(ResponseChanged(type=type, response=self.response()))
+        return self._frame(type, response=self.response())
 
     def _frames(self, events: Iterable[StreamEvent]) -> bytes:
-        return b"".join([self._frame(event) for event in events])
+        return b"".join([self._frame(name, **fields) for name, fields in events])
 
-    def _frame(self, event: StreamEvent) -> bytes:
-        event.sequence_number = self._sequence
-        self._sequence += 1
-        return event_frame(event.type, event)
+    def _frame(self, type: str, **fields: Any) -> bytes:
+        number, self._sequence = self._sequence, self._sequence + 1
+        return event_frame(type, {"type": type, "sequence_number": number, **fields})
 
 
 def response_id(run: RunInfo) -> str:

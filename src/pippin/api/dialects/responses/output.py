@@ -2,16 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from pippin.api.dialects.responses.answer import (
-    ArgumentsDone,
-    InputDone,
-    ItemChanged,
-    ItemEvent,
+    CallItem,
     ItemStatus,
     ListedTool,
     McpFailure,
@@ -27,12 +24,8 @@ from pippin.api.dialects.responses.answer import (
     OutputReasoning,
     OutputShellCall,
     OutputText,
-    PartChanged,
     ReasoningText,
-    StreamEvent,
     SummaryText,
-    TextDone,
-    TextGrew,
 )
 from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
@@ -41,7 +34,10 @@ from pippin.core.conversation import Tool
 from pippin.core.decoding import from_json
 from pippin.core.events import PartDelta, PartStarted, ToolsListed
 
+StreamEvent = tuple[str, dict[str, Any]]
+"""The type of an event, and its other fields."""
 Events = Iterator[StreamEvent]
+Call = TypeVar("Call", bound=CallItem)
 
 
 class ItemBuilder(ABC):
@@ -91,27 +87,26 @@ class ItemBuilder(ABC):
         self.status = status
         yield self._changed("response.output_item.done")
 
-    def _changed(self, type: str) -> ItemChanged:
-        return ItemChanged(type=type, output_index=self.index, item=self.item())
+    def _changed(self, type: str) -> StreamEvent:
+        return type, {"output_index": self.index, "item": self.item()}
+
+    def _event(self, type: str, **fields: Any) -> StreamEvent:
+        """An event about the item, or about its part."""
+        return f"response.{type}", self._place | fields
 
     def _arguments_grew(self, type: str, text: str) -> Iterable[StreamEvent]:
-        return (TextGrew(type=type, delta=text, **self._place),) if text else ()
-
-    def _news(self, type: str) -> ItemEvent:
-        return ItemEvent(type=type, **self._place)
+        return (self._event(type, delta=text),) if text else ()
 
 
 class PartBuilder(ItemBuilder):
     """An item whose text is in a part of its own, which opens with the item and closes before it."""
 
-    def __init__(self, id: str, index: int, *, part: str, text: str, place: str) -> None:
+    def __init__(self, id: str, index: int, part: str, text: str, place: str) -> None:
         """`part` and `text` are their names in event types; `place` is the field with the index of the part."""
         super().__init__(id, index)
         self._place[place] = 0
-        self._part_type = f"response.{part}"
-        self._text_type = f"response.{text}"
-        self._delta_type = f"response.{text}.delta"
-        self._logprobs: list[TokenLogprob] | UnsetType = UNSET
+        self._part_type, self._text_type = part, text
+        self._logprobs: list[TokenLogprob] | None = None
         self._started = False
 
     @abstractmethod
@@ -119,25 +114,26 @@ class PartBuilder(ItemBuilder):
 
     def opened(self) -> Events:
         self._started = True
-        yield PartChanged(type=f"{self._part_type}.added", part=self._part(), **self._place)
+        yield self._event(f"{self._part_type}.added", part=self._part())
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        logprobs: list[TokenLogprob] | UnsetType = UNSET
-        if self._logprobs is not UNSET:
-            logprobs = logprobs_of(delta.tokens) if delta.tokens else []
-            self._logprobs += logprobs
-        if not delta.text and not logprobs:
+        told: dict[str, Any] = {"delta": delta.text}
+        if self._logprobs is not None:
+            told["logprobs"] = logprobs_of(delta.tokens) if delta.tokens else []
+            self._logprobs += told["logprobs"]
+        if not delta.text and not told.get("logprobs"):
             return ()
-        return (TextGrew(type=self._delta_type, delta=delta.text, logprobs=logprobs, **self._place),)
+        return (self._event(f"{self._text_type}.delta", **told),)
 
     def closed(self) -> Events:
-        yield TextDone(type=f"{self._text_type}.done", text=self.text, logprobs=self._logprobs, **self._place)
-        yield PartChanged(type=f"{self._part_type}.done", part=self._part(), **self._place)
+        told: dict[str, Any] = {} if self._logprobs is None else {"logprobs": self._logprobs}
+        yield self._event(f"{self._text_type}.done", text=self.text, **told)
+        yield self._event(f"{self._part_type}.done", part=self._part())
 
 
 class MessageBuilder(PartBuilder):
     def __init__(self, id: str, index: int) -> None:
-        super().__init__(id, index, part="content_part", text="output_text", place="content_index")
+        super().__init__(id, index, "content_part", "output_text", "content_index")
         self._logprobs: list[TokenLogprob] = []
 
     def _part(self) -> OutputText:
@@ -149,53 +145,33 @@ class MessageBuilder(PartBuilder):
 
 
 class ReasoningBuilder(PartBuilder):
-    """The model's reasoning as raw text.
+    """The model's reasoning, as raw text or in the form of a summary.
 
-    A local model's reasoning need not be hidden, so a client that asks for a summary (`SummaryBuilder`) gets the
-    reasoning itself. It is sent in one of the two forms only, so that no client shows it twice.
+    A local model's reasoning need not be hidden, so a client that asks for a summary gets the reasoning itself. It is
+    sent in one of the two forms only, so that no client shows it twice.
     """
 
-    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
+    def __init__(self, id: str, index: int, *, summary: bool, sealed: bool) -> None:
         """If `sealed`, the finished item also carries its text as `encrypted_content`."""
-        super().__init__(id, index, part="content_part", text="reasoning_text", place="content_index")
-        self._sealed = sealed
+        if summary:
+            names = ("reasoning_summary_part", "reasoning_summary_text", "summary_index")
+        else:
+            names = ("content_part", "reasoning_text", "content_index")
+        super().__init__(id, index, *names)
+        self._summary, self._sealed = summary, sealed
 
-    def _part(self) -> ReasoningText:
-        return ReasoningText(text=self.text)
+    def _part(self) -> ReasoningText | SummaryText:
+        return SummaryText(text=self.text) if self._summary else ReasoningText(text=self.text)
 
     def item(self) -> OutputReasoning:
+        parts: list[Any] = [self._part()] if self._started else []
         return OutputReasoning(
             id=self.id,
             status=self.status,
-            summary=[],
-            content=[self._part()] if self._started else [],
-            encrypted_content=sealed_when_done(self, self._sealed),
+            summary=parts if self._summary else [],
+            content=UNSET if self._summary else parts,
+            encrypted_content=seal(self.text) if self._sealed and self.status != "in_progress" else UNSET,
         )
-
-
-class SummaryBuilder(PartBuilder):
-    """The model's reasoning in the form of a summary."""
-
-    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
-        super().__init__(
-            id, index, part="reasoning_summary_part", text="reasoning_summary_text", place="summary_index"
-        )
-        self._sealed = sealed
-
-    def _part(self) -> SummaryText:
-        return SummaryText(text=self.text)
-
-    def item(self) -> OutputReasoning:
-        return OutputReasoning(
-            id=self.id,
-            status=self.status,
-            summary=[self._part()] if self._started else [],
-            encrypted_content=sealed_when_done(self, self._sealed),
-        )
-
-
-def sealed_when_done(item: ItemBuilder, sealed: bool) -> str | UnsetType:
-    return seal(item.text) if sealed and item.status != "in_progress" else UNSET
 
 
 class CallBuilder(ItemBuilder):
@@ -205,29 +181,23 @@ class CallBuilder(ItemBuilder):
         super().__init__(id, index)
         self.call_id = call_id
         self.origin = origin
+        self._named: dict[str, Any] = {"name": origin.name, "namespace": origin.namespace or UNSET}
+
+    def _as(self, kind: type[Call], **fields: Any) -> Call:
+        """The item as one of this kind, with the fields that calls have in common."""
+        return kind(**{"id": self.id, "status": self.status, "call_id": self.call_id, **fields})
 
 
 class FunctionCallBuilder(CallBuilder):
     def item(self) -> OutputFunctionCall:
-        return OutputFunctionCall(
-            id=self.id,
-            status=self.status,
-            call_id=self.call_id,
-            name=self.origin.name,
-            namespace=self.origin.namespace or UNSET,
-            arguments=self.text,
-        )
+        return self._as(OutputFunctionCall, **self._named, arguments=self.text)
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return self._arguments_grew("response.function_call_arguments.delta", delta.text)
+        return self._arguments_grew("function_call_arguments.delta", delta.text)
 
     def closed(self) -> Events:
-        yield ArgumentsDone(
-            type="response.function_call_arguments.done",
-            name=self.origin.name,
-            arguments=self.text,
-            **self._place,
-        )
+        done = "function_call_arguments.done"
+        yield self._event(done, name=self.origin.name, arguments=self.text)
 
 
 class CustomCallBuilder(CallBuilder):
@@ -235,19 +205,13 @@ class CustomCallBuilder(CallBuilder):
     arguments are complete."""
 
     def item(self) -> OutputCustomCall:
-        return OutputCustomCall(
-            id=self.id,
-            status=self.status,
-            call_id=self.call_id,
-            name=self.origin.name,
-            namespace=self.origin.namespace or UNSET,
-            input="" if self.status == "in_progress" else custom_input(self.text),
-        )
+        text = "" if self.status == "in_progress" else custom_input(self.text)
+        return self._as(OutputCustomCall, **self._named, input=text)
 
     def closed(self) -> Events:
         text = custom_input(self.text)
-        yield from self._arguments_grew("response.custom_tool_call_input.delta", text)
-        yield InputDone(type="response.custom_tool_call_input.done", input=text, **self._place)
+        yield from self._arguments_grew("custom_tool_call_input.delta", text)
+        yield self._event("custom_tool_call_input.done", input=text)
 
 
 class ActionCallBuilder(CallBuilder):
@@ -266,22 +230,14 @@ class ActionCallBuilder(CallBuilder):
         match self.origin.kind:
             case "local_shell":
                 action = {"type": "exec", "env": {}, "command": _texts(arguments.pop("command", []))}
-                return OutputLocalShellCall(
-                    id=self.id, status=self.status, call_id=self.call_id, action=action | arguments
-                )
+                return self._as(OutputLocalShellCall, action=action | arguments)
             case "shell":
                 action = {"commands": _texts(arguments.pop("commands", [])), "max_output_length": None}
                 action["timeout_ms"] = None
-                return OutputShellCall(
-                    id=self.id, status=self.status, call_id=self.call_id, action=action | arguments
-                )
+                return self._as(OutputShellCall, action=action | arguments)
             case _:
-                return OutputPatchCall(
-                    id=self.id,
-                    status="completed" if self.status == "completed" else "in_progress",
-                    call_id=self.call_id,
-                    operation=arguments,
-                )
+                status = "completed" if self.status == "completed" else "in_progress"
+                return self._as(OutputPatchCall, status=status, operation=arguments)
 
     def _arguments(self) -> dict[str, Any]:
         try:
@@ -306,10 +262,10 @@ class ListedToolsBuilder(ItemBuilder):
         return OutputListedTools(id=self.id, server_label=self._listed.server, tools=tools)
 
     def opened(self) -> Events:
-        yield self._news("response.mcp_list_tools.in_progress")
+        yield self._event("mcp_list_tools.in_progress")
 
     def closed(self) -> Events:
-        yield self._news("response.mcp_list_tools.completed")
+        yield self._event("mcp_list_tools.completed")
 
 
 def _listed(tool: Tool) -> ListedTool:
@@ -340,14 +296,14 @@ class McpCallBuilder(ItemBuilder):
         )
 
     def opened(self) -> Events:
-        yield self._news("response.mcp_call.in_progress")
+        yield self._event("mcp_call.in_progress")
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return self._arguments_grew("response.mcp_call_arguments.delta", delta.text)
+        return self._arguments_grew("mcp_call_arguments.delta", delta.text)
 
-    def asked(self) -> ArgumentsDone:
+    def asked(self) -> StreamEvent:
         """The event for complete arguments, after which the call is made."""
-        return ArgumentsDone(type="response.mcp_call_arguments.done", arguments=self.text, **self._place)
+        return self._event("mcp_call_arguments.done", arguments=self.text)
 
     def answered(self, text: str, *, is_error: bool) -> Events:
         self._result, self._failed = text, is_error
@@ -355,7 +311,7 @@ class McpCallBuilder(ItemBuilder):
 
     def close(self, status: ItemStatus) -> Events:
         if self._result is not None:
-            yield self._news(f"response.mcp_call.{'failed' if self._failed else 'completed'}")
+            yield self._event(f"mcp_call.{'failed' if self._failed else 'completed'}")
         yield from super().close(status)
 
 
@@ -367,7 +323,7 @@ class McpCalls:
         self._answering: PartStarted | None = None
         self._pieces: list[str] = []
 
-    def wait_for(self, item: McpCallBuilder) -> ArgumentsDone:
+    def wait_for(self, item: McpCallBuilder) -> StreamEvent:
         self._waiting[item.call_id] = item
         return item.asked()
 

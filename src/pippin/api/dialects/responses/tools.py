@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, loggable, unsupported
-from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 from pippin.core.decoding import from_json
 
@@ -64,10 +64,10 @@ _APPLY_PATCH: Final = Tool(
         "required": ["type", "path"],
     },
 )
-BUILT_IN: Final[dict[str, tuple[CallKind, Tool]]] = {
-    "local_shell": ("local_shell", _LOCAL_SHELL),
-    "shell": ("shell", _SHELL),
-    "apply_patch": ("apply_patch", _APPLY_PATCH),
+BUILT_IN: Final[dict[CallKind, Tool]] = {
+    "local_shell": _LOCAL_SHELL,
+    "shell": _SHELL,
+    "apply_patch": _APPLY_PATCH,
 }
 
 
@@ -190,9 +190,8 @@ def _tools_of(
             return [_custom(spec, param, namespace)]
         case "namespace" if namespace is None:
             return _namespace(spec, param, left_out)
-        case str(kind) if kind in BUILT_IN and namespace is None:
-            call_kind, tool = BUILT_IN[kind]
-            return [(tool, ToolOrigin(call_kind, tool.name))]
+        case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
+            return [(BUILT_IN[kind], ToolOrigin(kind, kind))]
         case "mcp" if namespace is None:
             return []
         case str(kind):

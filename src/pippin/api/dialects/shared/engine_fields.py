@@ -8,12 +8,12 @@ translated here.
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import check_depth, check_small, convert, invalid, unsupported
+from pippin.api.dialects.shared.fields import called, check_depth, check_small, convert, invalid, unsupported
 from pippin.core import parameters as p
 from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
@@ -40,55 +40,33 @@ Breaker = Annotated[str, Meta(max_length=p.LONGEST_BREAKER)]
 class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs; read with `sampling_of`."""
 
-    temperature: Annotated[Annotated[float, p.TEMPERATURE.wire_bounds] | None, p.TEMPERATURE.described] = None
-    top_p: Annotated[Annotated[float, p.TOP_P.wire_bounds] | None, p.TOP_P.described] = None
-    top_k: Annotated[Annotated[int, p.TOP_K.wire_bounds] | None, p.TOP_K.described] = None
-    min_p: Annotated[Annotated[float, p.MIN_P.wire_bounds] | None, p.MIN_P.described] = None
-    typical_p: Annotated[Annotated[float, p.TYPICAL_P.wire_bounds] | None, p.TYPICAL_P.described] = None
-    top_n_sigma: Annotated[Annotated[float, p.TOP_N_SIGMA.wire_bounds] | None, p.TOP_N_SIGMA.described] = None
-    p_less: Annotated[bool | Annotated[int, p.P_LESS.wire_bounds] | None, p.P_LESS.described] = None
-    xtc_probability: Annotated[
-        Annotated[float, p.XTC_PROBABILITY.wire_bounds] | None, p.XTC_PROBABILITY.described
-    ] = None
-    xtc_threshold: Annotated[
-        Annotated[float, p.XTC_THRESHOLD.wire_bounds] | None, p.XTC_THRESHOLD.described
-    ] = None
-    repetition_penalty: Annotated[
-        Annotated[float, p.REPETITION_PENALTY.wire_bounds] | None, p.REPETITION_PENALTY.described
-    ] = None
-    repetition_context_size: Annotated[
-        Annotated[int, p.REPETITION_CONTEXT.wire_bounds] | None, p.REPETITION_CONTEXT.described
-    ] = None
+    temperature: Annotated[float, p.TEMPERATURE.wire_meta] | None = None
+    top_p: Annotated[float, p.TOP_P.wire_meta] | None = None
+    top_k: Annotated[int, p.TOP_K.wire_meta] | None = None
+    min_p: Annotated[float, p.MIN_P.wire_meta] | None = None
+    typical_p: Annotated[float, p.TYPICAL_P.wire_meta] | None = None
+    top_n_sigma: Annotated[float, p.TOP_N_SIGMA.wire_meta] | None = None
+    p_less: bool | Annotated[int, p.P_LESS.wire_meta] | None = None
+    xtc_probability: Annotated[float, p.XTC_PROBABILITY.wire_meta] | None = None
+    xtc_threshold: Annotated[float, p.XTC_THRESHOLD.wire_meta] | None = None
+    repetition_penalty: Annotated[float, p.REPETITION_PENALTY.wire_meta] | None = None
+    repetition_context_size: Annotated[int, p.REPETITION_CONTEXT.wire_meta] | None = None
     repeat_penalty: Annotated[
-        Annotated[float, p.REPETITION_PENALTY.wire_bounds] | None,
+        Annotated[float, p.REPETITION_PENALTY.wire_meta] | None,
         Meta(description="llama.cpp's name of `repetition_penalty`."),
     ] = None
     repeat_last_n: Annotated[
-        Annotated[int, p.REPETITION_CONTEXT.wire_bounds] | None,
+        Annotated[int, p.REPETITION_CONTEXT.wire_meta] | None,
         Meta(description="llama.cpp's name of `repetition_context_size`."),
     ] = None
-    presence_penalty: Annotated[
-        Annotated[float, p.PRESENCE_PENALTY.wire_bounds] | None, p.PRESENCE_PENALTY.described
-    ] = None
-    presence_context_size: Annotated[
-        Annotated[int, p.PRESENCE_CONTEXT.wire_bounds] | None, p.PRESENCE_CONTEXT.described
-    ] = None
-    frequency_penalty: Annotated[
-        Annotated[float, p.FREQUENCY_PENALTY.wire_bounds] | None, p.FREQUENCY_PENALTY.described
-    ] = None
-    frequency_context_size: Annotated[
-        Annotated[int, p.FREQUENCY_CONTEXT.wire_bounds] | None, p.FREQUENCY_CONTEXT.described
-    ] = None
-    dry_multiplier: Annotated[
-        Annotated[float, p.DRY_MULTIPLIER.wire_bounds] | None, p.DRY_MULTIPLIER.described
-    ] = None
-    dry_base: Annotated[Annotated[float, p.DRY_BASE.wire_bounds] | None, p.DRY_BASE.described] = None
-    dry_allowed_length: Annotated[
-        Annotated[int, p.DRY_ALLOWED_LENGTH.wire_bounds] | None, p.DRY_ALLOWED_LENGTH.described
-    ] = None
-    dry_penalty_last_n: Annotated[
-        Annotated[int, p.DRY_CONTEXT.wire_bounds] | None, p.DRY_CONTEXT.described
-    ] = None
+    presence_penalty: Annotated[float, p.PRESENCE_PENALTY.wire_meta] | None = None
+    presence_context_size: Annotated[int, p.PRESENCE_CONTEXT.wire_meta] | None = None
+    frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
+    frequency_context_size: Annotated[int, p.FREQUENCY_CONTEXT.wire_meta] | None = None
+    dry_multiplier: Annotated[float, p.DRY_MULTIPLIER.wire_meta] | None = None
+    dry_base: Annotated[float, p.DRY_BASE.wire_meta] | None = None
+    dry_allowed_length: Annotated[int, p.DRY_ALLOWED_LENGTH.wire_meta] | None = None
+    dry_penalty_last_n: Annotated[int, p.DRY_CONTEXT.wire_meta] | None = None
     dry_sequence_breakers: Annotated[
         Annotated[tuple[Breaker, ...], Meta(max_length=p.MOST_BREAKERS)] | None,
         Meta(description="Texts that end a repetition."),
@@ -97,7 +75,7 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
         Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)] | None,
         Meta(description="Token id to what is added to its logit."),
     ] = None
-    seed: Annotated[Annotated[int, p.SEED.wire_bounds] | None, p.SEED.described] = None
+    seed: Annotated[int, p.SEED.wire_meta] | None = None
 
 
 def sampling_of(fields: SamplingFields) -> Sampling:
@@ -195,8 +173,9 @@ class StructuredOutputs(Struct, kw_only=True):
 
 
 class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
-    """Sampling fields and fields of structured output; read with `output_format_of`."""
+    """Sampling fields and fields of structured output; read with `wanted_format`."""
 
+    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
     structured_outputs: Annotated[
         StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
     ] = None
@@ -210,63 +189,56 @@ class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
     json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
 
 
-def output_format_of(fields: StructureFields, response_format: ResponseFormat | None) -> OutputFormat | None:
-    """The requested output format. Raises `ServerError` if there are two."""
-    found = named_format_of(fields, response_format)
-    return None if found is None else found[1]
+class Wanted(NamedTuple):
+    """An output format, the field that asks for it, and the path of its schema if it has one inside."""
+
+    field: str
+    format: OutputFormat
+    schema_path: str | None = None
 
 
-def format_field_of(fields: StructureFields, response_format: ResponseFormat | None) -> str:
-    """The path of the field that sets the output format, down to its schema. Raises as `output_format_of`."""
-    found = named_format_of(fields, response_format)
-    match response_format:
-        case _ if found is not None and found[0] != "response_format":
-            return found[0]
-        case JsonObjectFormat(schema) if schema is not None:
-            return "response_format.schema"
-        case JsonSchemaFormat():
-            return "response_format.json_schema.schema"
-        case _:
-            return "response_format"
-
-
-def named_format_of(
-    fields: StructureFields, response_format: ResponseFormat | None
-) -> tuple[str, OutputFormat] | None:
-    """The requested output format and the field that sets it. Raises `ServerError` if there are two."""
-    asked: list[tuple[str, OutputFormat]] = []
-    if response_format is not None and (wanted := format_of(response_format)) is not None:
-        asked.append(("response_format", wanted))
+def wanted_format(fields: StructureFields, own: Sequence[Wanted] = ()) -> Wanted | None:
+    """The requested output format; `own` are those that fields of one dialect ask for. Raises `ServerError` if there
+    are two."""
+    asked = _of_response_format(fields.response_format)
     if fields.structured_outputs is not None:
         asked += _of_structured_outputs(fields.structured_outputs)
     for name, schema in (("guided_json", fields.guided_json), ("json_schema", fields.json_schema)):
         if schema is not None:
-            asked.append((name, schema_format(schema, name)))
+            asked.append(Wanted(name, schema_format(schema, name)))
     for name, pattern in (("guided_regex", fields.guided_regex), ("regex", fields.regex)):
         if pattern is not None:
-            asked.append((name, Regex(pattern)))
+            asked.append(Wanted(name, Regex(pattern)))
     if fields.guided_choice is not None:
-        asked.append(("guided_choice", Choice(fields.guided_choice)))
+        asked.append(Wanted("guided_choice", Choice(fields.guided_choice)))
     sources = (("guided_grammar", fields.guided_grammar), ("grammar", fields.grammar), ("ebnf", fields.ebnf))
-    asked += [(name, grammar_of(source)) for name, source in sources if source is not None]
+    asked += [Wanted(name, grammar_of(source)) for name, source in sources if source is not None]
     if len(asked) > 1:
-        raise invalid(asked[1][0], f"can't be combined with `{asked[0][0]}`: ask for one output format.")
-    return asked[0] if asked else None
+        raise invalid(
+            asked[1].field, f"can't be combined with `{asked[0].field}`: ask for one output format."
+        )
+    if len(own) + len(asked) > 1:
+        raise invalid(own[0].field, "can't be combined with another output format.")
+    return next(iter((*own, *asked)), None)
 
 
-def format_of(response_format: ResponseFormat, param: str = "response_format") -> OutputFormat | None:
-    match response_format:
-        case TextFormat():
-            return None
+def _of_response_format(given: ResponseFormat | None) -> list[Wanted]:
+    name = "response_format"
+    match given:
+        case None | TextFormat():
+            return []
+        case JsonObjectFormat(None):
+            return [Wanted(name, JsonObject())]
         case JsonObjectFormat(schema):
-            return JsonObject() if schema is None else schema_format(schema, f"{param}.schema")
+            path = f"{name}.schema"
+            return [Wanted(name, schema_format(schema or {}, path), path)]
         case JsonSchemaFormat(named):
-            wanted = True if named.schema is None else named.schema
-            return schema_format(wanted, f"{param}.json_schema.schema", named.name, bool(named.strict))
+            path, wanted = f"{name}.json_schema.schema", True if named.schema is None else named.schema
+            return [Wanted(name, schema_format(wanted, path, named.name, bool(named.strict)), path)]
         case RegexFormat(pattern):
-            return Regex(pattern)
+            return [Wanted(name, Regex(pattern))]
         case GrammarFormat(source):
-            return grammar_of(source)
+            return [Wanted(name, grammar_of(source))]
 
 
 def schema_format(schema: Schema, param: str, name: str | None = None, strict: bool = False) -> JsonSchema:
@@ -291,7 +263,7 @@ def grammar_of(source: str) -> Grammar:
     return Grammar("gbnf" if "::=" in source else "lark", source)
 
 
-def _of_structured_outputs(given: StructuredOutputs) -> list[tuple[str, OutputFormat]]:
+def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
     name = "structured_outputs"
     if given.structural_tag is not None:
         raise unsupported(f"{name}.structural_tag", "use `tools`, `regex` or `grammar` instead.")
@@ -302,18 +274,18 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[tuple[str, OutputFo
             f"{name}.disable_additional_properties", 'write "additionalProperties": false in the schema.'
         )
     compact = bool(given.disable_any_whitespace)
-    asked: list[tuple[str, OutputFormat]] = []
+    asked: list[Wanted] = []
     if given.json is not None:
         schema = schema_format(given.json, f"{name}.json")
-        asked.append((f"{name}.json", msgspec.structs.replace(schema, compact=compact)))
+        asked.append(Wanted(f"{name}.json", msgspec.structs.replace(schema, compact=compact)))
     if given.regex is not None:
-        asked.append((f"{name}.regex", Regex(given.regex)))
+        asked.append(Wanted(f"{name}.regex", Regex(given.regex)))
     if given.choice is not None:
-        asked.append((f"{name}.choice", Choice(given.choice)))
+        asked.append(Wanted(f"{name}.choice", Choice(given.choice)))
     if given.grammar is not None:
-        asked.append((f"{name}.grammar", grammar_of(given.grammar)))
+        asked.append(Wanted(f"{name}.grammar", grammar_of(given.grammar)))
     if given.json_object:
-        asked.append((f"{name}.json_object", JsonObject(compact=compact)))
+        asked.append(Wanted(f"{name}.json_object", JsonObject(compact=compact)))
     if not asked:
         raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
     return asked
@@ -339,6 +311,10 @@ Verbosity = Literal["low", "medium", "high"]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Marker = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+Pixels = Annotated[int, Meta(ge=1, le=2**31)]
+Frames = Annotated[int, Meta(ge=1, le=4096)]
+FramesPerSecond = Annotated[float, Meta(gt=0, le=120)]
 MostTokens = Annotated[int, Meta(ge=-1, le=100_000_000)]
 """A limit of new tokens; -1 is none, as in LM Studio and llama.cpp."""
 
@@ -361,8 +337,8 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
-DenoisingSteps = Annotated[int, Meta(ge=1, le=4096)]
 BlockTokens = Annotated[int, Meta(ge=1, le=4096)]
+Steps = Annotated[int, Meta(ge=0, le=4096)]
 Confidence = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -370,7 +346,7 @@ class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
     """mlx-vlm's fields for diffusion language models; other models refuse them by name. Read with `diffusion_of`."""
 
     max_denoising_steps: Annotated[
-        DenoisingSteps | None, Meta(description="Of diffusion models: most denoising steps of a block.")
+        BlockTokens | None, Meta(description="Of diffusion models: most denoising steps of a block.")
     ] = None
     block_length: Annotated[
         BlockTokens | None,
@@ -395,11 +371,11 @@ class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
         Meta(description="Of diffusion models: the probability from which a revealed token is replaced."),
     ] = None
     max_post_steps: Annotated[
-        Annotated[int, Meta(ge=0, le=4096)] | None,
+        Steps | None,
         Meta(description="Of diffusion models: most steps of replacing, once a block is revealed."),
     ] = None
     stability_steps: Annotated[
-        Annotated[int, Meta(ge=0, le=4096)] | None,
+        Steps | None,
         Meta(description="Of diffusion models: steps without a change after which a block is done."),
     ] = None
     diffusion_full_canvas: Annotated[
@@ -492,22 +468,14 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
         Annotated[str, Meta(min_length=1, max_length=512)] | None,
         Meta(description="Keeps cached prompts apart from requests with another salt."),
     ] = None
-    min_pixels: Annotated[
-        Annotated[int, Meta(ge=1, le=2**31)] | None, Meta(description="Least pixels of an image.")
-    ] = None
-    max_pixels: Annotated[
-        Annotated[int, Meta(ge=1, le=2**31)] | None, Meta(description="Most pixels of an image.")
-    ] = None
+    min_pixels: Annotated[Pixels | None, Meta(description="Least pixels of an image.")] = None
+    max_pixels: Annotated[Pixels | None, Meta(description="Most pixels of an image.")] = None
     resize_shape: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=16384)], ...], Meta(min_length=1, max_length=2)] | None,
         Meta(description="Height and width that images are brought to."),
     ] = None
-    video_fps: Annotated[
-        Annotated[float, Meta(gt=0, le=120)] | None, Meta(description="Frames a second of a video.")
-    ] = None
-    video_max_frames: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | None, Meta(description="Most frames of it.")
-    ] = None
+    video_fps: Annotated[FramesPerSecond | None, Meta(description="Frames a second of a video.")] = None
+    video_max_frames: Annotated[Frames | None, Meta(description="Most frames of it.")] = None
 
 
 def thinking_of(fields: EngineFields) -> Thinking:
@@ -588,20 +556,37 @@ def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None)
     return variables
 
 
-def steered(request: GenerationRequest, fields: EngineFields) -> GenerationRequest:
-    """The request with those fields applied that mean the same in every dialect."""
-    return msgspec.structs.replace(
-        request,
+def request_of(
+    fields: EngineFields,
+    model: str,
+    *,
+    verbosity: Verbosity | None = None,
+    own_formats: Sequence[Wanted] = (),
+) -> GenerationRequest:
+    """A request for nothing yet, with all fields applied that mean the same in every dialect. `own_formats`: the output
+    formats that other fields of the dialect ask for."""
+    wanted = wanted_format(fields, own_formats)
+    return GenerationRequest(
+        model=model,
+        sampling=sampling_of(fields),
+        output_format=wanted and wanted.format,
+        thinking=thinking_of(fields),
+        template_kwargs=template_kwargs_of(fields, verbosity),
+        overflow=overflow_of(fields),
+        tool_format=fields.tool_parser,
+        read_calls=fields.parse_tool_calls is not False,
         stop_token_ids=fields.stop_token_ids or (),
         include_stop=bool(fields.include_stop_str_in_output),
         ignore_eos=bool(fields.ignore_eos),
         min_tokens=fields.min_tokens or 0,
         adapter=adapter_of(fields),
         cache_salt=fields.cache_salt,
-        priority=priority_of(fields),
+        # The engine runs higher priorities first; vLLM's field means the opposite.
+        priority=-(fields.priority or 0),
         timeout=fields.timeout,
         diffusion=diffusion_of(fields),
-        keep_alive=keep_alive_of(fields),
+        keep_alive=keep_alive_of(fields.keep_alive),
+        names=called(response_format=wanted.schema_path or wanted.field) if wanted else (),
     )
 
 
@@ -636,14 +621,8 @@ def continues_final(fields: EngineFields) -> bool:
     return False
 
 
-def priority_of(fields: EngineFields) -> int:
-    """The engine runs higher priorities first; vLLM's field means the opposite."""
-    return -(fields.priority or 0)
-
-
-def keep_alive_of(fields: EngineFields) -> float | None:
-    """Seconds, from a number or from Ollama's form (`300`, `5m`, `1h30m`, `-1`)."""
-    given = fields.keep_alive
+def keep_alive_of(given: float | str | None) -> float | None:
+    """Seconds, from a number or from Ollama's form (`300`, `5m`, `1h30m`, `-1`). Raises `ServerError`."""
     if given is None or isinstance(given, (int, float)):
         return given
     seconds = parse_duration(given)
@@ -661,15 +640,12 @@ def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tup
     if not (for_images or for_videos):
         return tuple(messages)
 
-    def image(given: Image) -> Image:
-        return msgspec.structs.replace(
-            given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
-        )
-
     def part(given: Part) -> Part:
         match given:
             case Image():
-                return image(given)
+                return msgspec.structs.replace(
+                    given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
+                )
             case Video():  # a video's own options win
                 return msgspec.structs.replace(
                     given,

@@ -194,8 +194,8 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
     try:
         return cast(Decodable, _decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
-        if _is_about_null(error):
-            return _converted(without_nulls(from_json(data), type_of(cast(Any, type))), type)
+        if "got `null`" in str(error):
+            return convert(from_json(data), type, "")
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise malformed(data, str(error)) from None
@@ -234,22 +234,13 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
     try:
         return decoding.convert(value, type=type)
     except msgspec.ValidationError as error:
-        if _is_about_null(error):
-            return _converted(without_nulls(value, type_of(cast(Any, type))), type, path)
+        if "got `null`" in str(error):
+            given = without_nulls(value, type_of(cast(Any, type)))
+            if given != value:
+                return convert(given, type, path)
         raise validation_error(str(error), type, path) from None
     except RecursionError:
-        raise too_deep(path) from None
-
-
-def _is_about_null(error: msgspec.ValidationError) -> bool:
-    return "got `null`" in str(error)
-
-
-def _converted(value: Any, type: type[Decodable], path: str = "") -> Decodable:
-    try:
-        return decoding.convert(value, type=type)
-    except msgspec.ValidationError as error:
-        raise validation_error(str(error), type, path) from None
+        raise too_deep(path or None) from None
 
 
 def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError:
@@ -301,39 +292,37 @@ def in_range(number: int) -> bool:
 
 def check_small(value: Any, param: str, *, depth: int, nodes: int, size: int) -> None:
     """Refuse a free-form value with more than `depth` levels, `nodes` values or `size` bytes of JSON."""
-    level: list[Any] = [value]
     count = 0
-    for _ in range(depth):
-        following: list[Any] = []
-        for item in level:
-            if isinstance(item, dict | list):
-                count += len(item)
-                following.extend(item.values() if isinstance(item, dict) else item)
+    for number, level in enumerate(_levels_inside(value), 1):
+        count += len(level)
         if count > nodes:
             raise invalid(param, f"holds more than {nodes} values; send fewer.")
-        if not following:
-            break
-        level = following
-    else:
-        raise invalid(param, f"is nested more than {depth} levels deep; send it flatter.")
+        if number == depth:
+            raise invalid(param, f"is nested more than {depth} levels deep; send it flatter.")
     if len(msgspec.json.encode(value)) > size:
         raise invalid(param, f"is larger than {size} bytes; send less.")
 
 
-def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
+def check_depth(value: Any, param: str) -> None:
     """Refuse free-form values (schemas, template variables) that are nested too deep, or hold numbers that can't be
     passed on to a worker."""
-    level: list[Any] = [value]
-    for _ in range(limit):
+    for number, level in enumerate(_levels_inside([value])):
+        if number == MAX_DEPTH:
+            raise too_deep(param)
+        if any(isinstance(item, int) and not in_range(item) for item in level):
+            raise invalid(param, TOO_LARGE)
+
+
+def _levels_inside(value: Any) -> Iterator[list[Any]]:
+    """The values inside a value, level by level."""
+    level = [value]
+    while level:
         following: list[Any] = []
         for item in level:
             if isinstance(item, dict):
                 following.extend(item.values())
             elif isinstance(item, list):
                 following.extend(item)
-            elif isinstance(item, int) and not in_range(item):
-                raise invalid(param, TOO_LARGE)
-        if not following:
-            return
+        if following:
+            yield following
         level = following
-    raise too_deep(param)

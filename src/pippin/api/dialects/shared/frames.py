@@ -19,3 +19,8 @@ _encode = msgspec.json.Encoder().encode
 
 def event_frame(name: str, payload: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(payload))
+
+
+def typed_frame(type: str, **fields: Any) -> bytes:
+    """An event whose name is also in its body."""
+    return event_frame(type, {"type": type, **fields})

@@ -3,14 +3,14 @@ probabilities, errors, usage, timings, and stream chunks. OpenAI's other APIs us
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
-from pippin.api.dialects.shared.frames import COMMENT, DONE, EVENTS
+from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
@@ -22,29 +22,27 @@ Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
 StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
 
-_CACHE = "A hint; the prefix cache keeps every prompt."
-_ROUTING = "For services that pass requests on to others; there is nobody to pass it on to."
-
 ACCEPTED: Final = {
     "user": BOOKKEEPING,
     "metadata": BOOKKEEPING,
     "store": "Bookkeeping: there is no address that would list stored answers.",
     "service_tier": "There is one tier.",
     "safety_identifier": BOOKKEEPING,
-    "prompt_cache_key": _CACHE,
-    "prompt_cache_retention": _CACHE,
-    "prompt_cache_options": _CACHE,
-    "cache_control": _CACHE,
-    "cache_prompt": _CACHE,
-    "id_slot": _CACHE,
+    **dict.fromkeys(
+        (
+            *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+            *("cache_control", "cache_prompt", "id_slot"),
+        ),
+        "A hint; the prefix cache keeps every prompt.",
+    ),
     "prediction": "A hint for speed, which Chat Completions follows.",
     "include": "Nothing that it can name is there to be included.",
     "betas": "Names of features; those that are here need no name.",
     "citations": "Answers cite nothing.",
-    "provider": _ROUTING,
-    "plugins": _ROUTING,
-    "transforms": _ROUTING,
-    "route": _ROUTING,
+    **dict.fromkeys(
+        ("provider", "plugins", "transforms", "route"),
+        "For services that pass requests on to others; there is nobody to pass it on to.",
+    ),
     "extra_body": "What a client forgot to unfold; its fields belong beside the others.",
     "extra_headers": "What a client forgot to unfold.",
     "request_id": "Bookkeeping; the header `x-request-id` names a request.",
@@ -52,50 +50,46 @@ ACCEPTED: Final = {
 }
 """Fields without effect on an answer, each with the reason."""
 
-_SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
-_BEAM = "beam search is not offered; use `n` to choose among answers."
-_DRAFT = "speculative decoding is set up by the operator."
-
-_SPECPREFILL = "every token of a prompt is computed; leave it out."
-
 REFUSED: Final = {
     "chat_template": "a template can only be set by the operator (`--chat-template-file`).",
     "role_mapping": "roles are rendered by the model's chat template.",
     "prompt_embeds": "embeddings can't be given instead of a prompt.",
     "logits_processors": "use `logit_bias`, `stop` or an output format instead.",
     "mm_processor_kwargs": "use `min_pixels`, `max_pixels` and `resize_shape` instead.",
-    "use_beam_search": _BEAM,
-    "length_penalty": _BEAM,
-    "early_stopping": _BEAM,
+    **dict.fromkeys(
+        ("use_beam_search", "length_penalty", "early_stopping"),
+        "beam search is not offered; use `n` to choose among answers.",
+    ),
     "bad_words": "use `logit_bias` to ban tokens.",
     "allowed_token_ids": "use `logit_bias` or `structured_outputs` instead.",
     "truncate_prompt_tokens": "use `truncation` to let old messages go.",
-    "return_token_ids": "use `logprobs` to learn of the tokens of an answer.",
-    "return_tokens_as_token_ids": "use `logprobs` to learn of the tokens of an answer.",
-    "return_tokens": "use `logprobs` to learn of the tokens of an answer.",
+    **dict.fromkeys(
+        ("return_token_ids", "return_tokens_as_token_ids", "return_tokens"),
+        "use `logprobs` to learn of the tokens of an answer.",
+    ),
     "kv_transfer_params": "caches are not moved between servers.",
     "vllm_xargs": "this is an option of vLLM's own plugins.",
     "thinking_forced_open": "use `enable_thinking` instead.",
-    "mirostat": _SAMPLER,
-    "mirostat_tau": _SAMPLER,
-    "mirostat_eta": _SAMPLER,
-    "dynatemp_range": _SAMPLER,
-    "dynatemp_exponent": _SAMPLER,
-    "samplers": _SAMPLER,
-    "tfs_z": _SAMPLER,
-    "top_a": _SAMPLER,
+    **dict.fromkeys(
+        (
+            *("mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),
+            *("samplers", "tfs_z", "top_a"),
+        ),
+        "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY.",
+    ),
     "xtc_special_tokens": "XTC leaves special tokens alone.",
     "n_probs": "use `logprobs` and `top_logprobs`.",
     "post_sampling_probs": "use `logprobs`.",
     "n_predict": "use `max_tokens`.",
     "t_max_predict_ms": "use `timeout`.",
     "lora": "use `adapter_path`.",
-    "draft_model": _DRAFT,
-    "num_draft_tokens": _DRAFT,
-    "mllm_draft": _DRAFT,
-    "specprefill": _SPECPREFILL,
-    "specprefill_keep_pct": _SPECPREFILL,
-    "specprefill_backbone_pct": _SPECPREFILL,
+    **dict.fromkeys(
+        ("draft_model", "num_draft_tokens", "mllm_draft"), "speculative decoding is set up by the operator."
+    ),
+    **dict.fromkeys(
+        ("specprefill", "specprefill_keep_pct", "specprefill_backbone_pct"),
+        "every token of a prompt is computed; leave it out.",
+    ),
 }
 
 NO_PROGRESS: Final = (
@@ -186,10 +180,7 @@ class TopLogprob(Struct, kw_only=True):
     bytes: list[int]
 
 
-class TokenLogprob(Struct, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
+class TokenLogprob(TopLogprob, kw_only=True):
     top_logprobs: list[TopLogprob]
 
 
@@ -284,14 +275,9 @@ def encode_error(report: ErrorReport) -> bytes:
 
 
 class OpenAIErrors:
-    """Base of OpenAI's dialects: their errors, and the media type of their streams."""
+    """The errors of OpenAI's dialects."""
 
-    media = EVENTS
-
-    failure = ErrorBody
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
+    failure: type[Struct] = ErrorBody
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
@@ -395,11 +381,10 @@ def _ratio(dividend: float, divisor: float) -> float:
 _encode = msgspec.json.encode
 
 
-class ChunkHead(Struct, kw_only=True):
-    """The fields at the beginning of every chunk of a stream."""
+class AnswerHead(TypedDict):
+    """What whole answers and all chunks tell of a run."""
 
     id: str
-    object: str
     created: int  # seconds since the epoch
     model: str
     system_fingerprint: str
@@ -447,9 +432,12 @@ class ChunkEncoder:
     The head and the tail of a chunk are encoded once, so that each token only costs a short string.
     """
 
-    def __init__(self, head: ChunkHead, stream: StreamShape, *, requests: int, choices: int) -> None:
-        """`choices` is the number of choices over all requests."""
+    def __init__(
+        self, object: str, about: AnswerHead, stream: StreamShape, *, requests: int, choices: int
+    ) -> None:
+        """`object` is the name of a chunk, and `choices` the number of choices over all requests."""
         self._stream = stream
+        head = {"id": about["id"], "object": object} | about
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         # With include_usage, every chunk but the last has `"usage":null`.
         self._tail = b'],"usage":null}\n\n' if stream.usage else b"]}\n\n"
@@ -462,9 +450,6 @@ class ChunkEncoder:
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
         return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
 
     def failed(self, report: ErrorReport) -> bytes:
         self._failed = True

@@ -81,7 +81,7 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     try:
         settings, hears = await opened(calls, kind, socket.query_params.get("model") or "default")
     except ServerError as error:
-        await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
+        await socket.send_denial_response(api.access.errors.reply(error.report, socket.scope))
         return
     channel = Channel(socket, holds_back=True)
     if is_beta(socket):

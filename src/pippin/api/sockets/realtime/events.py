@@ -150,6 +150,7 @@ class ResponseObject(Struct, kw_only=True):
     audio: ResponseAudio | UnsetType = UNSET
     metadata: dict[str, str] | None = None
     usage: UsageFigures | None = None
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Part(Struct, kw_only=True):

@@ -10,11 +10,12 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pippin.api.access.errors import INTERNAL
 from pippin.api.access.exchange import Exchange
 from pippin.api.answers.answer import Answer
-from pippin.api.dialects.shared.openai import error_body
+from pippin.api.dialects.shared.openai import error_body, warnings_of
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime.calls import Calls, Send
 from pippin.api.sockets.realtime.conversation import Conversation, Entry, SpokenText
@@ -199,6 +200,7 @@ class Response:
         self._stopping = asyncio.Event()
         self._server_calls: dict[str, OpenItem] = {}  # by the id of the call
         self._usage: Usage | None = None
+        self._warnings: list[str] | UnsetType = UNSET
         self._incomplete = False
         self._sound_tokens = 0
 
@@ -301,7 +303,7 @@ class Response:
                 assert self._open is not None
                 await self._end_item(self._open)
             case Finished(usage=usage):
-                self._usage = usage
+                self._usage, self._warnings = usage, warnings_of([event])
 
     # Items
 
@@ -497,6 +499,7 @@ class Response:
             max_output_tokens=settings.max_output_tokens or "inf",
             metadata=self._order.metadata,
             usage=None if self._usage is None else figures(self._usage, self._sound_tokens),
+            warnings=self._warnings,
         )
         if settings.speaks:
             spoken = e.SpokenAs(format=settings.output, voice=settings.voice or "default")

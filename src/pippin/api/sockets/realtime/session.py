@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.core import parameters
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 from pippin.core.requests import Sampling, Thinking
@@ -145,7 +145,7 @@ class SharedFields(Struct, kw_only=True):
     output_modalities: Annotated[tuple[Modality, ...], Meta(min_length=1, max_length=2)] | UnsetType = UNSET
     audio: AudioFields | UnsetType = UNSET
     max_output_tokens: Tokens | UnsetType | None = UNSET
-    temperature: Annotated[float, parameters.TEMPERATURE.wire_bounds] | UnsetType | None = UNSET
+    temperature: Annotated[float, parameters.TEMPERATURE.wire_meta] | UnsetType | None = UNSET
     tools: Annotated[list[GivenTool], Meta(max_length=MOST_TOOLS)] | UnsetType = UNSET
     tool_choice: GivenChoice | UnsetType = UNSET
     parallel_tool_calls: bool | UnsetType = UNSET

@@ -24,7 +24,7 @@ from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output import answer_grammar
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source

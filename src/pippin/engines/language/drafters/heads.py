@@ -50,7 +50,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         return self._states(tokens, cache, states)
 
     def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        """As the module computes them."""
+        """The states that the module computes."""
         self.inner._cache = cache
         self.inner._next_position = next(leaves(cache)).offset
         found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)

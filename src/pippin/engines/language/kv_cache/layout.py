@@ -196,6 +196,11 @@ class CacheLayout:
         """Bytes of one sequence in a slot with such a capacity."""
         return sum(count * kind.slot_bytes(capacity, slack) for kind, count in self._counts.items())
 
+    def most_bytes(self, largest: int) -> int:
+        """The bytes of slots from which one of their arrays may be larger than `largest` bytes."""
+        arrays = [array.token_bytes for kind in self.kinds for array in kind.token_arrays]
+        return sum(arrays) * largest // max(arrays) if arrays else largest
+
     def prompt_bytes(self, capacity: int, chunk: int = 0) -> int:
         """Bytes of a prompt's own cache of such a capacity, while chunks of up to so many tokens are added to it."""
         return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._counts.items())

@@ -57,6 +57,7 @@ class Batching:
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
     rewinds: bool = False  # sequences can forget tokens of their last step
+    agreement: str = ""  # how near the trials that passed were to what sequences give alone
 
     @property
     def joint_prompts(self) -> bool:
@@ -91,6 +92,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         slack=slack,
         slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
         rewinds=rewinds,
+        agreement=str(trials),
     )
 
 

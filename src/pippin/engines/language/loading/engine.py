@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
@@ -27,6 +28,7 @@ from pippin.engines.device import (
 )
 from pippin.engines.language.kernels import ways as kernels
 from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
@@ -44,6 +46,7 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import drop_unused_arrays, weight_bytes
 from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.sampling.usual_draws import usual_draws
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.decoding import Decodes, SpeculativeDecoding
 from pippin.engines.language.step.engine import LanguageEngine
@@ -89,8 +92,15 @@ def open_engine(
     if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
         engine.upkeep.append(blas_watch(spec.threads))
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
+    if plan.compiles:
+        _compile_draws(engine, preparer.tokenizer)
     _warm(engine, preparer, spec.info.id, options)
     return engine
+
+
+def _compile_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
+    logits = engine.model(mx.array([[1]]), cache=new_prompt_cache(engine.model))
+    mx.eval(usual_draws(tokenizer, logits[:, -1]))
 
 
 def _warm(engine: LanguageEngine, preparer: LanguagePreparer, name: str, options: ModelOptions) -> None:
@@ -140,7 +150,8 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     options, plan, alone = asked.options, asked.plan, steering is ALONE
     speculation = open_speculation(asked, loaded.head, batching) if alone else None
     size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
-    shares = share_memory(plan, options, size)
+    share = _shares(plan, options, size, batching.layout)
+    shares = share(plan.memory_limit)
     limits = limits_of(asked, batching, shares.sequences)
     followers: Many[Follower] = ()
     decodes = Decodes(overlaps=plan.overlaps)
@@ -154,16 +165,22 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         loaded,
         options=options,
         limits=limits,
-        share=_shares(plan, options, size),
+        share=share,
         batch=Batch(groups, loaded, sampler, followers),
         prefixes=open_prefixes(asked, batching, shares.prefixes),
         decodes=decodes,
         steering=steering,
     )
     engine.counters.weight_bytes = size
+    engine.counters.agreement = batching.agreement
     return engine
 
 
-def _shares(plan: DevicePlan, options: ModelOptions, size: int) -> Callable[[int], MemoryShares]:
-    """How the model's bytes are divided when they change."""
-    return lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size)
+def _shares(
+    plan: DevicePlan, options: ModelOptions, size: int, layout: CacheLayout
+) -> Callable[[int], MemoryShares]:
+    """How so many bytes of the model are divided."""
+    most = None if plan.largest_array is None else layout.most_bytes(plan.largest_array)
+    return lambda memory: share_memory(
+        msgspec.structs.replace(plan, memory_limit=memory), options, size, most
+    )

@@ -9,6 +9,7 @@ A skeleton depends only on the kinds of turns and parts, so what was found is ke
 kind. A conversation that the template writes as it is stays as it is.
 """
 
+import contextlib
 import hashlib
 import itertools
 from collections import OrderedDict
@@ -33,8 +34,8 @@ MOST_FORMS: Final = 3
 """Most changes that are combined."""
 MOST_KEPT: Final = 512
 """Most kinds of conversations whose forms are kept."""
-LONG: Final = 500
-"""Conversations of more turns are tried with one change at a time."""
+LONG: Final = 200
+"""Conversations of more turns are tried with the changes that so many of them need, and with one change at a time."""
 
 
 def one_call_a_turn(messages: Conversation) -> Conversation:
@@ -69,14 +70,6 @@ def text_before_calls(messages: Conversation) -> Conversation:
         else:
             split.append(message)
     return tuple(split)
-
-
-def without_thoughts(messages: Conversation) -> Conversation:
-    """Turns without their thoughts, which most templates leave out of earlier turns themselves."""
-    return tuple(
-        replace(message, parts=tuple(part for part in message.parts if not isinstance(part, Reasoning)))
-        for message in messages
-    )
 
 
 def orphans_as_text(messages: Conversation) -> Conversation:
@@ -129,16 +122,6 @@ def asked(messages: Conversation) -> Conversation:
     if any(_speaks(message, "user") for message in messages):
         return messages
     return (*messages, Message("user", (Text(""),)))
-
-
-def system_as_user(messages: Conversation) -> Conversation:
-    """The system as the user, in a conversation without a user."""
-    if any(_speaks(message, "user") for message in messages):
-        return messages
-    return tuple(
-        replace(message, role="user") if message.role in ("system", "developer") else message
-        for message in messages
-    )
 
 
 def one_system(messages: Conversation) -> Conversation:
@@ -202,10 +185,8 @@ FORMS: Final[tuple[Form, ...]] = (
     asked,
     without_empty_turns,
     one_system,
-    system_as_user,
     question_in_result,
     system_in_turn,
-    without_thoughts,
 )
 """In the order in which they are tried: those that change less come first. `calls_as_text` comes behind all of them."""
 
@@ -243,6 +224,9 @@ class Forms:
     def _find(self, skeleton: "Skeleton") -> tuple[Form, ...]:
         with self._lock:
             known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
+        if len(skeleton.messages) > LONG:
+            with contextlib.suppress(ServerError):
+                known.insert(0, self._find(skeleton.first(LONG)))
         for forms in itertools.chain([()], known, _combinations(skeleton.messages)):
             if self._missing(skeleton, forms) is None:
                 return forms

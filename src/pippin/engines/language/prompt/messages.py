@@ -70,7 +70,7 @@ class Converter:
         for index, message in enumerate(messages):
             converted += self._message(message, ids, f"messages[{index}]")
         if tools and not self.traits.tools:
-            converted = with_tool_prompt(converted, self.offer(tools), self._write)
+            converted = with_tool_prompt(converted, self._offer_text(tools))
         converted = self._place_system(converted)
         if not self.traits.repeated_roles:
             converted = _merge_repeated(converted)
@@ -86,6 +86,12 @@ class Converter:
             [tool_entry(tool, self.traits) for tool in tools]
         )
         return shielded
+
+    def _offer_text(self, tools: tuple[Tool, ...]) -> str:
+        """The tools as a text, for a template that does not write them."""
+        lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
+        example = self._write("function_name", {"argument": "value"})
+        return self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
 
     def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
@@ -114,7 +120,9 @@ class Converter:
 
         def shield(text: str) -> str:
             shielded = self.literals.shield(text, trusted=trusted)
-            return self._kept_whole(shielded) if message.role == "assistant" else shielded
+            if message.role == "assistant":
+                return self._kept_whole(shielded)
+            return self._unmarked(shielded, marks=message.role == "user", switches=False)
 
         if self.media is not None and holds_media(message.parts):
             return self.media.content(message.parts, shield)
@@ -126,12 +134,18 @@ class Converter:
         A thought that the text begins with stays as it is: templates take it out of earlier turns. So do words that the
         answer is to continue.
         """
-        marks = self.traits.marks
-        if marks is None or CONTINUED in text or not marks.search(text):
+        if CONTINUED in text:
             return text
-        thought = _THOUGHT.match(text)
-        begin = thought.end() if thought else 0
-        return text[:begin] + broken(text[begin:], marks)
+        said = without_thought(text)
+        return text.removesuffix(said) + self._unmarked(said)
+
+    def _unmarked(self, text: str, *, marks: bool = True, switches: bool = True) -> str:
+        """The text with the marks and switches broken that the template looks for. A switch inside of another word is
+        always broken."""
+        traits = self.traits
+        for pattern in (marks and traits.marks, traits.quoted_switches, switches and traits.switches):
+            text = broken(text, pattern) if pattern else text
+        return text
 
     def _result_media(self, results: list[ToolResult]) -> Messages:
         """The media in tool results, as a user message: templates take them nowhere else."""
@@ -154,11 +168,6 @@ class Converter:
             written = self._kept_whole("\n".join(self._written_call(call) for call in calls))
             return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
         written_calls = [self._call(call, ids) for call in calls]
-        if entry["content"] and not self.traits.calls_beside_text:
-            return [
-                entry,
-                {"role": entry["role"], "content": self.traits.empty_content, "tool_calls": written_calls},
-            ]
         return [
             {**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": written_calls}
         ]
@@ -166,14 +175,14 @@ class Converter:
     def _call(self, call: ToolCall, ids: CallIds) -> dict[str, Any]:
         given: Any = call.arguments
         if self.traits.arguments == "object":
-            given = _parsed(call.arguments)
+            given = parsed_arguments(call.arguments)
         shielded: dict[str, Any] = self.literals.shield_value({"name": call.name, "arguments": given})
         written = self.literals.shield(ids.written(call.id))
         return {"id": written, "type": "function", "function": shielded}
 
     def _written_call(self, call: ToolCall) -> str:
         """A call as text, for a template that does not write calls."""
-        name, arguments = self.literals.shield_value([call.name, _parsed(call.arguments)])
+        name, arguments = self.literals.shield_value([call.name, parsed_arguments(call.arguments)])
         return self._write(name, arguments)
 
     @property
@@ -185,7 +194,7 @@ class Converter:
         if result.is_error:
             text = f"Error: {text}"
         if not self.traits.tool_results:
-            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+            return {"role": "user", "content": f"<tool_response>\n{self._unmarked(text)}\n</tool_response>"}
         content = _parsed_result(text) if self.history.result_content == "object" else text
         entry = {
             "role": self.history.result_role,
@@ -229,7 +238,7 @@ class Converter:
         placed: Messages = []
         waiting: list[Any] = []
         for entry in entries:
-            if entry["role"] == "system":
+            if entry["role"] == "system" or (entry["role"] == "developer" and placed):
                 if not entry["content"]:
                     continue
                 marked = _marked(entry["content"])
@@ -272,7 +281,13 @@ def _joined_texts(parts: Sequence[Part]) -> str:
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
-def _parsed(arguments: str) -> Any:
+def without_thought(text: str) -> str:
+    """The assistant's text without the thought that it may begin with."""
+    thought = _THOUGHT.match(text)
+    return text[thought.end() :] if thought else text
+
+
+def parsed_arguments(arguments: str) -> Any:
     """The arguments of a call as an object. Anything but a JSON object is a model's mistake and becomes its only
     field."""
     try:
@@ -337,10 +352,8 @@ def without_null(schema: Any) -> Any:
     return found
 
 
-def with_tool_prompt(entries: Messages, offered: list[dict[str, Any]], write: Write) -> Messages:
+def with_tool_prompt(entries: Messages, offer: str) -> Messages:
     """The conversation with a system message that offers the tools and shows how a call is written."""
-    lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in offered)
-    offer = OFFER.format(tools=lines, example=write("function_name", {"argument": "value"}))
     if entries and entries[0]["role"] in ("system", "developer"):
         return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
     return [{"role": "system", "content": offer}, *entries]

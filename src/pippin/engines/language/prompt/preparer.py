@@ -35,7 +35,7 @@ from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_c
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import checking, formats
-from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings),
+            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings + prompt.warnings),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
@@ -325,11 +325,15 @@ class LanguagePreparer:
 
         try:
             return compiled(offered)
-        except ServerError:
+        except ServerError as error:
             enforceable = tuple(map(self._grammars.enforceable, offered)) if constrained else offered
             if enforceable == offered:
                 raise
-        return compiled(enforceable)
+            refusal = error
+        try:
+            return compiled(enforceable)
+        except ServerError:
+            raise refusal from None  # it names a place in the client's own schema
 
     def open_renderer(self, media: TextOnly) -> PromptRenderer:
         """A renderer of prompts with these media. Raises `ServerError("load_failed")` for a broken chat template."""

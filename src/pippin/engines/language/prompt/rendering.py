@@ -1,5 +1,6 @@
 """Renders the prompt of a request with the model's chat template, tokenizes it, and fits it into the context window."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.forms import Forms, Render
 from pippin.engines.language.prompt.messages import CONTINUED, Converter
+from pippin.engines.language.prompt.proof import Proof
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
@@ -50,6 +52,7 @@ class RenderedPrompt:
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
     dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class PromptRenderer:
@@ -149,6 +152,7 @@ class PromptRenderer:
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
         text, media = self._expanded(request, messages, tools, generation=continued is None, most=most)
+        warnings = _check_whole(text, messages, self._template_for(tools)[1].traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         tokens, placed = self.media.placed(
@@ -157,7 +161,9 @@ class PromptRenderer:
             list(media_parts(messages)),
             lambda text: self._tokenizer.literals.encode(text, most),
         )
-        return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
+        return RenderedPrompt(
+            tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
+        )
 
     def _expanded(
         self,
@@ -252,6 +258,26 @@ def rendered(
         raise ServerError(
             "invalid_request", f"The model's chat template can't render these messages: {error}", "messages"
         ) from error
+
+
+def _check_whole(
+    rendered: str, messages: tuple[Message, ...], switches: re.Pattern[str] | None
+) -> tuple[str, ...]:
+    """Warnings of what the template took out of a conversation to act on it. Raises `ServerError` naming the turn of
+    which it left out anything else."""
+    proof = Proof(plain(rendered), switches)
+    lost = proof.lost(messages)
+    if lost is not None:
+        raise ServerError(
+            "invalid_request",
+            f"The model's chat template leaves out a part of 'messages[{lost}]', which it takes for markup. Change "
+            "that text, or choose another model.",
+            f"messages[{lost}]",
+        )
+    return tuple(
+        f"The model's chat template acts on a switch in 'messages[{index}]', such as '/no_think', and takes it out."
+        for index in proof.switched
+    )
 
 
 def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:

@@ -8,7 +8,7 @@ are kept too.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import mlx.core as mx
@@ -34,10 +34,10 @@ def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
     return mx.where((x >= floor) | (n <= 0), x, OUT)
 
 
-def top_k(x: mx.array, k: mx.array) -> mx.array:
-    """Keep the `k` best. Neutral: 0, and N or more."""
+def top_k(x: mx.array, k: mx.array, descends: bool = False) -> mx.array:
+    """Keep the `k` best. Neutral: 0, and N or more. `descends`: the best come first already."""
     width = x.shape[-1]
-    ordered = mx.sort(x, axis=-1)
+    ordered = x[:, ::-1] if descends else mx.sort(x, axis=-1)
     place = mx.clip(mx.where(k > 0, width - k, 0), 0, width - 1).astype(mx.int32)
     return mx.where(x >= mx.take_along_axis(ordered, place, axis=-1), x, OUT)
 
@@ -69,9 +69,13 @@ def weights(x: mx.array) -> mx.array:
     return mx.exp(x - mx.max(x, axis=-1, keepdims=True))
 
 
-def top_p(w: mx.array, p: mx.array) -> mx.array:
-    """Keep the fewest best tokens whose mass reaches `p`. Neutral: 1. (Holtzman et al. 2019)"""
-    ordered = mx.sort(w, axis=-1)  # ascending: the small masses are summed first, which is more exact
+def top_p(w: mx.array, p: mx.array, descends: bool = False) -> mx.array:
+    """Keep the fewest best tokens whose mass reaches `p`. Neutral: 1. (Holtzman et al. 2019)
+
+    `descends`: the best come first already.
+    """
+    # Ascending: the small masses are summed first, which is more exact.
+    ordered = w[:, ::-1] if descends else mx.sort(w, axis=-1)
     mass = mx.cumsum(ordered, axis=-1)
     outside = mx.sum(mass <= (1 - mx.maximum(p, 1e-6)) * mass[:, -1:], axis=-1, keepdims=True)
     floor = mx.take_along_axis(ordered, mx.minimum(outside, w.shape[-1] - 1), axis=-1)
@@ -144,10 +148,16 @@ class Drawing:
     """Makes the mask [R, N] of the tokens that XTC never drops: line ends and ends of text."""
     sorts_slowly: bool
     """Whether sorting few tokens and waiting for the host is faster than sorting all."""
+    descends: bool = False
+    """Whether the best tokens come first, with none that is out before one that is not."""
 
 
 def _top_p(w: mx.array, p: mx.array, drawing: Drawing) -> mx.array:
-    return top_p_of_best(w, p) if drawing.sorts_slowly else top_p(w, p)
+    return (
+        top_p_of_best(w, p)
+        if drawing.sorts_slowly and not drawing.descends
+        else top_p(w, p, drawing.descends)
+    )
 
 
 def _xtc(w: mx.array, probability: mx.array, threshold: mx.array, drawing: Drawing) -> mx.array:
@@ -163,13 +173,15 @@ class Filter:
     """The first one switches the filter on if it is not neutral."""
     apply: Callable[..., mx.array]
     """Takes `x` or `w`, a column [R, 1] for each parameter, and the `Drawing`."""
+    keeps_best: bool = True
+    """Whether no token that it keeps is less likely than one that it does not, until weights are narrowed."""
 
 
 FILTERS: Final = (
     Filter("logits", (p.TOP_N_SIGMA,), lambda x, n, _: top_n_sigma(x, n)),
-    Filter("logits", (p.TOP_K,), lambda x, k, _: top_k(x, k)),
+    Filter("logits", (p.TOP_K,), lambda x, k, drawing: top_k(x, k, drawing.descends)),
     Filter("logits", (p.P_LESS,), lambda x, on, _: p_less(x, on)),
-    Filter("logits", (p.TYPICAL_P,), lambda x, mass, _: typical_p(x, mass)),
+    Filter("logits", (p.TYPICAL_P,), lambda x, mass, _: typical_p(x, mass), keeps_best=False),
     Filter("weights", (p.TOP_P,), _top_p),
     Filter("weights", (p.MIN_P,), lambda w, share, _: min_p(w, share)),
     Filter("weights", (p.XTC_PROBABILITY, p.XTC_THRESHOLD), _xtc),
@@ -200,6 +212,7 @@ class Filters:
         for each, columns in self.used:
             if each.narrows == "logits":
                 x = each.apply(x, *columns, drawing)
+                drawing = drawing if each.keeps_best else replace(drawing, descends=False)
         w = weights(x)
         for each, columns in self.used:
             if each.narrows == "weights":
@@ -213,11 +226,16 @@ def values(parameter: Parameter, samplings: Sequence[Sampling]) -> list[float]:
     return [parameter.unset if value is None else value for value in given]
 
 
-def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The ids and values [R, count] of the best of `x` [R, N], best first."""
+def best(x: mx.array, count: int, sorts_slowly: bool = True) -> tuple[mx.array, mx.array]:
+    """The ids and values [R, count] of the best of `x` [R, N], best first. `sorts_slowly`: finding the best before they
+    are sorted is faster than sorting all."""
     width = x.shape[-1]
-    ids = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
-    values = x if ids is None else mx.take_along_axis(x, ids, axis=-1)
+    if not sorts_slowly:
+        # A GPU has no partition: MLX sorts all for it.
+        ids = mx.argsort(-x, axis=-1)[:, :count]
+        return ids, mx.take_along_axis(x, ids, axis=-1)
+    found = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
+    values = x if found is None else mx.take_along_axis(x, found, axis=-1)
     order = mx.argsort(-values, axis=-1)
     values = mx.take_along_axis(values, order, axis=-1)
-    return (order if ids is None else mx.take_along_axis(ids, order, axis=-1)), values
+    return (order if found is None else mx.take_along_axis(found, order, axis=-1)), values

@@ -288,13 +288,13 @@ class BatchSampler:
         x = _take_rows(logits, group.rows, len(self._rows)).astype(mx.float32)
         ids = None
         if group is plan.short:
-            ids, x = best(x, min(SHORT, x.shape[-1]))
+            ids, x = best(x, min(SHORT, x.shape[-1]), self._sorts_slowly)
 
         def protected() -> mx.array:
             mask = self._protected_tokens(logits.shape[-1])
             return mask[None] if ids is None else mask[ids]
 
-        drawing = Drawing(uniform(seeds, places, 1), protected, self._sorts_slowly)
+        drawing = Drawing(uniform(seeds, places, 1), protected, self._sorts_slowly, descends=ids is not None)
         left = group.narrow(x / group.temperature, drawing)
         column = draw(left, mx.array(uniform(seeds, places, 0))[:, None])
         if ids is not None:

@@ -114,6 +114,7 @@ class Counters:
     accepted_tokens: int = 0
     draft_seconds: float = 0.0
     weight_bytes: int = 0
+    agreement: str = ""
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
     _completed_before: int = 0

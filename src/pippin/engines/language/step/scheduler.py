@@ -255,9 +255,9 @@ class Scheduler:
         first = first_of(self.waiting, places)
         if places[first.account] or self._has_place(first, active):
             return None
-        running = [each for each in self.running if self.fits_alone(each.length)]
-        untouched = [each for each in self.prefilling if not each.computed]
-        yielding = yielding_to(first, [*running, *untouched], places)
+        movable: list[Prefilling | Running] = [each for each in self.running if self.fits_alone(each.length)]
+        movable += [each for each in self.prefilling if not each.computed]
+        yielding = yielding_to(first, movable, places)
         left = [each for each in active if each not in yielding]
         return yielding[0] if yielding and self._has_place(first, left) else None
 

@@ -42,6 +42,7 @@ def engine_stats(
         active_bytes=mx.get_active_memory(),
         peak_bytes=mx.get_peak_memory(),
         cached_bytes=mx.get_cache_memory(),
+        agreement=counters.agreement,
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
         draft_seconds=counters.draft_seconds,

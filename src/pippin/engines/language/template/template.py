@@ -283,7 +283,7 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-_MARK: Final = re.compile(r"[<\[|]\S")
+_MARK: Final = re.compile(r"[<\[|]\S|^/\w")
 _SEARCHES: Final = frozenset(
     "split rsplit partition rpartition find index rfind rindex replace removeprefix removesuffix startswith "
     "endswith".split()
@@ -291,7 +291,8 @@ _SEARCHES: Final = frozenset(
 
 
 def searched_marks(source: str) -> tuple[str, ...]:
-    """The marks, such as `</think>`, that a template looks for in texts, to cut them there or to take something out."""
+    """The marks, such as `</think>` and `/no_think`, that a template looks for in texts, to cut them there or to take
+    something out."""
     tree = _environment().parse(source)
     names = {
         node.target.name: node.node.value

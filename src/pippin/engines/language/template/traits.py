@@ -30,7 +30,6 @@ class Traits:
     no_tools: bool = True  # `tools=None`; where false, the variable has to be left out
     descriptions: bool = False  # the template fails for a tool without a description
     null_types: bool = True  # a parameter whose type may be null
-    calls_beside_text: bool = True  # a message with both calls and text
     arguments: Literal["object", "json"] = "object"  # arguments of calls: an object, or its JSON
     empty_content: str | None = ""  # the content of a message that is calls alone
     empty_reasoning: bool = False  # the template fails for an earlier turn without its reasoning
@@ -38,6 +37,9 @@ class Traits:
     thinking_parts: bool = False  # reasoning as a part of the content (Mistral's)
     turn_end: str = ""  # what the template writes after an assistant's words
     marks: re.Pattern[str] | None = None  # what the template looks for in the texts of messages
+    # Words such as `/no_think` that the template acts on and takes out: as words of their own, and inside of others.
+    switches: re.Pattern[str] | None = None
+    quoted_switches: re.Pattern[str] | None = None
 
 
 def probe(template: ChatTemplate, history: History) -> Traits:
@@ -86,8 +88,6 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         no_tools=says([user], "QXA", tools=None),
         descriptions=tools and not says([user], "qxtool", tools=[_offer()]),
         null_types=not tools or says([user], "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
-        calls_beside_text=not calls
-        or says([user, _calling(text("QXC"), _arguments(arguments), call_id)], "qxkey", tools=[offer]),
         arguments=arguments,
         empty_content=empty,
         empty_reasoning=not says([user, assistant, other], "QXC")
@@ -95,9 +95,20 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
-        marks=pattern_of(searched_marks(template.source)),
+        **_marks(template.source),
         turn_end=_turn_end(_try(template, [user, assistant], {})),
     )
+
+
+def _marks(source: str) -> dict[str, re.Pattern[str] | None]:
+    """What a template looks for in texts."""
+    marks = searched_marks(source)
+    found = {"marks": pattern_of(mark for mark in marks if not mark.startswith("/"))}
+    if switches := pattern_of(mark for mark in marks if mark.startswith("/")):
+        words = f"(?:{switches.pattern})"
+        found["switches"] = re.compile(rf"(?<!\S){words}(?!\S)")
+        found["quoted_switches"] = re.compile(rf"(?<=\S){words}|{words}(?=\S)")
+    return found
 
 
 def thinking_parts(thoughts: str, said: Any) -> list[dict[str, Any]]:

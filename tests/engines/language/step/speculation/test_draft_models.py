@@ -285,7 +285,10 @@ class OnKernels(Bench):
 
 
 @pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["llama", "qwen3_next", *(pytest.param(name, marks=AT_NIGHT) for name in ("gemma3_text", "gpt_oss"))],
+)
 def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

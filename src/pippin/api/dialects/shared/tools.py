@@ -1,0 +1,95 @@
+"""Tools as several dialects offer them: functions, and the tools of an MCP server (OpenAI's `mcp` tool).
+
+Schemas of parameters are only looked at as far as every template relies on them; the grammar compiler checks the rest.
+"""
+
+import re
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.shared.fields import Unused, check_depth, invalid, unsupported
+from pippin.core.conversation import Tool, Toolset
+
+ServerTool = Annotated[str, Meta(max_length=128)]
+
+
+class FunctionDefinition(Struct, kw_only=True):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolName(NamedTuple):
+    """What the name of a function may be in a dialect; `words` say the same of `characters`."""
+
+    characters: str
+    longest: int
+    words: str
+
+
+def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name: ToolName) -> None:
+    """Add a function to the offered tools. Raises `ServerError` naming what can't be offered."""
+    if not re.fullmatch(f"[{name.characters}]{{1,{name.longest}}}", function.name):
+        raise invalid(f"{param}.name", f"must be 1 to {name.longest} {name.words}.")
+    if function.name in tools:
+        raise invalid(f"{param}.name", "is the name of an earlier tool too; give each its own.")
+    parameters = function.parameters
+    if parameters is not None:
+        if parameters.get("type", "object") != "object":
+            raise invalid(f"{param}.parameters.type", 'must be "object": arguments are passed by name.')
+        if not isinstance(parameters.get("properties", {}), dict):
+            raise invalid(f"{param}.parameters.properties", "must map names to schemas.")
+        check_depth(parameters, f"{param}.parameters")
+    tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
+
+
+class ToolFilter(Struct, kw_only=True):
+    tool_names: Annotated[tuple[ServerTool, ...], Meta(max_length=512)] = ()
+    read_only: bool | None = None
+
+
+class McpTool(Struct, tag_field="type", tag="mcp", kw_only=True):
+    """`server_label` names a server that the operator has set up; addresses given by clients are not called."""
+
+    server_label: Annotated[str, Meta(min_length=1, max_length=64)]
+    allowed_tools: Annotated[tuple[ServerTool, ...], Meta(max_length=512)] | ToolFilter | None = None
+    require_approval: Any = None
+    server_url: str | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
+    headers: dict[str, str] | None = None
+    authorization: str | None = None
+    server_description: Unused = None
+    allowed_callers: Unused = None
+    defer_loading: Unused = None
+
+
+def toolset_of(tool: McpTool, param: str) -> Toolset:
+    for name, given in (
+        ("server_url", tool.server_url),
+        ("connector_id", tool.connector_id),
+        ("tunnel_id", tool.tunnel_id),
+        ("headers", tool.headers),
+        ("authorization", tool.authorization),
+    ):
+        if given:
+            raise unsupported(
+                f"{param}.{name}",
+                "only MCP servers that the operator has set up are called; name one in `server_label` alone.",
+            )
+    if tool.require_approval not in (None, "never"):
+        raise unsupported(f"{param}.require_approval", 'calls are not held back for approval; send "never".')
+    match tool.allowed_tools:
+        case ToolFilter(read_only=bool()):
+            raise unsupported(
+                f"{param}.allowed_tools.read_only",
+                "which tools only read is not known; list them in `tool_names`.",
+            )
+        case ToolFilter(tool_names=names):
+            return Toolset(tool.server_label, names)
+        case None:
+            return Toolset(tool.server_label)
+        case names:
+            return Toolset(tool.server_label, names)

@@ -1,0 +1,168 @@
+"""Calls of the Gemma models: `call:f{k:<|"|>v<|"|>}`, with strings between fences, or Python's calls in a fence."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pippin.output.calls import Calls
+from pippin.output.grammars import (
+    MAYBE_LINE,
+    Grammar,
+    is_text,
+    members_of,
+    separate_arguments,
+    string,
+    with_definitions,
+)
+from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
+from pippin.output.notations.parameters import tool_name
+from pippin.output.notations.python_calls import read_python_arguments, read_python_call, write_python_call
+from pippin.output.stream import Malformed, Reading
+from pippin.output.tool_format import History, ToolFormat
+
+_NAME_END = re.compile(r"[{(\s]")
+_BARE_END = re.compile(r"[,}\]]")
+_LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
+FENCE, FENCE_END = "```tool_code", "```"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmaCalls(ToolFormat):
+    """`fence` encloses a string on both sides."""
+
+    fence: str
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        notation = Notation(quotes=('"',), fences=(self.fence,), bare_end=_BARE_END)
+        yield from source.space()
+        found: str | None = yield from source.expect("call:")
+        while found == "call:":
+            name = tool_name((yield from source.word(_NAME_END)))
+            yield from source.space()
+            bracket = yield from source.expect("(", "{")
+            calls.start(name, listed=True)
+            if bracket == "(":
+                yield from read_python_arguments(calls, name, PYTHON)
+            else:
+                yield from self._read_arguments(calls, name, notation)
+            calls.end()
+            yield from source.space()
+            found = yield from source.literal("call:", *self.closers)
+
+    def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
+        """Read from after the opening brace through the closing one. A fenced value is converted if the tool's schema
+        says that it is not a string."""
+        source = calls.source
+        arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "string")
+        yield from source.space()
+        while (yield from source.literal("}")) is None:
+            key = yield from read_key(source, notation)
+            yield from source.space()
+            if (yield from source.literal(self.fence)):
+                arguments.begin(key)
+                yield from read_string_rest(source, arguments.put, notation, self.fence)
+                arguments.end()
+            else:
+                arguments.member(key)
+                yield from read_literal(source, arguments.raw, notation)
+            yield from source.space()
+            if (yield from source.literal(",")) is None and (yield from source.peek()) != "}":
+                raise Malformed
+            yield from source.space()
+        arguments.close()
+
+    def lark(self, grammar: Grammar) -> str:
+        options = []
+        for tool in grammar.tools:
+            schema = separate_arguments(tool)
+            parts = [
+                (self._argument(grammar, key, inner, schema), required)
+                for key, inner, required in members_of(schema)
+            ]
+            head = string(f"call:{tool.name}{{")
+            options.append(f'{head} {grammar.sequence(parts, ",")} "}}" {grammar.mark(self.closers[0])}')
+        return grammar.source(self.openers[0], grammar.either(options), repeat=True)
+
+    def _argument(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
+        if is_text(schema, root):
+            value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, root, self.fence)}"
+        else:
+            value = grammar.json(with_definitions(schema, root))
+        return grammar.rule(f"{string(key + ':')} {value}")
+
+
+def read_fence(calls: Calls) -> Reading[None]:
+    """Read calls, one per line, through the end of the fence."""
+    source = calls.source
+    yield from source.space()
+    while True:
+        printed = yield from source.literal("print(")
+        yield from source.space()
+        yield from read_python_call(calls, _LOOSE, shell=True)
+        yield from source.space()
+        if printed:
+            yield from source.literal(")")
+            yield from source.space()
+        if (yield from source.literal(FENCE_END)) or not (yield from source.peek()):
+            return
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCode(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        yield from read_fence(calls)
+
+    def lark(self, grammar: Grammar) -> str:
+        call = grammar.calls(lambda tool: grammar.python_call(tool, '")\\n"'))
+        rest = f'"\\n" {grammar.several(call)} {string(FENCE_END)}'
+        return grammar.source(FENCE, rest, repeat=True, separator=MAYBE_LINE)
+
+
+def write_fence(name: str, arguments: dict[str, Any]) -> str:
+    return f"{FENCE}\n{write_python_call(name, arguments)}\n{FENCE_END}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma4Calls(GemmaCalls):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        yield from (read_fence(calls) if opener == FENCE else super().read(calls, opener))
+
+
+GEMMA4 = Gemma4Calls(
+    about='`<|tool_call>call:f{k:<|"|>v<|"|>}<tool_call|>`: Gemma 4; a `tool_code` fence when it slips.',
+    name="gemma4",
+    openers=("<|tool_call>", FENCE),
+    closers=("<tool_call|>",),
+    fence='<|"|>',
+    further_markers=('<|"|>',),
+    stops=("<|tool_response>",),
+    signs=(("<|tool_call>",),),
+    priority=50,
+)
+FORMATS = (
+    GEMMA4,
+    GemmaCalls(
+        about="`<start_function_call>call:f{k:<escape>v<escape>}<end_function_call>`: FunctionGemma.",
+        name="functiongemma",
+        aliases=("function_gemma",),
+        openers=("<start_function_call>",),
+        closers=("<end_function_call>",),
+        fence="<escape>",
+        further_markers=("<escape>",),
+        stops=("<start_function_response>",),
+        signs=(("<start_function_call>",),),
+        priority=50,
+    ),
+    ToolCode(
+        about="A `tool_code` fence with `f(a=b)`, or `f b`: Gemma 3, whose template knows no calls.",
+        name="gemma3",
+        aliases=("tool_code", "gemma"),
+        openers=(FENCE,),
+        history=History(write=write_fence),
+        signs=(("```tool_code",),),
+        architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
+        priority=5,
+    ),
+)

@@ -1,0 +1,92 @@
+"""Calls as JSON between two markers: an array of objects, or objects one after the other."""
+
+from dataclasses import dataclass
+
+from pippin.output.calls import Calls
+from pippin.output.grammars import Grammar, string
+from pippin.output.notations.arguments import quoted
+from pippin.output.notations.json_calls import read_call, read_calls
+from pippin.output.stream import Reading
+from pippin.output.tool_format import History, ToolFormat, json_between
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonEnvelope(ToolFormat):
+    """The keys, and the text around and between calls, are those of the family's template."""
+
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    id_key: str | None = None  # key of a number that may precede the name
+    begin: str = "["
+    between: str = ", "
+    end: str = "]"
+    closed: bool = True  # the first of `closers` follows
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        yield from read_calls(calls)
+        yield from source.space()
+        while (yield from source.literal(*self.closers)) is None and (yield from source.peek()) == "{":
+            yield from read_call(calls)
+            yield from source.space()
+
+    def lark(self, grammar: Grammar) -> str:
+        number = ""
+        if self.id_key is not None:
+            number = (
+                grammar.rule(f'{string(quoted(self.id_key) + ": " + chr(34))} /[0-9]{{1,2}}/ "\\", "') + "?"
+            )
+        around = (self.begin, self.between, self.end)
+        calls = grammar.json_calls(around, name=self.name_key, arguments=self.arguments_key, first=number)
+        rest = f"{calls} {grammar.mark(self.closers[0])}" if self.closed else calls
+        return grammar.source(self.openers[0], rest)
+
+
+FORMATS = (
+    JsonEnvelope(
+        about='`<tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>`: Apriel, Hunyuan; MiniMax M1 without the '
+        "brackets.",
+        name="apriel",
+        aliases=("hunyuan_a13b", "minimax_m1"),
+        openers=("<tool_calls>",),
+        closers=("</tool_calls>",),
+        history=History(write=json_between("<tool_calls>[", "]</tool_calls>")),
+        signs=(("<tool_calls>",),),
+        priority=30,
+    ),
+    JsonEnvelope(
+        about='`<|START_ACTION|>[{"tool_name": "f", "parameters": {...}}]<|END_ACTION|>`: Command R7B and A.',
+        name="cohere2_moe",
+        aliases=("cohere", "cohere_command"),
+        openers=("<|START_ACTION|>",),
+        closers=("<|END_ACTION|>",),
+        name_key="tool_name",
+        arguments_key="parameters",
+        id_key="tool_call_id",
+        begin="[\n    ",
+        between=",\n    ",
+        end="\n]",
+        signs=(("<|START_ACTION|>",),),
+        priority=40,
+    ),
+    JsonEnvelope(
+        about='`<|tool_call|>[{"name": "f", "arguments": {...}}]`: Granite 3.',
+        name="granite",
+        aliases=("granite3",),
+        openers=("<|tool_call|>", "<tool_call>"),
+        closers=("</tool_call>",),
+        closed=False,
+        history=History(write=json_between("<|tool_call|>[", "]")),
+        signs=(("<|tool_call|>",),),
+        priority=40,
+    ),
+    JsonEnvelope(
+        about='`<TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>`: Nemotron Nano 2, Llama Nemotron.',
+        name="nemotron_v2",
+        aliases=("llama_nemotron",),
+        openers=("<TOOLCALL>",),
+        closers=("</TOOLCALL>",),
+        signs=(("<TOOLCALL>",),),
+        priority=40,
+    ),
+)

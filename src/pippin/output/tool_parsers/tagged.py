@@ -1,0 +1,218 @@
+"""Calls inside a tag of their own, `<tool_call>...</tool_call>`, whose body differs between families.
+
+A reader accepts all three bodies, whichever its family writes: JSON, `<function=f>` with parameters, or a name with
+keys and values. Models mix them up more often than templates do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pippin.core.conversation import Tool
+from pippin.output.calls import Calls
+from pippin.output.grammars import MAYBE_LINE, Grammar, string
+from pippin.output.notations.json_calls import read_arguments, read_array, read_call
+from pippin.output.notations.parameters import Tags, read_function, read_parameters, tool_name
+from pippin.output.stream import Markers, Reading
+from pippin.output.tool_format import History, ToolFormat, write_json_tags
+
+FUNCTION = "<function"
+BRACKET = "[Calling tool:"
+FUNCTION_TAGS = Tags(
+    opens="<parameter",
+    close="</parameter>",
+    ends=("</function>", "</tool_call>"),
+    abrupt=("</function>\n</tool_call>", "</function></tool_call>"),
+    lines=True,
+    untyped="string",
+)
+"""`<parameter=k>` newline v newline `</parameter>`: Qwen3-Coder, Nemotron 3, Step 3.5."""
+
+KEY_TAGS = Tags(
+    opens="<arg_key>",
+    head_end="</arg_key>",
+    value_opens="<arg_value>",
+    close="</arg_value>",
+    ends=("</tool_call>",),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedCalls(ToolFormat):
+    """`body` is the one that the family's template writes and a grammar enforces."""
+
+    openers: tuple[str, ...] = ("<tool_call>", "<function=")
+    closers: tuple[str, ...] = ("</tool_call>",)
+    history: History = History(write=write_json_tags)  # noqa: RUF009 (frozen)
+    body: Literal["json", "function", "keys"] = "json"
+    function_tags: Tags = FUNCTION_TAGS
+    key_tags: Tags = KEY_TAGS
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener.startswith(FUNCTION):
+            yield from read_function(calls, self.function_tags, taken=opener.removeprefix(FUNCTION))
+            yield from self._close(calls)
+            return
+        yield from source.space()
+        found = yield from source.literal("{", "[", FUNCTION)
+        while found is not None:
+            yield from self._read_one(calls, found)
+            if (yield from self._close(calls)):
+                return
+            found = yield from source.literal("{", FUNCTION)
+            if found is None:
+                return
+        yield from self._read_keys(calls)
+
+    def _close(self, calls: Calls) -> Reading[bool]:
+        yield from calls.source.space()
+        return (yield from calls.source.literal(*self.closers)) is not None
+
+    def _read_one(self, calls: Calls, found: str) -> Reading[None]:
+        if found == "{":
+            yield from read_call(calls, opened=True)
+        elif found == "[":
+            yield from read_array(calls)
+        else:
+            yield from read_function(calls, self.function_tags)
+
+    def _read_keys(self, calls: Calls) -> Reading[None]:
+        tags = self.key_tags
+        text, found = yield from calls.source.before(Markers((tags.opens, *tags.ends)))
+        name = tool_name(text)
+        calls.start(name)
+        if found in tags.ends:
+            calls.end()
+        else:
+            yield from read_parameters(calls, name, tags, found)
+
+    def lark(self, grammar: Grammar) -> str:
+        body = grammar.calls(lambda tool: self._body(grammar, tool))
+        rest = f"{body} {grammar.mark(self.closers[0])}"
+        return grammar.source(self.openers[0], rest, repeat=True, separator=MAYBE_LINE)
+
+    def _body(self, grammar: Grammar, tool: Tool) -> str:
+        match self.body:
+            case "json":
+                return f'"\\n" {grammar.json_call(tool)} "\\n"'
+            case "function":
+                tags = self.function_tags
+                inner = grammar.elements(
+                    tool,
+                    lambda key, _: string(f"{tags.opens}={key}>"),
+                    tags.close,
+                    lines=tags.lines,
+                    gap=MAYBE_LINE,
+                )
+                head = string(f"\n<function={tool.name}>\n")
+                return f"{head} {inner} {string('</function>' + chr(10))}"
+            case "keys":
+                inner = grammar.elements(
+                    tool, self._key_opening(grammar), self.key_tags.close, gap=MAYBE_LINE
+                )
+                return f"{string(tool.name)} {MAYBE_LINE} {inner} {MAYBE_LINE}"
+
+    def _key_opening(self, grammar: Grammar) -> Callable[[str, bool], str]:
+        tags = self.key_tags
+        opens, head_end, value_opens = map(grammar.mark, (tags.opens, tags.head_end, tags.value_opens or ""))
+        return lambda key, _: f"{opens} {string(key)} {head_end} {MAYBE_LINE} {value_opens}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QwenCalls(TaggedCalls):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        if opener != BRACKET:
+            yield from super().read(calls, opener)
+            return
+        name, _ = yield from calls.source.before(Markers(("(",)))
+        calls.start(tool_name(name))
+        yield from calls.source.space()
+        if (yield from calls.source.peek()) != ")":
+            yield from read_arguments(calls)
+            yield from calls.source.space()
+        yield from calls.source.literal(")]")
+        calls.end()
+
+
+QWEN = QwenCalls(
+    about="Calls of Qwen 2.5 and 3: `<tool_call>{json}</tool_call>`, and `[Calling tool: f({...})]` when it slips.",
+    name="qwen",
+    aliases=("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_next", "iquest_coder_v1"),
+    openers=("<tool_call>", "<function=", BRACKET),
+)
+QWEN3_CODER = TaggedCalls(
+    about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, "
+    "Nemotron 3.",
+    name="qwen3_coder",
+    aliases=("qwen3_xml", "qwen3.5", "qwen3_5", "nemotron", "nemotron3", "nemotron3_nano"),
+    body="function",
+    signs=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
+    priority=20,
+)
+GLM47 = TaggedCalls(
+    about="`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`: GLM 4.5 and later, Laguna.",
+    name="glm47",
+    aliases=("glm4", "glm4_moe", "glm45", "glm47_moe", "poolside_v1", "laguna"),
+    openers=("<tool_call>",),
+    further_markers=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    body="keys",
+    signs=(("<arg_key>",),),
+    priority=30,
+)
+LONGCAT = TaggedCalls(
+    about="`<longcat_tool_call>f<longcat_arg_key>k</longcat_arg_key>...</longcat_tool_call>`: LongCat Flash.",
+    name="longcat",
+    aliases=("longcat_flash_lite",),
+    history=History(),
+    openers=("<longcat_tool_call>",),
+    closers=("</longcat_tool_call>",),
+    further_markers=(
+        "<longcat_arg_key>",
+        "</longcat_arg_key>",
+        "<longcat_arg_value>",
+        "</longcat_arg_value>",
+    ),
+    body="keys",
+    key_tags=Tags(
+        opens="<longcat_arg_key>",
+        head_end="</longcat_arg_key>",
+        value_opens="<longcat_arg_value>",
+        close="</longcat_arg_value>",
+        ends=("</longcat_tool_call>",),
+    ),
+    signs=(("<longcat_tool_call>",),),
+    priority=40,
+)
+FORMATS = (
+    QWEN,
+    QWEN3_CODER,
+    GLM47,
+    LONGCAT,
+    TaggedCalls(
+        about="Calls of Step 3.5: as Qwen3-Coder; generation stops at the end of the call.",
+        name="step3p5",
+        aliases=("step", "step_35"),
+        stops=("</tool_call>",),
+        body="function",
+    ),
+    TaggedCalls(
+        about='`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more.',
+        name="json_tools",
+        aliases=("hermes", "nous", "granite4"),
+        signs=(("<tool_call>", "tool_call.name"), ("<tool_call>", "arguments")),
+    ),
+    TaggedCalls(
+        about="`<seed:tool_call><function=f><parameter=k>v</parameter></function></seed:tool_call>`: Seed-OSS.",
+        name="seed_oss",
+        history=History(),
+        openers=("<seed:tool_call>",),
+        closers=("</seed:tool_call>",),
+        body="function",
+        function_tags=replace(
+            FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), abrupt=(), lines=False
+        ),
+        signs=(("<seed:tool_call>",),),
+        priority=40,
+    ),
+)

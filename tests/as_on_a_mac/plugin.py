@@ -1,0 +1,53 @@
+"""`pytest -p tests.as_on_a_mac.plugin tests/engines/language/step`: these tests as on a Mac.
+
+`--mac 64` chooses the GB of its memory, and `--form 4bit` what its checkpoints are. Tests that ask for equal answers
+pass with `--even` alone, which rounds one row as it does several. Those marked `float32` are left out.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+CHOSEN: Final = "PIPPIN_TEST_MAC"  # as `mac.CHOSEN`, whose module imports mlx: too early here
+LEFT_OUT: Final = ("tests/engines/cpu", "tests/engines/language/kernels", "tests/as_on_a_mac")
+"""What is about CPUs, and the tests of this emulation itself."""
+GPU: Final = pytest.StashKey[Any]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--mac", default="16", choices=("16", "64", "128"), help="GB of the Mac's memory")
+    forms = ("bfloat16", "4bit", "mxfp4", "mixed")
+    parser.addoption("--form", default="bfloat16", choices=forms, help="what its checkpoints are stored in")
+    parser.addoption("--even", action="store_true", help="round one row as several")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """After `tests/conftest.py`, which chooses the BLAS."""
+    even = "even" if config.getoption("--even") else ""
+    os.environ[CHOSEN] = f"{config.getoption('--mac')} {config.getoption('--form')} {even}"
+    from tests.as_on_a_mac.mac import chosen_mac
+    from tests.as_on_a_mac.process import take
+
+    mac = chosen_mac()
+    assert mac is not None
+    config.stash[GPU] = take(mac)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    place = collection_path.relative_to(config.rootpath).as_posix()
+    return True if place.startswith(LEFT_OUT) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [each for each in items if each.get_closest_marker("float32") is not None]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [each for each in items if each not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def own_rounding(request: pytest.FixtureRequest) -> None:
+    """Each test's rounding is its own, whatever ran before."""
+    request.config.stash[GPU].begin()

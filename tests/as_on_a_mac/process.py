@@ -1,0 +1,25 @@
+"""Makes a process, the tests' own or a worker's, take a made-up Mac for its machine."""
+
+import os
+import sys
+from typing import Final
+
+from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
+from tests.as_on_a_mac.mac import Mac
+
+SITE: Final = os.path.join(os.path.dirname(__file__), "site")
+"""The folder of a `sitecustomize` that does it in every process whose PYTHONPATH has it."""
+
+
+def take(mac: Mac) -> Gpu:
+    """From here on MLX computes as the Mac's GPU, and Pippin finds the Mac's facts. A Mac compiles functions; MLX would
+    run a C compiler for that here, for seconds each, which says nothing of Metal."""
+    import mlx.core as mx
+
+    from pippin.engines import device
+
+    mx.disable_compile()
+    device.find_facts = lambda: mac.facts
+    gpu = Gpu(rows=sys.maxsize, order=0) if mac.even else Gpu()
+    compute_as_a_gpu(setattr, gpu)
+    return gpu

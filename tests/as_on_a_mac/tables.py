@@ -1,0 +1,112 @@
+"""Measures the trials in 16 bits, and writes docs/measurements/sixteen-bits.md.
+
+    python -m tests.as_on_a_mac.tables [ARCHITECTURE ...]
+
+Rows of architectures that are not named stay as they are, so that the page can be measured piece by piece.
+"""
+
+import logging
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache.probe import choose_batching
+from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
+from tests.as_on_a_mac.test_trials import DEEP, FAULTS, JUDGED, NOISY, PATTERNS, inject, loaded
+from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, OF_ANOTHERS_CLASS, tiny_model
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "measurements" / "sixteen-bits.md"
+ALL: Final = (*ARCHITECTURES, *OF_ANOTHERS_CLASS, *ODD_ONES)
+NONE: Final = "-"
+ROW: Final = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
+
+
+class Measured:
+    """The differences that trials find, each a share of the largest logit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[float] = []
+        own = probe.difference
+
+        def difference(found: mx.array, expected: mx.array) -> float:
+            self.found.append(own(found, expected))
+            return self.found[-1]
+
+        monkeypatch.setattr(probe, "difference", difference)
+
+    def tried(self, model: Any) -> tuple[Any, list[float]]:
+        """How a model's sequences run together, and the differences that decided it."""
+        self.found = []
+        return choose_batching(model, ModelOptions()), self.found
+
+
+def row(architecture: str, folder: Path) -> str:
+    """What the page says of an architecture, behind its name."""
+    changes = DEEP if architecture in NOISY else {}
+    model = loaded(tiny_model(architecture, folder, **changes))
+    with pytest.MonkeyPatch.context() as patched:
+        measured = Measured(patched)
+        plain, _ = measured.tried(model)
+        worst, failed = 0.0, 0
+        for seed in range(PATTERNS):
+            with pytest.MonkeyPatch.context() as rounding:
+                compute_as_a_gpu(rounding.setattr, Gpu(seed=seed))
+                batching, found = measured.tried(model)
+            same = (batching.shape is None, batching.rewinds) == (plain.shape is None, plain.rewinds)
+            failed += not same
+            worst = max([worst, *found])
+        faults = _faults(model, measured) if architecture in JUDGED else NONE
+    together = "no" if plain.shape is None else "yes" if plain.rewinds else "yes, without taking back"
+    return f"{together} | {failed} of {PATTERNS} | {worst:.5f} | {faults}"
+
+
+def _faults(model: Any, measured: Measured) -> str:
+    """How many faults are found, and by how little the least of them shows."""
+    least, name, found = float("inf"), "", 0
+    with pytest.MonkeyPatch.context() as patched:
+        compute_as_a_gpu(patched.setattr, Gpu())
+        for fault in FAULTS:
+            with pytest.MonkeyPatch.context() as faulty:
+                inject(faulty, fault)
+                batching, differences = measured.tried(model)
+            found += batching.shape is None
+            if differences and max(differences) < least:
+                least, name = max(differences), fault
+    return f"{found} of {len(FAULTS)}, {least:.3f} ({name})"
+
+
+def page(rows: dict[str, str]) -> str:
+    table = "\n".join(f"| `{name}` | {rows[name]} |" for name in ALL if name in rows)
+    return f"""# In 16 bits
+
+`python -m tests.as_on_a_mac.tables` computes the trials of a load as a GPU rounds: products and attention in bfloat16,
+summed in float32, in an order of their own where there are several rows. The trials themselves compute in float32,
+where a right batch may differ by 0.02 of the largest logit. Random models of two to six layers; *right* is the largest
+difference in {PATTERNS} patterns of rounding; *faults* are {len(FAULTS)} that were made on purpose (masks, positions,
+writes), with the one that shows least.
+
+| architecture | batches | refused by chance | right | faults found |
+|---|---|---|---|---|
+{table}
+"""
+
+
+def main(names: list[str]) -> None:
+    rows = dict(ROW.findall(PAGE.read_text("utf-8"))) if PAGE.exists() else {}
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names or ALL:
+            rows[name] = row(name, Path(scratch) / name)
+            print(name, rows[name], flush=True)
+            PAGE.write_text(page(rows), "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

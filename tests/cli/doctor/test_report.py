@@ -1,0 +1,45 @@
+"""What a person sends with a question, and how near batches are to single sequences, of a server that runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pippin.cli.main import main
+from tests.engines.tiny_models import tiny_model
+from tests.running_server import running_server
+
+WITHIN = " of 0.02 (prompts in slots)"
+
+
+def test_the_agreement_of_batches_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "models"
+    tiny_model("llama", models / "tiny")
+    words = ["tiny", "--model-dir", str(models)]
+    monkeypatch.setenv("PIPPIN_HOME", str(tmp_path / "home"))
+    with running_server(tmp_path, *words) as address:
+        assert main(["doctor", "--report", "--server", address]) == 0
+        said = capsys.readouterr().out
+        monkeypatch.setenv("PIPPIN_SERVER", address)
+        assert main(["show", "tiny", "--model-dir", str(models)]) == 0
+        shown = capsys.readouterr().out
+    report = json.loads(said)
+    assert report["mlx"]["facts"]["memory"] > 0
+    [model] = report["models"]
+    assert model["id"] == "tiny"
+    assert WITHIN in model["agreement"]
+    assert str(tmp_path) not in said
+    assert f"batches       as alone, within {model['agreement']}" in shown
+
+
+def test_a_report_needs_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPPIN_HOME", str(tmp_path))
+    monkeypatch.delenv("PIPPIN_SERVER", raising=False)
+    assert main(["doctor", "--report"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["models"] == []
+    assert report["mlx"]["facts"]["accelerator"] in ("cpu", "cuda", "metal")
