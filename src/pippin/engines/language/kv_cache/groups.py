@@ -8,6 +8,7 @@ it be computed, `leave` ends it, whatever was moved in between.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import mlx.core as mx
@@ -361,10 +362,11 @@ class CacheGroups:
         it has preempted."""
         if self._promoted:
             self._move_promoted(limit)
-        if self._bytes_after(count) <= limit:
+        bytes_after = methodcaller("bytes_after", count)
+        if sum(map(bytes_after, self._groups.values())) <= limit:
             return True
         self._pack()
-        return self._bytes_after(count) <= limit
+        return sum(map(bytes_after, self._groups.values())) <= limit
 
     def _move_promoted(self, limit: int) -> None:
         """Sequences that have grown out of their group go over to another."""
@@ -375,12 +377,6 @@ class CacheGroups:
             growth, _ = self._spare(request, limit)
             self._groups[key].adopt(slot, growth)
         self._forget_empty()
-
-    def _bytes_after(self, count: int) -> int:
-        size = 0
-        for group in self._groups.values():
-            size += group.bytes_after(count)
-        return size
 
     def _pack(self) -> None:
         for group in self._groups.values():
