@@ -319,8 +319,11 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         if isinstance(tokens, mx.array):
             return last.astype(mx.float32) @ tokens.T
         yes, no = tokens
-        logits = model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
-        return (logits[:, yes] - logits[:, no])[:, None]
+        logits: mx.array = (
+            model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
+        )
+        difference = logits[:, yes] - logits[:, no]
+        return mx.expand_dims(difference, 1)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         ids, mask, _ = padded(batch, pad)

@@ -8,7 +8,6 @@ it be computed, `leave` ends it, whatever was moved in between.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any
 
 import mlx.core as mx
@@ -362,11 +361,14 @@ class CacheGroups:
         it has preempted."""
         if self._promoted:
             self._move_promoted(limit)
-        bytes_after = methodcaller("bytes_after", count)
-        if sum(map(bytes_after, self._groups.values())) <= limit:
+
+        def fits() -> bool:
+            return sum(group.bytes_after(count) for group in self._groups.values()) <= limit
+
+        if fits():
             return True
         self._pack()
-        return sum(map(bytes_after, self._groups.values())) <= limit
+        return fits()
 
     def _move_promoted(self, limit: int) -> None:
         """Sequences that have grown out of their group go over to another."""
