@@ -317,10 +317,11 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
 
     def score(last: mx.array) -> mx.array:
         if isinstance(tokens, mx.array):
-            return last.astype(mx.float32) @ tokens.T
+            return mx.matmul(last.astype(mx.float32), tokens.T)
         yes, no = tokens
         logits = model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
-        return (logits[:, yes] - logits[:, no])[:, None]
+        gap: mx.array = (logits[:, yes] - logits[:, no])[:, None]
+        return gap
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         ids, mask, _ = padded(batch, pad)
